@@ -1,0 +1,157 @@
+"""Everything that can go wrong, each with a status, a code and a sentence that says what to do.
+
+    ProxyError                  a reply to the client
+    ├── BadRequest       400    the body or a field is wrong; `param` names it
+    ├── Unauthorized     401    no usable key
+    ├── NotFound         404
+    ├── MethodNotAllowed 405    `allow` lists what works
+    ├── RequestTimeout   408    the client sent its request too slowly
+    ├── MissingReasoning 409    strategy "reject", and some turns cannot be filled
+    ├── TooLarge         413
+    ├── UnknownEncoding  415
+    ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
+    ├── Overloaded       503    a bound of this proxy is reached
+    ├── UpstreamFailed   502    DeepSeek unreachable, cut off or unintelligible
+    ├── UpstreamTimeout  504    DeepSeek silent for too long
+    └── UpstreamRefused  its status   DeepSeek answered with an error of its own
+    ClientGone                  nobody is left to reply to
+    StartupError                the process cannot start; one line, exit code 2
+
+Foreign exceptions become these in upstream, database and server only; nothing else catches them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ProxyError(Exception):
+    """A failure with everything a protocol needs to tell the client about it."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.code
+        self.details = dict(details or {})
+        self.retry_after = retry_after
+
+    def payload(self) -> dict[str, Any]:
+        """The failure in OpenAI's error shape."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**error, **self.details}}
+
+
+class BadRequest(ProxyError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request_error"
+
+
+class Unauthorized(ProxyError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFound(ProxyError):
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class MethodNotAllowed(ProxyError):
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class RequestTimeout(ProxyError):
+    status = 408
+    type = "request_timeout"
+    code = "request_timeout"
+
+
+class MissingReasoning(ProxyError):
+    status = 409
+    type = "invalid_request_error"
+    code = "missing_reasoning_content"
+
+
+class TooLarge(ProxyError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class UnknownEncoding(ProxyError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+
+
+class ProtocolError(ProxyError):
+    """The client's bytes are not the HTTP we accept: answered once, then the connection ends."""
+
+    type = "invalid_request_error"
+    code = "invalid_http"
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Overloaded(ProxyError):
+    status = 503
+    type = "overloaded"
+    code = "overloaded"
+
+
+class UpstreamFailed(ProxyError):
+    status = 502
+    type = "upstream_error"
+    code = "upstream_error"
+
+
+class UpstreamTimeout(ProxyError):
+    status = 504
+    type = "upstream_timeout"
+    code = "upstream_timeout"
+
+
+class UpstreamRefused(ProxyError):
+    """DeepSeek's own error: its status and, when it is JSON in the error shape, its body reach the client unchanged."""
+
+    type = "upstream_error"
+    code = "upstream_error"
+
+    def __init__(self, status: int, message: str, body: Mapping[str, Any] | None, retry_after: int | None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.status = status
+        self.body = body
+
+    def payload(self) -> dict[str, Any]:
+        return dict(self.body) if self.body is not None else super().payload()
+
+
+class ClientGone(Exception):
+    """The client closed its connection; whatever runs for it should stop."""
+
+
+class StartupError(Exception):
+    """The process cannot start as asked; the message is one line with the remedy."""
