@@ -1,0 +1,118 @@
+"""The plain values between the server and the app, and the one JSON codec.
+
+HttpRequest reads its body on demand, so that a wrong path or key is answered before a byte of it is read.
+JSON is read strictly (UTF-8, finite numbers) and written compactly, as UTF-8, never ASCII-escaped.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+from deepseek_cursor_proxy.errors import BadRequest
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Body(Protocol):
+    """A reply that is produced while it is sent; `close` ends it even if it was never iterated."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Peer(Protocol):
+    """The client as someone who may leave: a descriptor to wait on, and the question to ask when it stirs."""
+
+    def fileno(self) -> int: ...
+
+    def has_left(self) -> bool:
+        """Raises nothing. True once the client closed or half-closed its connection."""
+        ...
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    read_body: Callable[[], bytes] = bytes
+    peer: Peer | None = None
+
+    def header(self, name: str) -> str | None:
+        """A header's value; `name` is in lower case, as the reader stores them."""
+        return self.headers.get(name)
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    status: int
+    body: bytes | Body = b""
+    headers: Headers = ()
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> "HttpReply":
+        return cls(status, encode_json(value), (("Content-Type", "application/json"), *headers))
+
+    @classmethod
+    def events(cls, body: Body) -> "HttpReply":
+        # X-Accel-Buffering keeps an nginx in between from holding events back.
+        headers = (
+            ("Content-Type", "text/event-stream; charset=utf-8"),
+            ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
+        )
+        return cls(200, body, headers)
+
+
+def encode_json(value: Any) -> bytes:
+    """Compact UTF-8 JSON; raises ValueError for NaN, infinity and cycles."""
+    text = _encode(value)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate has no UTF-8 form; escaped it is still the same JSON string.
+        return _encode_ascii(value).encode()
+
+
+def decode_json_object(body: bytes) -> dict[str, Any]:
+    """A request body as a JSON object, or a BadRequest that says what is wrong with it."""
+    if not body.strip():
+        raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
+    try:
+        value = _decode(body.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
+    except RecursionError:
+        raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
+    except ValueError as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def safe_text(text: object, limit: int = 200) -> str:
+    """Foreign text for a log line or a terminal: no control characters, no line breaks, not endless."""
+    shown = str(text)
+    if len(shown) > limit:
+        shown = shown[: limit - 1] + "…"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

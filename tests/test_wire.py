@@ -1,0 +1,76 @@
+import json
+import unittest
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.wire import HttpReply, decode_json_object, encode_json, safe_text
+
+
+class TestEncoding(unittest.TestCase):
+    def test_json_is_compact_and_not_ascii_escaped(self) -> None:
+        self.assertEqual('{"a":[1,"é"]}'.encode(), encode_json({"a": [1, "é"]}))
+
+    def test_a_lone_surrogate_is_escaped_and_survives(self) -> None:
+        self.assertEqual({"a": "\ud800é"}, json.loads(encode_json({"a": "\ud800é"})))
+
+    def test_numbers_json_cannot_carry_are_refused(self) -> None:
+        for number in (float("nan"), float("inf")):
+            with self.assertRaises(ValueError):
+                encode_json({"a": number})
+
+    def test_a_stream_asks_proxies_in_between_not_to_hold_it_back(self) -> None:
+        self.assertIn(("X-Accel-Buffering", "no"), HttpReply.events(_NoBody()).headers)
+
+
+class TestDecoding(unittest.TestCase):
+    def test_what_is_not_a_json_object_is_a_bad_request(self) -> None:
+        for name, body in {
+            "empty": b"",
+            "blank": b" \r\n\t",
+            "broken": b'{"a":',
+            "text": b"hello",
+            "list": b"[1]",
+            "number": b"7",
+            "null": b"null",
+            "NaN": b'{"a":NaN}',
+            "Infinity": b'{"a":-Infinity}',
+            "overflow": b'{"a":1e999}',
+            "5000 digits": b'{"a":' + b"9" * 5000 + b"}",
+            "latin-1": b'{"a":"\xe9"}',
+            "utf-16": '{"a":1}'.encode("utf-16"),
+            "trailing": b"{} {}",
+            "single quotes": b"{'a':1}",
+            "control": b'{"a":"\x01"}',
+            "deep list": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            "deep object": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+            "unclosed deep": b"[" * 100_000,
+        }.items():
+            with self.subTest(name), self.assertRaises(BadRequest) as caught:
+                decode_json_object(body)
+            self.assertTrue(caught.exception.message)
+
+    def test_a_byte_order_mark_is_forgiven(self) -> None:
+        self.assertEqual({"a": 1}, decode_json_object(b'\xef\xbb\xbf{"a":1}'))
+
+    def test_the_last_of_equal_keys_wins(self) -> None:
+        self.assertEqual({"a": 2}, decode_json_object(b'{"a":1,"a":2}'))
+
+    def test_lone_surrogates_are_read(self) -> None:
+        self.assertEqual({"a": "\ud800"}, decode_json_object(b'{"a":"\\ud800"}'))
+
+
+class TestSafeText(unittest.TestCase):
+    def test_nothing_in_it_can_move_a_cursor_or_start_a_line(self) -> None:
+        self.assertEqual("a\\x1b[2Jb\\nc\\u202e", safe_text("a\x1b[2Jb\nc\u202e"))
+
+    def test_it_is_never_endless(self) -> None:
+        self.assertEqual(10, len(safe_text("x" * 1000, 10)))
+
+    def test_ordinary_text_stays(self) -> None:
+        self.assertEqual("deepseek-v4-pro · 思考", safe_text("deepseek-v4-pro · 思考"))
+
+
+class _NoBody:
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(())
+
+    def close(self) -> None: ...
