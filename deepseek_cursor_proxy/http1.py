@@ -1,0 +1,320 @@
+"""HTTP/1.1 as bytes, both directions: heads and bodies, read strictly and written safely.
+
+Whatever two readers could understand differently is refused, because the second reader is where smuggling happens:
+lines end in CRLF only, numbers are plain digits, a header that decides something comes once, a body has one kind of
+length. A client's fault is a ProtocolError or TooLarge with the status to answer; DeepSeek's is a ValueError, which
+upstream translates. Reading is linear in the bytes, however they were split. This file knows no sockets and no time.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
+
+MAX_HEAD_BYTES = 65536
+MAX_FIELDS = 100
+MAX_TARGET_BYTES = 16 * 1024
+LAST_CHUNK = b"0\r\n\r\n"
+Fault = Callable[[str, int], Exception]  # ProtocolError towards a client, bad_response towards DeepSeek
+_MAX_FIRST_LINE = 32 + 1 + MAX_TARGET_BYTES + len(" HTTP/1.1\r\n")
+_MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body; the fifth is a malformed head
+_MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
+
+# Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
+_TOKEN, _TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
+_FIELD = re.compile(rf"({_TOKEN}++):({_TEXT}*+)".encode())
+_REQUEST_LINE = re.compile(rf"({_TOKEN}{{1,32}}) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])".encode())
+_STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {_TEXT}*+)?".encode())
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
+_DATA_END = re.compile(rb"\r\n")
+_TRAILER = re.compile(rf"(?:{_TOKEN}++:{_TEXT}*+)?\r\n".encode())
+# A registered name without RFC 3986's sub-delims: DNS has none, and a comma is two Hosts somebody merged.
+_AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
+_HOST = re.compile(_AUTHORITY, re.IGNORECASE | re.ASCII)
+_ABSOLUTE = re.compile(rf"\Ahttps?://{_AUTHORITY}(?=[/?]|\Z)", re.IGNORECASE | re.ASCII)
+_LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+# Two of these are two opinions about where a body ends, who is asking or what was sent.
+_SINGLE = {"content-length", "transfer-encoding", "host", "authorization", "api-key", "x-api-key"}
+_SINGLE |= {"content-type", "content-encoding", "expect"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    method: str
+    target: str
+    version: tuple[int, int]
+    headers: dict[str, str]  # names in lower case; a list that came in several fields is joined by commas
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    status: int
+    version: tuple[int, int]
+    headers: dict[str, str]
+
+
+class IncompleteBody(ValueError):
+    """The peer closed its connection in the middle of a body."""
+
+
+def bad_response(message: str, _status: int) -> ValueError:
+    """The counterpart of ProtocolError for DeepSeek's bytes: nobody is there to be told a status."""
+    return ValueError(message)
+
+
+class HeadBuffer:
+    """Collects the bytes of one head, and refuses what cannot become one without waiting for its end."""
+
+    def __init__(self, fault: Fault = ProtocolError) -> None:
+        self._fault = fault
+        self._buffer = bytearray()
+        self._checked = self._lines = self._empty_lines = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of a head has come; empty lines before it do not count."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The head without its blank line once it is there; what follows it waits for `take_rest`."""
+        searched = max(0, len(self._buffer) - 3)
+        self._buffer += data
+        while self._checked == 0 and self._empty_lines < _MAX_EMPTY_LINES and self._buffer.startswith(b"\r\n"):
+            del self._buffer[:2]
+            self._empty_lines += 1
+        end = self._buffer.find(b"\r\n\r\n", searched)
+        self._check(len(self._buffer) if end < 0 else end + 4)
+        if end < 0:
+            return None
+        head, self._buffer = bytes(self._buffer[:end]), self._buffer[end + 4 :]
+        return head
+
+    def take_rest(self) -> bytes:
+        """Hands over the bytes after the head."""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return rest
+
+    def _check(self, size: int) -> None:
+        # The byte rules are applied only up to the bound that counts now, so a bound reached first is reported first.
+        in_first_line = self._lines == 0 and self._buffer.find(b"\n", self._checked, _MAX_FIRST_LINE) < 0
+        bound, status = (_MAX_FIRST_LINE, 414) if in_first_line else (MAX_HEAD_BYTES, 431)
+        fresh = self._buffer[self._checked : min(size, bound)]
+        waits = fresh.endswith(b"\r")  # for the LF in the next packet
+        pairs = fresh.count(b"\r\n")
+        if fresh.count(b"\n") != pairs or fresh.count(b"\r") != pairs + waits or fresh.translate(None, _LINE_BYTES):
+            raise self._fault("The head has a control character or a line that does not end in CRLF.", 400)
+        self._checked += len(fresh) - waits
+        self._lines += pairs
+        if size > bound or self._lines > MAX_FIELDS + 2:  # the first line and the blank one are no fields
+            raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)
+
+
+def parse_request_head(head: bytes) -> RequestHead:
+    """A head that HeadBuffer let pass, as values; or a ProtocolError with the status to answer."""
+    line, *fields = head.split(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        raise ProtocolError("The request line is not of the form `METHOD target HTTP/1.1`.")
+    version = int(match[3]), int(match[4])
+    if version not in ((1, 0), (1, 1)):
+        raise ProtocolError(f"HTTP/{version[0]}.{version[1]} is not spoken here; use HTTP/1.1.", 505)
+    method, target = match[1].decode(), match[2].decode()
+    if len(target) > MAX_TARGET_BYTES:
+        raise ProtocolError(f"The request target is longer than {MAX_TARGET_BYTES} bytes.", 414)
+    if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
+        raise ProtocolError("The request target is neither a path nor an http(s) URL.")
+    headers = _fields(fields, ProtocolError)
+    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
+        raise ProtocolError("The Host header is missing or not of the form host[:port].")
+    return RequestHead(method, target, version, headers)
+
+
+def parse_response_head(head: bytes) -> ResponseHead:
+    """A head that HeadBuffer let pass, as values; or a ValueError."""
+    line, *fields = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(line)
+    if match is None:
+        raise ValueError("the status line is not of the form `HTTP/1.1 200 OK`")
+    return ResponseHead(int(match[2]), (1, int(match[1])), _fields(fields, bad_response))
+
+
+def _fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines:
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            start = line.partition(b":")[0][:40].decode("latin-1")  # never the value: it may be a key
+            raise fault(f"The header line that begins with {start!a} is not a plain, unfolded `Name: value`.", 400)
+        name = match[1].lower().decode()
+        value = match[2].strip(b" \t").decode("latin-1")
+        if name in headers:
+            if name in _SINGLE:
+                raise fault(f"The header {name} is there twice.", 400)
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
+    return headers
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Path and query of a request target, percent-encoded as they came."""
+    path, _, query = _ABSOLUTE.sub("", target).partition("?")
+    return path or "/", query
+
+
+def expects_continue(head: RequestHead) -> bool:
+    """Whether the client waits for a 100 before it sends its body; any other expectation is a ProtocolError."""
+    if head.headers.get("expect", "100-continue").lower() != "100-continue":
+        raise ProtocolError("Only `Expect: 100-continue` can be met; leave other expectations out.", 417)
+    return "expect" in head.headers and head.version >= (1, 1)  # RFC 9110 10.1.1: ignored from an HTTP/1.0 client
+
+
+def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
+    """Whether the sender of this head wants its connection to stay open."""
+    tokens = {token.strip(" \t").lower() for token in headers.get("connection", "").split(",")}
+    return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
+
+
+class BodyDecoder:
+    """Turns the bytes after a head into payload until it is complete; those past the body's end are its `rest`."""
+
+    is_complete = False
+    rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The payload in these bytes."""
+        return data
+
+    def end(self) -> None:
+        """The peer closed its connection; raises IncompleteBody when the body needed more."""
+        if not self.is_complete:
+            raise IncompleteBody("the connection was closed in the middle of a body")
+
+
+def request_body(head: RequestHead, limit: int) -> BodyDecoder | None:
+    """The decoder for a request's body, None without one; a length above the limit is refused at once."""
+    return _framed_body(head, limit, ProtocolError)
+
+
+def response_body(head: ResponseHead, *, request_method: str) -> BodyDecoder:
+    """The decoder for a response's body; one that cannot have a body is complete from the start."""
+    if request_method == "HEAD" or head.status < 200 or head.status in (204, 304):
+        return LengthBody(0)
+    return _framed_body(head, None, bad_response) or UntilCloseBody()
+
+
+def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
+    length, coding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
+    if coding is not None:
+        if length is not None or head.version < (1, 1):  # this is what smuggling looks like
+            raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
+        if coding.lower() != "chunked":
+            raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", 501)
+        return ChunkedBody(limit, fault)
+    if length is None:
+        return None
+    # int() alone also takes signs, underscores, white space and the digits of other scripts.
+    if not (length.isascii() and length.isdigit() and len(length) <= 19):
+        raise fault(f"Content-Length {length[:40]!a} is not a number of 1 to 19 digits.", 400)
+    return LengthBody(_within(limit, int(length)))
+
+
+def _within(limit: int | None, size: int) -> int:
+    if limit is not None and size > limit:
+        raise TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
+    return size
+
+
+class LengthBody(BodyDecoder):
+    def __init__(self, length: int) -> None:
+        self._left, self.is_complete = length, length == 0
+
+    def feed(self, data: bytes) -> bytes:
+        payload = data[: self._left]
+        self._left -= len(payload)
+        self.rest += data[len(payload) :]
+        self.is_complete = self._left == 0
+        return payload
+
+
+class UntilCloseBody(BodyDecoder):
+    def end(self) -> None:
+        self.is_complete = True
+
+
+class ChunkedBody(BodyDecoder):
+    """The data of chunks; extensions and trailers are checked and dropped. Without a limit any amount is read."""
+
+    def __init__(self, limit: int | None, fault: Fault) -> None:
+        self._limit, self._fault = limit, fault
+        self._total = self._left = 0  # of all chunks so far, and what the current one still lacks
+        self._line = bytearray()
+        self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+
+    def feed(self, data: bytes) -> bytes:
+        payload = []
+        position = 0
+        while position < len(data) and not self.is_complete:
+            if self._left:
+                piece = data[position : position + self._left]
+                payload.append(piece)
+                self._left -= len(piece)
+            elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._room:
+                piece = match[0]
+                self._take_line(match)
+            else:
+                piece = data[position : data.find(b"\n", position) + 1 or len(data)]
+                self._feed_line(piece)
+            position += len(piece)
+        self.rest += data[position:]
+        return b"".join(payload)
+
+    def _feed_line(self, piece: bytes) -> None:
+        self._line += piece
+        match = self._expected.fullmatch(bytes(self._line)) if piece.endswith(b"\n") else None
+        if len(self._line) > self._room or (match is None and piece.endswith(b"\n")):
+            raise self._fault("A line between the chunks of the body is malformed or too long.", 400)
+        if match is not None:
+            self._line.clear()
+            self._take_line(match)
+
+    def _take_line(self, match: re.Match[bytes]) -> None:
+        if self._expected is _SIZE_LINE:
+            self._left = int(match[1], 16)
+            self._total = _within(self._limit, self._total + self._left)
+            self._expected, self._room = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
+        elif self._expected is _DATA_END:
+            self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+        else:
+            self._room -= len(match[0])
+            self.is_complete = match[0] == b"\r\n"
+
+
+def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The head of an answer to a client; refuses a header that would become two."""
+    return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}", headers)
+
+
+def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The head of a request to DeepSeek; refuses a target or a header that would become two."""
+    line = f"{method} {target} HTTP/1.1"
+    if not _REQUEST_LINE.fullmatch(line.encode()):
+        raise ValueError("the method or the target of the request contains forbidden characters")
+    return _head(line, headers)
+
+
+def _head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    lines = [first_line.encode()]
+    for name, value in headers:
+        lines.append(f"{name}: {value}".encode("latin-1"))
+        match = _FIELD.fullmatch(lines[-1])
+        if match is None or len(match[1]) != len(name):
+            raise ValueError(f"the header {name[:40]!a} has a name or a value with forbidden characters")
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body; nothing for no data, because an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

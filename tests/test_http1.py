@@ -1,0 +1,724 @@
+"""Every rule of the reader and the writer, as bytes and a verdict; each parser is fed whole, bytewise and split."""
+
+import unittest
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy.errors import ProtocolError, ProxyError, TooLarge
+from deepseek_cursor_proxy.http1 import HeadBuffer, RequestHead, ResponseHead
+
+LIMIT = 1000
+HOST = b"Host: localhost:9000"
+
+
+def splittings(data: bytes) -> Iterator[list[bytes]]:
+    """The same bytes whole, byte by byte, and cut in two at every boundary."""
+    yield [data]
+    yield pieces(data, 1)
+    for cut in range(1, len(data)):
+        yield [data[:cut], data[cut:]]
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def head(*fields: bytes, line: bytes = b"POST /v1/chat/completions HTTP/1.1", host: bytes = HOST) -> bytes:
+    lines = [line, host, *fields] if host else [line, *fields]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def answer(*fields: bytes, line: bytes = b"HTTP/1.1 200 OK") -> bytes:
+    return b"\r\n".join([line, *fields, b"", b""])
+
+
+def chunked(body: bytes) -> bytes:
+    return head(b"Transfer-Encoding: chunked") + body
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a reader made of the bytes on a connection."""
+
+    head: RequestHead | ResponseHead
+    payload: bytes
+    rest: bytes
+
+
+INCOMPLETE = "incomplete"
+
+
+def collect(buffer: HeadBuffer, incoming: Iterator[bytes]) -> bytes | None:
+    for piece in incoming:
+        found = buffer.feed(piece)
+        if found is not None:
+            return found
+    return None
+
+
+def read_request(arriving: Iterable[bytes]) -> Read | int | str:
+    """The request, the status it is refused with, or that it needs more bytes."""
+    incoming, buffer = iter(arriving), HeadBuffer()
+    try:
+        found = collect(buffer, incoming)
+        if found is None:
+            return INCOMPLETE
+        request = http1.parse_request_head(found)
+        body = http1.request_body(request, LIMIT)
+        if body is None:
+            return Read(request, b"", buffer.take_rest() + b"".join(incoming))
+        payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
+        return Read(request, payload, body.rest) if body.is_complete else INCOMPLETE
+    except ProxyError as error:
+        return error.status
+
+
+def read_response(arriving: Iterable[bytes], method: str = "POST") -> Read | type[ValueError] | str:
+    """The response up to where the server closes, the error, or that the server closed too early."""
+    incoming, buffer = iter(arriving), HeadBuffer(http1.bad_response)
+    try:
+        found = collect(buffer, incoming)
+        if found is None:
+            return INCOMPLETE
+        response = http1.parse_response_head(found)
+        body = http1.response_body(response, request_method=method)
+        payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
+        body.end()
+        return Read(response, payload, body.rest)
+    except http1.IncompleteBody:
+        return INCOMPLETE
+    except ValueError as error:
+        return type(error)
+
+
+class Http1Test(unittest.TestCase):
+    def assert_read(self, data: bytes, payload: bytes = b"", rest: bytes = b"") -> RequestHead:
+        found = self.only_result({repr(result := read_request(p)): result for p in splittings(data)}, payload, rest)
+        assert isinstance(found, RequestHead)
+        return found
+
+    def assert_answer(self, data: bytes, payload: bytes = b"", rest: bytes = b"", method: str = "POST") -> ResponseHead:
+        results = {repr(result := read_response(p, method)): result for p in splittings(data)}
+        found = self.only_result(results, payload, rest)
+        assert isinstance(found, ResponseHead)
+        return found
+
+    def only_result(self, results: Mapping[str, object], payload: bytes, rest: bytes) -> RequestHead | ResponseHead:
+        self.assertEqual(len(results), 1, "the result depends on how the bytes were split")
+        (result,) = results.values()
+        assert isinstance(result, Read), result
+        self.assertEqual((result.payload, result.rest), (payload, rest))
+        return result.head
+
+    def assert_refused(self, cases: dict[str, bytes], status: int) -> None:
+        for name, data in cases.items():
+            with self.subTest(name):
+                self.assertEqual({read_request(p) for p in splittings(data)}, {status})
+
+    def assert_refused_early(self, data: bytes, status: int) -> None:
+        """For inputs too large to be cut at every boundary."""
+        self.assertEqual({read_request(pieces(data, size)) for size in (len(data), 4096, 7)}, {status})
+
+    def assert_large_read(self, data: bytes) -> None:
+        whole = read_request([data])
+        self.assertIsInstance(whole, Read)
+        self.assertEqual([read_request(pieces(data, size)) for size in (4096, 7)], [whole, whole])
+
+    def assert_bad_answers(self, cases: dict[str, bytes]) -> None:
+        for name, data in cases.items():
+            with self.subTest(name):
+                self.assertEqual({read_response(p) for p in splittings(data)}, {ValueError})
+
+
+class RequestLine(Http1Test):
+    def test_a_head_is_read_as_it_was_sent(self) -> None:
+        found = self.assert_read(b"GET /v1/models?a=%20b HTTP/1.1\r\nHost: localhost\r\nX-One:  two \t\r\n\r\n")
+        expected = RequestHead("GET", "/v1/models?a=%20b", (1, 1), {"host": "localhost", "x-one": "two"})
+        self.assertEqual(found, expected)
+
+    def test_http_1_0_is_read_with_its_version_and_needs_no_host(self) -> None:
+        self.assertEqual(self.assert_read(b"GET / HTTP/1.0\r\n\r\n").version, (1, 0))
+
+    def test_any_token_is_a_method(self) -> None:
+        for method in (b"GET", b"post", b"M-SEARCH", b"x" * 32, b"!#$%&'*+-.^_`|~9"):
+            with self.subTest(method):
+                self.assertEqual(self.assert_read(head(line=method + b" / HTTP/1.1")).method, method.decode())
+
+    def test_the_four_forms_of_a_target_are_kept_as_given(self) -> None:
+        targets = (
+            *(b"GET /", b"GET //double//", b"GET /a?b=c?d/e#f", b"OPTIONS *", b"GET http://localhost:9000/v1/models"),
+            *(b"GET HTTPS://Example.com", b"GET http://[::1]:80/?q", b"GET http://host?q=http://other/"),
+        )
+        for line in targets:
+            with self.subTest(line):
+                self.assertEqual(self.assert_read(head(line=line + b" HTTP/1.1")).target, line.split(b" ")[1].decode())
+
+    def test_a_malformed_request_line_is_refused(self) -> None:
+        lines = {
+            "HTTP/0.9 knows one word and a path": b"GET /",
+            "one word is no request": b"GET",
+            "two spaces after the method": b"GET  / HTTP/1.1",
+            "two spaces after the target": b"GET /  HTTP/1.1",
+            "a space at the start": b" GET / HTTP/1.1",
+            "a space at the end": b"GET / HTTP/1.1 ",
+            "a tab is not a space": b"GET\t/\tHTTP/1.1",
+            "a space inside the target": b"GET /a b HTTP/1.1",
+            "a method with a colon": b"GE:T / HTTP/1.1",
+            "a method with brackets": b"G[E]T / HTTP/1.1",
+            "a method of 33 characters": b"x" * 33 + b" / HTTP/1.1",
+            "no method": b" / HTTP/1.1",
+            "no target": b"GET HTTP/1.1",
+            "an empty target": b"GET  HTTP/1.1",
+            "a target beyond ASCII": "GET /ä HTTP/1.1".encode(),
+            "a target in latin-1": b"GET /\xe4 HTTP/1.1",
+            "a target without a slash": b"GET v1/models HTTP/1.1",
+            "a target with only a query": b"GET ?a=b HTTP/1.1",
+            "an asterisk for GET": b"GET * HTTP/1.1",
+            "an authority for CONNECT": b"CONNECT api.deepseek.com:443 HTTP/1.1",
+            "another scheme": b"GET ftp://localhost/ HTTP/1.1",
+            "a URL without a host": b"GET http:///v1/models HTTP/1.1",
+            "a URL with credentials": b"GET http://user:pw@localhost/ HTTP/1.1",
+            "a URL with an odd port": b"GET http://localhost:80x/ HTTP/1.1",
+            "a version in lower case": b"GET / http/1.1",
+            "a version with mixed case": b"GET / Http/1.1",
+            "a version without its minor": b"GET / HTTP/1",
+            "a version with a bare major": b"GET / HTTP/2",
+            "a version with two-digit minor": b"GET / HTTP/1.10",
+            "a version with two-digit major": b"GET / HTTP/01.1",
+            "a version with a comma": b"GET / HTTP/1,1",
+            "a version with a sign": b"GET / HTTP/+1.1",
+            "a version with a space": b"GET / HTTP/1. 1",
+            "another protocol": b"GET / HTTPS/1.1",
+            "another script's digits": "GET / HTTP/1.١".encode(),
+        }
+        self.assert_refused({name: head(line=line) for name, line in lines.items()}, 400)
+
+    def test_another_version_of_http_is_named_as_such(self) -> None:
+        lines = (b"GET / HTTP/0.9", b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / HTTP/3.0", b"GET / HTTP/9.9")
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        self.assert_refused({str(line): head(line=line) for line in lines} | {"the preface of h2": preface}, 505)
+
+    def test_empty_lines_before_a_request_are_skipped(self) -> None:
+        for count in range(5):
+            self.assertEqual(self.assert_read(b"\r\n" * count + head(line=b"GET / HTTP/1.1")).target, "/")
+
+    def test_many_empty_lines_are_refused(self) -> None:
+        self.assert_refused({"five": b"\r\n" * 5 + head(), "endless": b"\r\n" * 200}, 400)
+
+    def test_the_longest_target_is_read_and_a_longer_one_is_414(self) -> None:
+        longest = b"/" + b"x" * (http1.MAX_TARGET_BYTES - 1)
+        self.assert_large_read(head(line=b"GET " + longest + b" HTTP/1.1"))
+        self.assert_large_read(head(line=b"x" * 32 + b" " + longest + b" HTTP/1.1"))
+        for target in (longest + b"x", longest * 2, longest * 5):
+            self.assert_refused_early(head(line=b"GET " + target + b" HTTP/1.1"), 414)
+
+
+class Fields(Http1Test):
+    def test_names_are_lower_case_and_values_are_stripped_of_spaces_and_tabs_only(self) -> None:
+        found = self.assert_read(head(b"X-ONE:\t a b\t c \t", b"x-Two:", b"x-three: \xa0\xe4\x85 "))
+        self.assertEqual(found.headers["x-one"], "a b\t c")
+        self.assertEqual(found.headers["x-two"], "")
+        self.assertEqual(found.headers["x-three"], "\xa0\xe4\x85")
+
+    def test_a_value_may_contain_colons_and_every_visible_character(self) -> None:
+        visible = bytes(range(0x21, 0x7F))
+        self.assertEqual(self.assert_read(head(b"X: " + visible)).headers["x"], visible.decode())
+
+    def test_repeated_lists_are_joined_in_order(self) -> None:
+        found = self.assert_read(head(b"Accept: a", b"Accept:  b, c", b"ACCEPT: d"))
+        self.assertEqual(found.headers["accept"], "a, b, c, d")
+
+    def test_a_malformed_field_is_refused(self) -> None:
+        fields = {
+            "a space before the colon": b"Y : z",
+            "a tab before the colon": b"Y\t: z",
+            "a folded line": b"Y: z\r\n more",
+            "a line folded with a tab": b"Y: z\r\n\tmore",
+            "a line of white space": b"Y: z\r\n \r\nX: y",
+            "no colon": b"Yz",
+            "no name": b": z",
+            "only a colon": b":",
+            "a name with a space": b"Y y: z",
+            "a name with a slash": b"Y/y: z",
+            "a name in brackets": b"(Y): z",
+            "a name in quotes": b'"Y": z',
+            "a name beyond ASCII": "Ý: z".encode(),
+            "a name with a NUL": b"Y\0: z",
+        }
+        self.assert_refused({name: head(field, b"X-After: 1") for name, field in fields.items()}, 400)
+
+    def test_a_folded_first_field_is_refused(self) -> None:
+        self.assert_refused({"SP": head(host=b" " + HOST), "HTAB": head(host=b"\t" + HOST)}, 400)
+
+    def test_control_characters_are_refused_anywhere_in_a_head(self) -> None:
+        controls = [*range(9), 11, 12, *range(14, 32), 127]
+        values = {f"{byte:#04x} in a value": head(b"Y: a" + bytes([byte]) + b"b") for byte in controls}
+        targets = {f"{byte:#04x} in a target": head(line=b"GET /" + bytes([byte]) + b" HTTP/1.1") for byte in controls}
+        self.assert_refused(values | targets, 400)
+
+    def test_lines_end_in_crlf_only(self) -> None:
+        cases = {
+            "a bare LF after the request line": b"GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "a bare LF after a field": b"GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
+            "bare LFs throughout": b"GET / HTTP/1.1\nHost: a\n\n",
+            "a bare LF as the blank line": b"GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "a bare CR in a value": b"GET / HTTP/1.1\r\nHost: a\r\nX: a\rContent-Length: 5\r\n\r\n",
+            "a bare CR in the request line": b"GET /\r HTTP/1.1\r\nHost: a\r\n\r\n",
+            "CR CR LF": b"GET / HTTP/1.1\r\nHost: a\r\r\n\r\n",
+            "a bare LF before the request": b"\n" + head(),
+            "a bare CR before the request": b"\r" + head(),
+            "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        }
+        self.assert_refused(cases, 400)
+
+    def test_a_forbidden_byte_is_refused_before_the_head_is_complete(self) -> None:
+        self.assert_refused({"LF only": b"GET / HTTP/1.1\n", "NUL": b"GET /\0", "CR": b"GET / HTTP/1.1\rX"}, 400)
+
+    def test_a_header_that_decides_something_comes_once(self) -> None:
+        pairs = {
+            "Content-Length, equal": (b"Content-Length: 5", b"Content-Length: 5"),
+            "Content-Length, different": (b"Content-Length: 5", b"content-length: 6"),
+            "Transfer-Encoding": (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+            "Host": (HOST, HOST),
+            "Authorization": (b"Authorization: Bearer a", b"authorization: Bearer b"),
+            "Content-Type": (b"Content-Type: a/b", b"Content-Type: a/b"),
+            "Content-Encoding": (b"Content-Encoding: gzip", b"Content-Encoding: gzip"),
+            "Expect": (b"Expect: 100-continue", b"Expect: 100-continue"),
+            "Api-Key": (b"Api-Key: a", b"Api-Key: a"),
+            "X-Api-Key": (b"X-Api-Key: a", b"X-API-KEY: b"),
+        }
+        self.assert_refused({name: head(*pair) + b"hello" for name, pair in pairs.items()}, 400)
+
+    def test_a_hundred_fields_are_read_and_one_more_is_431(self) -> None:
+        fields = [b"X-%d: y" % number for number in range(100)]
+        self.assert_large_read(head(*fields[:99]))
+        self.assert_refused_early(head(*fields), 431)
+        self.assert_refused_early(head(*fields, *fields), 431)
+
+    def test_too_many_fields_are_refused_before_the_head_is_complete(self) -> None:
+        self.assert_refused_early(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 102, 431)
+
+    def test_a_head_of_64_kib_is_read_and_one_byte_more_is_431(self) -> None:
+        data = head(b"X: " + b"y" * (http1.MAX_HEAD_BYTES - len(head(b"X: "))))
+        self.assertEqual(len(data), http1.MAX_HEAD_BYTES)
+        self.assert_large_read(data)
+        longer = data.replace(b"X: ", b"X:  ")
+        self.assert_refused_early(longer, 431)
+        self.assertEqual({read_request([longer[:-cut], longer[-cut:]]) for cut in range(1, 6)}, {431})
+
+    def test_an_endless_line_is_refused_without_its_end(self) -> None:
+        self.assert_refused_early(b"x" * 70000, 414)
+        self.assert_refused_early(head()[:-2] + b"X: " + b"x" * 70000, 431)
+        self.assertEqual(read_request(pieces(head()[:-2] + b"X: " + b"x" * 70000, 1)), 431)
+
+    def test_a_bound_reached_first_is_reported_first(self) -> None:
+        self.assert_refused_early(b"x" * 70000 + b"\0", 414)
+
+    def test_the_refusal_of_a_field_never_shows_its_value(self) -> None:
+        with self.assertRaises(ProtocolError) as caught:
+            http1.parse_request_head(head(b"Authorization : Bearer sk-secret")[:-4])
+        self.assertNotIn("secret", caught.exception.message)
+        self.assertIn("Authorization", caught.exception.message)
+
+
+class Host(Http1Test):
+    def test_whatever_looks_like_a_host_is_accepted(self) -> None:
+        for host in (b"a", b"a.b-c.d", b"A_b~", b"127.0.0.1", b"127.0.0.1:80", b"[::1]", b"[2001:db8::1]:65535", b"a:"):
+            with self.subTest(host):
+                self.assertEqual(self.assert_read(head(host=b"Host: " + host)).headers["host"], host.decode())
+        self.assert_read(head(host=b"Host: xn--bcher-kva.example"))
+        self.assert_read(head(host=b"Host: b%C3%BCcher.example:80"))
+
+    def test_whatever_does_not_is_refused(self) -> None:
+        hosts = {
+            "empty": b"",
+            "two hosts": b"a, b",
+            "two hosts without a space": b"a,b",
+            "a space": b"a b",
+            "a path": b"a/b",
+            "a URL": b"http://a",
+            "credentials": b"u@a",
+            "two ports": b"a:1:2",
+            "a word for a port": b"a:http",
+            "a port of six digits": b"a:123456",
+            "a signed port": b"a:+80",
+            "only a port": b":80",
+            "an open bracket": b"[::1",
+            "empty brackets": b"[]",
+            "a name in brackets": b"[localhost]",
+            "text after the brackets": b"[::1]x",
+            "bare IPv6": b"::1",
+            "beyond ASCII": "bücher".encode(),
+            "a bad escape": b"a%zz",
+            "half an escape": b"a%4",
+            "a query": b"a?b",
+            "a backslash": b"a\\b",
+        }
+        self.assert_refused({name: head(host=b"Host: " + host) for name, host in hosts.items()}, 400)
+
+    def test_http_1_1_needs_one(self) -> None:
+        self.assert_refused({"none": head(host=b"")}, 400)
+
+    def test_an_odd_host_is_refused_from_http_1_0_too(self) -> None:
+        self.assert_refused({"odd": head(line=b"GET / HTTP/1.0", host=b"Host: a b")}, 400)
+
+    def test_an_absolute_target_does_not_replace_it(self) -> None:
+        self.assert_refused({"none": head(line=b"GET http://a/ HTTP/1.1", host=b"")}, 400)
+
+
+class Lengths(Http1Test):
+    def test_without_a_length_there_is_no_body(self) -> None:
+        self.assert_read(head() + b"GET /next", rest=b"GET /next")
+
+    def test_a_body_has_exactly_its_length(self) -> None:
+        self.assert_read(head(b"Content-Length: 5") + b"helloGET /", payload=b"hello", rest=b"GET /")
+        self.assert_read(head(b"Content-Length: 0") + b"GET /", rest=b"GET /")
+        self.assert_read(head(b"Content-Length:\t0005 ") + b"\r\n\0\xff\n", payload=b"\r\n\0\xff\n")
+        self.assert_read(head(b"Content-Length: 1000") + b"x" * LIMIT, payload=b"x" * LIMIT)
+
+    def test_a_length_of_zero_is_complete_from_the_start(self) -> None:
+        body = http1.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
+        self.assertTrue(body is None or body.is_complete)
+
+    def test_a_length_is_plain_ascii_digits(self) -> None:
+        values = {
+            "empty": b"",
+            "a sign": b"+5",
+            "negative": b"-5",
+            "an underscore": b"1_0",
+            "hexadecimal": b"0x5",
+            "a fraction": b"5.0",
+            "an exponent": b"5e1",
+            "a list of equals": b"5, 5",
+            "a list": b"5,6",
+            "a space inside": b"5 5",
+            "a word": b"five",
+            "a semicolon": b"5;",
+            "Arabic digits": "٥".encode(),
+            "a superscript": b"5\xb2",
+            "a no-break space": b"\xa05",
+            "twenty digits": b"0" * 19 + b"5",
+            "thousands of digits": b"1" * 5000,
+        }
+        cases = {name: b"Content-Length: " + value for name, value in values.items()}
+        for name, field in cases.items():
+            with self.subTest(name):
+                self.assertEqual(read_request([head(field) + b"hello"]), 400)
+
+    def test_a_length_above_the_limit_is_413_before_a_byte_of_it_came(self) -> None:
+        self.assert_refused({str(n): head(b"Content-Length: %d" % n) for n in (LIMIT + 1, 10**18 * 9)}, 413)
+
+    def test_the_refusal_names_the_limit_and_the_remedy(self) -> None:
+        with self.assertRaisesRegex(TooLarge, "1000 bytes.*max_request_body_bytes"):
+            http1.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "1001"}), LIMIT)
+
+    def test_a_body_that_breaks_off_is_incomplete(self) -> None:
+        body = http1.LengthBody(5)
+        self.assertEqual(body.feed(b"hell"), b"hell")
+        with self.assertRaises(http1.IncompleteBody):
+            body.end()
+        self.assertEqual((body.feed(b"o!"), body.rest, body.is_complete), (b"o", b"!", True))
+        body.end()
+
+
+class Codings(Http1Test):
+    def test_a_length_and_a_coding_exclude_each_other(self) -> None:
+        both = (b"Content-Length: 5", b"Transfer-Encoding: chunked")
+        zero = (b"Transfer-Encoding: chunked", b"Content-Length: 0")
+        unknown = (b"Content-Length: 5", b"Transfer-Encoding: identity")
+        self.assert_refused({str(pair): head(*pair) + b"0\r\n\r\n" for pair in (both, zero, unknown)}, 400)
+
+    def test_http_1_0_has_no_coding(self) -> None:
+        self.assert_refused({"1.0": head(b"Transfer-Encoding: chunked", line=b"POST / HTTP/1.0")}, 400)
+
+    def test_chunked_is_known_in_any_case(self) -> None:
+        self.assert_read(head(b"Transfer-Encoding: CHUNKED") + b"0\r\n\r\n")
+
+    def test_any_other_coding_is_501(self) -> None:
+        codings = (b"gzip", b"identity", b"gzip, chunked", b"chunked, chunked", b"chunked;q=1", b"xchunked", b"c")
+        cases = {str(coding): head(b"Transfer-Encoding: " + coding) for coding in (*codings, b"", b"\xa0chunked")}
+        self.assert_refused(cases, 501)
+
+
+class Chunks(Http1Test):
+    def test_chunks_are_joined_and_what_follows_is_kept(self) -> None:
+        self.assert_read(chunked(b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\nGET /"), payload=b"hello world", rest=b"GET /")
+        self.assert_read(chunked(b"0\r\n\r\n"))
+
+    def test_a_size_may_have_either_case_and_leading_zeros(self) -> None:
+        body = b"000000000000000A\r\n012345678\n\r\nb\r\n0123456789\r\r\n00\r\n\r\n"
+        self.assert_read(chunked(body), payload=b"012345678\n0123456789\r")
+
+    def test_data_may_look_like_anything(self) -> None:
+        self.assert_read(chunked(b"7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n"), payload=b"\r\n0\r\n\r\n")
+
+    def test_extensions_are_dropped(self) -> None:
+        self.assert_read(chunked(b'5;a=b\r\nhello\r\n0;x;y="z \t"\r\n\r\n'), payload=b"hello")
+        self.assert_read(chunked(b"1;\r\nx\r\n0\r\n\r\n"), payload=b"x")
+
+    def test_trailers_are_dropped(self) -> None:
+        self.assert_read(chunked(b"1\r\nx\r\n0\r\nA: b\r\nContent-Length: 5\r\n\r\nrest"), payload=b"x", rest=b"rest")
+
+    def test_malformed_chunks_are_refused(self) -> None:
+        bodies = {
+            "an empty size": b"\r\nhello\r\n",
+            "a sign": b"+5\r\nhello\r\n",
+            "a negative size": b"-5\r\nhello\r\n",
+            "an underscore": b"0_5\r\nhello\r\n",
+            "a prefix": b"0x5\r\nhello\r\n",
+            "no hexadecimal digit": b"g\r\nhello\r\n",
+            "a space before the size": b" 5\r\nhello\r\n",
+            "a space after the size": b"5 \r\nhello\r\n",
+            "a space before an extension": b"5 ;a\r\nhello\r\n",
+            "a tab after the size": b"5\t\r\nhello\r\n",
+            "seventeen digits": b"00000000000000005\r\nhello\r\n",
+            "another script's digit": "٥\r\nhello\r\n".encode(),
+            "a bare LF after the size": b"5\nhello\r\n",
+            "a bare CR in the size line": b"5\rx\r\nhello\r\n",
+            "CR CR LF after the size": b"5\r\r\nhello\r\n",
+            "a NUL in an extension": b"5;a\0\r\nhello\r\n",
+            "an extension beyond ASCII": b"5;\xe4\r\nhello\r\n",
+            "a bare CR in an extension": b"5;a\rb\r\nhello\r\n",
+            "a bare LF ends an extension": b"5;a\nhello\r\n",
+            "data longer than its size": b"5\r\nhello!\r\n",
+            "any two bytes after the data": b"5\r\nhelloXX3\r\nabc\r\n",
+            "a bare LF after the data": b"5\r\nhello\n0\r\n\r\n",
+            "a bare CR after the data": b"5\r\nhello\r0\r\n\r\n",
+            "no line break after the data": b"5\r\nhello0\r\n\r\n",
+            "a bare LF as the end": b"0\r\n\n",
+            "a trailer without a colon": b"0\r\nabc\r\n\r\n",
+            "a trailer with a space before the colon": b"0\r\nA : b\r\n\r\n",
+            "a folded trailer": b"0\r\nA: b\r\n c\r\n\r\n",
+            "a trailer without a name": b"0\r\n: b\r\n\r\n",
+            "a NUL in a trailer": b"0\r\nA: \0\r\n\r\n",
+            "a bare LF ends a trailer": b"0\r\nA: b\n\r\n",
+        }
+        self.assert_refused({name: chunked(body) for name, body in bodies.items()}, 400)
+
+    def test_a_size_line_is_bounded_whether_it_ends_or_not(self) -> None:
+        for body in (b"5;" + b"x" * 5000, b"5;" + b"x" * 5000 + b"\r\nhello\r\n", b"5" * 5000):
+            self.assert_refused_early(chunked(body), 400)
+        self.assert_large_read(chunked(b"5;" + b"x" * 4092 + b"\r\nhello\r\n0\r\n\r\n"))
+
+    def test_trailers_are_bounded_together(self) -> None:
+        for body in (b"0\r\n" + b"A: b\r\n" * 3000, b"0\r\nA: " + b"x" * 17000):
+            self.assert_refused_early(chunked(body), 400)
+        self.assert_large_read(chunked(b"0\r\n" + b"A: b\r\n" * 2000 + b"\r\n"))
+
+    def test_more_payload_than_the_limit_is_413_as_soon_as_it_is_announced(self) -> None:
+        cases = {
+            "in one chunk": chunked(b"3e9\r\n"),
+            "in many": chunked(b"3e8\r\n" + b"x" * LIMIT + b"\r\n1\r\n"),
+            "in sixteen digits": chunked(b"f" * 16 + b"\r\n"),
+        }
+        self.assert_refused(cases, 413)
+        self.assert_read(chunked(b"3e8\r\n" + b"x" * LIMIT + b"\r\n0\r\n\r\n"), payload=b"x" * LIMIT)
+
+    def test_chunks_that_break_off_are_incomplete_everywhere(self) -> None:
+        whole = b"5;a\r\nhello\r\n0\r\nA: b\r\n\r\n"
+        for length in range(len(whole)):
+            body = http1.ChunkedBody(None, http1.bad_response)
+            body.feed(whole[:length])
+            with self.assertRaises(http1.IncompleteBody):
+                body.end()
+
+    def test_a_quarter_megabyte_may_come_byte_by_byte(self) -> None:
+        """Takes minutes, not a moment, when a decoder looks at its bytes again and again."""
+        body, size = http1.ChunkedBody(None, http1.bad_response), 256 * 1024
+        parts = [body.feed(piece) for piece in pieces(http1.chunk(b"x" * size) + http1.LAST_CHUNK, 1)]
+        self.assertEqual((sum(map(len, parts)), body.is_complete), (size, True))
+
+    def test_two_megabytes_of_extensions_may_come_in_small_pieces(self) -> None:
+        body, data = http1.ChunkedBody(None, http1.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
+        self.assertEqual(b"".join([body.feed(piece) for piece in pieces(data, 31)]), b"x" * 500)
+
+    def test_many_chunks_in_one_piece_are_one_payload(self) -> None:
+        body = http1.ChunkedBody(None, http1.bad_response)
+        self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + http1.LAST_CHUNK), b"x" * 30_000)
+
+
+class Conversation(Http1Test):
+    def test_pipelined_requests_are_read_one_after_the_other(self) -> None:
+        pending = (
+            head(b"Content-Length: 3") + b"one" + chunked(b"3\r\ntwo\r\n0\r\n\r\n") + head(line=b"GET /3 HTTP/1.1")
+        )
+        found = []
+        while pending:
+            result = read_request([pending])
+            assert isinstance(result, Read)
+            pending = result.rest
+            found.append((result.head.method if isinstance(result.head, RequestHead) else "", result.payload))
+        self.assertEqual(found, [("POST", b"one"), ("POST", b"two"), ("GET", b"")])
+
+    def test_a_connection_is_idle_until_something_of_a_head_came(self) -> None:
+        buffer = HeadBuffer()
+        self.assertTrue(buffer.is_empty)
+        buffer.feed(b"\r\n")
+        self.assertTrue(buffer.is_empty, "an empty line after a body is not the start of a request")
+        buffer.feed(b"G")
+        self.assertFalse(buffer.is_empty)
+
+    def test_the_rest_is_handed_over_once(self) -> None:
+        buffer = HeadBuffer()
+        self.assertEqual(buffer.feed(b"GET / HTTP/1.0\r\n\r\nrest"), b"GET / HTTP/1.0")
+        self.assertEqual((buffer.take_rest(), buffer.take_rest(), buffer.is_empty), (b"rest", b"", True))
+
+    def test_only_100_continue_can_be_expected(self) -> None:
+        def expecting(value: str, version: tuple[int, int] = (1, 1)) -> RequestHead:
+            return RequestHead("POST", "/", version, {"expect": value})
+
+        self.assertTrue(http1.expects_continue(expecting("100-Continue")))
+        self.assertFalse(http1.expects_continue(RequestHead("POST", "/", (1, 1), {})))
+        self.assertFalse(http1.expects_continue(expecting("100-continue", (1, 0))), "RFC 9110 10.1.1")
+        for value in ("", "200-ok", "100-continue, x", "100"):
+            with self.assertRaises(ProtocolError) as caught:
+                http1.expects_continue(expecting(value))
+            self.assertEqual(caught.exception.status, 417)
+
+    def test_who_keeps_a_connection_alive(self) -> None:
+        cases: list[tuple[tuple[int, int], dict[str, str], bool]] = [
+            ((1, 1), {}, True),
+            ((1, 1), {"connection": "keep-alive"}, True),
+            ((1, 1), {"connection": "close"}, False),
+            ((1, 1), {"connection": "TE,\tClose "}, False),
+            ((1, 1), {"connection": "closed, x-close"}, True),
+            ((1, 1), {"connection": "keep-alive, close"}, False),
+            ((1, 0), {}, False),
+            ((1, 0), {"connection": "Keep-Alive"}, True),
+            ((1, 0), {"connection": "upgrade , keep-alive"}, True),
+            ((1, 0), {"connection": "keep-alive, close"}, False),
+        ]
+        for version, headers, expected in cases:
+            with self.subTest(version=version, headers=headers):
+                self.assertIs(http1.keeps_alive(version, headers), expected)
+
+    def test_a_target_splits_into_path_and_query(self) -> None:
+        cases = {
+            "/": ("/", ""),
+            "/a%2Fb?c=%20d": ("/a%2Fb", "c=%20d"),
+            "/a?b?c": ("/a", "b?c"),
+            "/a#b": ("/a#b", ""),
+            "//a/b": ("//a/b", ""),
+            "/?u=http://a/b": ("/", "u=http://a/b"),
+            "/http://a/b": ("/http://a/b", ""),
+            "*": ("*", ""),
+            "http://localhost:9000/v1/models?x": ("/v1/models", "x"),
+            "HTTPS://localhost": ("/", ""),
+            "http://localhost?x=/": ("/", "x=/"),
+            "http://[::1]:80/a": ("/a", ""),
+            "http://a/http://b/c": ("/http://b/c", ""),
+        }
+        for target, expected in cases.items():
+            with self.subTest(target):
+                self.assertEqual(http1.split_target(target), expected)
+
+
+class Responses(Http1Test):
+    def test_a_status_line_may_lack_its_reason(self) -> None:
+        for line in (b"HTTP/1.1 200 OK", b"HTTP/1.1 200 ", b"HTTP/1.1 200", b"HTTP/1.1 200 very \xe4 fine\t!"):
+            found = self.assert_answer(answer(b"X-A: b", b"x-a: c", line=line), method="HEAD")
+            self.assertEqual(found, ResponseHead(200, (1, 1), {"x-a": "b, c"}))
+        self.assertEqual(self.assert_answer(answer(line=b"HTTP/1.0 503 Busy")).version, (1, 0))
+
+    def test_a_malformed_head_is_a_value_error(self) -> None:
+        lines = (
+            *(b"HTTP/2.0 200 OK", b"HTTP/1.10 200 OK", b"http/1.1 200 OK", b"ICY 200 OK", b"200 OK", b"{}"),
+            *(b"HTTP/1.1 20 OK", b"HTTP/1.1 2000 OK", b"HTTP/1.1 099 X", b"HTTP/1.1 +20 X", b"HTTP/1.1 200OK"),
+            *(b"HTTP/1.1  200 OK", b" HTTP/1.1 200 OK", b"HTTP/1.1 200 O\0K", b"HTTP/1.1 200 OK\n", b"HTTP/1.1 2\xb20"),
+        )
+        fields = (b"A : b", b"A: b\r\n c", b"abc", b": b", b"A: b\nC: d", b"A: b\rC: d", b"A: \0")
+        cases = {str(line): answer(b"Content-Length: 0", line=line) for line in lines}
+        self.assert_bad_answers(cases | {str(field): answer(b"Content-Length: 0", field) for field in fields})
+
+    def test_a_head_is_bounded_as_a_request_is(self) -> None:
+        for data in (b"H" * 70000, answer(b"A: " + b"x" * 70000), answer(*[b"A: b"] * 101)):
+            self.assertEqual({read_response([data]), read_response(pieces(data, 7))}, {ValueError})
+
+    def test_a_length_and_chunks_are_read_as_in_a_request(self) -> None:
+        self.assert_answer(answer(b"Content-Length: 5") + b"hello+", payload=b"hello", rest=b"+")
+        chunks = b"5;x\r\nhello\r\n0\r\nA: b\r\n\r\n+"
+        self.assert_answer(answer(b"Transfer-Encoding: Chunked") + chunks, payload=b"hello", rest=b"+")
+
+    def test_ambiguous_framing_is_a_value_error(self) -> None:
+        cases = {
+            "two equal lengths": answer(b"Content-Length: 5", b"Content-Length: 5"),
+            "two lengths": answer(b"Content-Length: 5", b"Content-Length: 6"),
+            "a list of lengths": answer(b"Content-Length: 5, 5"),
+            "a negative length": answer(b"Content-Length: -5"),
+            "a signed length": answer(b"Content-Length: +5"),
+            "an empty length": answer(b"Content-Length:"),
+            "a length of words": answer(b"Content-Length: five"),
+            "a length of 20 digits": answer(b"Content-Length: 00000000000000000005"),
+            "a length and chunks": answer(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+            "gzip as a transfer coding": answer(b"Transfer-Encoding: gzip"),
+            "a list of codings": answer(b"Transfer-Encoding: gzip, chunked"),
+            "two codings": answer(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+            "chunks in HTTP/1.0": answer(b"Transfer-Encoding: chunked", line=b"HTTP/1.0 200 OK"),
+            "a bad chunk size": answer(b"Transfer-Encoding: chunked") + b"x\r\n",
+            "a chunk's end unchecked": answer(b"Transfer-Encoding: chunked") + b"5\r\nhelloXX3\r\nabc\r\n0\r\n\r\n",
+        }
+        self.assert_bad_answers({name: data + b"hello" for name, data in cases.items()})
+
+    def test_a_response_without_framing_lasts_until_the_close(self) -> None:
+        self.assert_answer(answer() + b"0\r\n\r\nall of it", payload=b"0\r\n\r\nall of it")
+        body = http1.UntilCloseBody()
+        self.assertFalse(body.is_complete)
+        body.end()
+        self.assertTrue(body.is_complete)
+
+    def test_some_responses_never_have_a_body(self) -> None:
+        for status in (100, 103, 199, 204, 304):
+            data = answer(b"Content-Length: 5", line=b"HTTP/1.1 %d X" % status)
+            self.assertEqual(self.assert_answer(data + b"HTTP/", rest=b"HTTP/").status, status)
+        self.assert_answer(answer(b"Content-Length: 5") + b"HTTP/", rest=b"HTTP/", method="HEAD")
+        self.assert_answer(answer() + b"HTTP/", rest=b"HTTP/", method="HEAD")
+
+    def test_a_close_in_the_middle_is_told(self) -> None:
+        for data in (answer(b"Content-Length: 5") + b"hell", answer(b"Transfer-Encoding: chunked") + b"5\r\nhello\r\n"):
+            self.assertEqual({read_response(p) for p in splittings(data)}, {INCOMPLETE})
+
+    def test_a_length_of_a_terabyte_reserves_nothing(self) -> None:
+        body = http1.response_body(ResponseHead(200, (1, 1), {"content-length": str(2**40)}), request_method="POST")
+        self.assertEqual((body.feed(b"hello"), body.is_complete), (b"hello", False))
+
+
+class Writing(Http1Test):
+    def test_a_reply_has_a_status_line_its_fields_and_a_blank_line(self) -> None:
+        written = http1.reply_head(200, [("Content-Type", "application/json"), ("X-Empty", "")])
+        self.assertEqual(written, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Empty: \r\n\r\n")
+        self.assertEqual(http1.reply_head(100, ()), b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.assertEqual(http1.reply_head(529, ()), b"HTTP/1.1 529 \r\n\r\n")
+
+    def test_what_is_written_is_read_back(self) -> None:
+        fields = [("Host", "api.deepseek.com"), ("X-Text", "a: b\t\xe4"), ("Content-Length", "5")]
+        found = self.assert_read(http1.request_head("POST", "/v1/chat?x=y", fields) + b"hello", payload=b"hello")
+        expected = {"host": "api.deepseek.com", "x-text": "a: b\t\xe4", "content-length": "5"}
+        self.assertEqual(found, RequestHead("POST", "/v1/chat?x=y", (1, 1), expected))
+        self.assertEqual(self.assert_answer(http1.reply_head(204, fields)).headers, expected)
+
+    def test_a_field_that_would_become_two_is_never_written(self) -> None:
+        values = ("a\r\nSet-Cookie: b", "a\nb", "a\rb", "a\r\n b", "\0", "\x1b[0m", "\x7f", "€")
+        names = ("", "X:", "X: y", "X Y", "X\r\nY", "X\n", "X\0", "Ä", "€", " X", "X ")
+        fields = [("X", value) for value in values] + [(name, "x") for name in names]
+        for field in fields:
+            with self.subTest(field):
+                with self.assertRaises(ValueError):
+                    http1.reply_head(200, [field])
+                with self.assertRaises(ValueError):
+                    http1.request_head("POST", "/", [("Host", "a"), field])
+
+    def test_a_request_line_that_would_become_two_is_never_written(self) -> None:
+        lines = (("GET", "/ HTTP/1.1\r\nX: y"), ("GET", "/a b"), ("GET", ""), ("GET", "/ä"), ("", "/"), ("G T", "/"))
+        for method, target in lines:
+            with self.subTest(target), self.assertRaises(ValueError):
+                http1.request_head(method, target, ())
+
+    def test_chunks_are_read_back_and_an_empty_one_does_not_end_the_body(self) -> None:
+        written = http1.chunk(b"hello") + http1.chunk(b"") + http1.chunk(b"x" * 26)
+        self.assertEqual(written, b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n")
+        self.assert_read(chunked(written + http1.LAST_CHUNK), payload=b"hello" + b"x" * 26)
+
+
+if __name__ == "__main__":
+    unittest.main()
