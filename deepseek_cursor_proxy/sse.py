@@ -1,0 +1,125 @@
+"""Server-Sent Events: bytes into events by the WHATWG rules, and our own events into bytes.
+
+The parser looks at every byte once, so a line of any length may come in pieces of any size, and it decodes whole lines
+only, so a character cut in two is safe. The writer keeps what it is given on one line: upstream's text reaches a
+client as JSON inside `data` or as a comment, never as a line of its own. This file knows neither HTTP nor JSON.
+"""
+
+from dataclasses import dataclass
+
+DONE = b"data: [DONE]\n\n"
+
+_BOM = b"\xef\xbb\xbf"
+# C0, DEL and C1, which reach terminals as commands, and all that str.splitlines in a client takes for a line's end.
+_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029])
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    data: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment, colon included, or a line with an unknown field; free of control characters and never empty."""
+
+    line: str
+
+
+class EventTooLarge(ValueError):
+    """An event, or a line of it, grew beyond the limit before it ended."""
+
+
+class Parser:
+    """Cuts a stream into events. Used by the one thread that reads the stream."""
+
+    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
+        self._limit = limit
+        self._room = limit  # what the event under way may still take
+        self._line = bytearray()
+        self._data: list[bytes] = []
+        self._name = ""
+        self._is_after_cr = False
+        self._is_at_start = True
+
+    def feed(self, data: bytes) -> list[Event | Comment]:
+        """What these bytes complete, in their order."""
+        if self._is_after_cr or b"\r" in data:
+            data = self._with_lf_only(data)
+        lines = data.split(b"\n")
+        unfinished = lines.pop()
+        found = self._take_lines(lines) if lines else []
+        if unfinished:
+            self._line += unfinished
+            if len(self._line) > self._room:
+                raise self._too_large()
+        return found
+
+    def _take_lines(self, lines: list[bytes]) -> list[Event | Comment]:
+        if self._line:
+            lines[0] = bytes(self._line) + lines[0]
+            self._line.clear()
+        if self._is_at_start:
+            lines[0] = lines[0].removeprefix(_BOM)
+            self._is_at_start = False
+        found: list[Event | Comment] = []
+        for line in lines:
+            if len(line) > self._room:
+                raise self._too_large()
+            if line.startswith(b"data: "):
+                self._data.append(line[6:])
+                self._room -= len(line)
+            elif line:
+                found += self._take_other(line)
+            else:
+                if self._data:
+                    found.append(Event(b"\n".join(self._data).decode("utf-8", "replace"), self._name))
+                    self._data.clear()
+                    self._room = self._limit
+                self._name = ""
+        return found
+
+    def close(self) -> list[Event | Comment]:
+        """The stream has ended: by the rules an event without its blank line is dropped, as is a line without its end.
+
+        Always empty: `feed` has already reported every complete line, also one that ended in CR.
+        """
+        self._line.clear()
+        self._data.clear()
+        return []
+
+    def _with_lf_only(self, data: bytes) -> bytes:
+        # An LF right after a CR belongs to it, also when the CR ended the last piece.
+        fresh = data.removeprefix(b"\n") if self._is_after_cr else data
+        self._is_after_cr = data.endswith(b"\r") if data else self._is_after_cr
+        return fresh.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _take_other(self, line: bytes) -> list[Comment]:
+        field, _, value = line.partition(b":")
+        match field:
+            case b"data":
+                self._data.append(value)  # with no space after the colon, or no colon at all
+                self._room -= len(line)
+            case b"event":
+                self._name = value.removeprefix(b" ").decode("utf-8", "replace")
+            case b"id" | b"retry":
+                pass  # they steer reconnecting, which a POST never does
+            case _:
+                text = line.decode("utf-8", "replace").translate(_CONTROLS)
+                return [Comment(text)] if text else []
+        return []
+
+    def _too_large(self) -> EventTooLarge:
+        return EventTooLarge(f"an event of the stream is larger than {self._limit} bytes")
+
+
+def event(data: bytes, name: str = "") -> bytes:
+    """One event, as bytes; `data` is JSON from `encode_json`, which has no line breaks."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data) if name else b"data: %b\n\n" % data
+
+
+def comment(line: str) -> bytes:
+    """One comment, as bytes; the line of a Comment is written as it came, any other text after a colon."""
+    text = line.translate(_CONTROLS)
+    return (text if text.startswith(":") else f": {text}").encode("utf-8", "replace") + b"\n\n"
