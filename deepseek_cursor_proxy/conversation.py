@@ -1,0 +1,174 @@
+"""The canonical conversation: pure values that every dialect is translated to and from.
+
+These types know no wire format, no store and no socket. One upstream chunk becomes one Delta, a whole JSON
+completion one big Delta; Reply adds Deltas up again. Reasoning is three-valued everywhere: text, "" (the model
+said it had none), None (nobody told us).
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
+Parts = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    content: str | Parts = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    # DeepSeek's beta "continue this text" mark; it says nothing about who the message is.
+    prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What the client wants, in DeepSeek's words; `asked_model` is what it called the model."""
+
+    asked_model: str
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    stream: bool = False
+    thinking: bool = True
+    effort: str = "high"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    # Fields the client sent that DeepSeek has no word for; somebody should be told.
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A fragment of a tool call; pieces with the same index belong to the same call."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one upstream chunk adds to one choice; `source` is the chunk itself, holding that choice only."""
+
+    choice: int = 0
+    reasoning: str | None = None
+    text: str | None = None
+    calls: tuple[CallPiece, ...] = ()
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Something between two deltas: a comment of upstream's or, with no line, its silence."""
+
+    line: str = ""
+
+
+# Everything that arrived together travels together, so that it can also be written together.
+Batch = list[Delta | Aside]
+Batches = Generator[Batch, None, None]
+
+
+class Reply:
+    """Adds up the deltas of one answer. Used by the one thread that runs the exchange."""
+
+    def __init__(self) -> None:
+        self.usage: Mapping[str, Any] | None = None
+        self.model: str | None = None
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, delta: Delta) -> None:
+        if delta.usage is not None:
+            self.usage = delta.usage
+        if delta.source is not None and self.model is None:
+            model = delta.source.get("model")
+            self.model = model if isinstance(model, str) else None
+        if delta.source is None or delta.source.get("choices"):
+            self._choices.setdefault(delta.choice, _Choice()).add(delta)
+
+    @property
+    def choices(self) -> list[int]:
+        return sorted(self._choices)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(choice.has_anything for choice in self._choices.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice that began also said why it ended."""
+        return bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
+
+    def finish_reason(self, choice: int = 0) -> str | None:
+        found = self._choices.get(choice)
+        return found.finish_reason if found else None
+
+    def has_anything(self, choice: int) -> bool:
+        found = self._choices.get(choice)
+        return found is not None and found.has_anything
+
+    def message(self, choice: int = 0) -> Message:
+        """The assistant message as far as it has been said."""
+        return self._choices.get(choice, _Choice()).message()
+
+
+class _Choice:
+    """One choice, kept as fragments: joining at the end keeps a long answer linear."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+        self._calls: dict[int, _Call] = {}
+
+    def add(self, delta: Delta) -> None:
+        if delta.reasoning:
+            self._reasoning.append(delta.reasoning)
+        if delta.text:
+            self._text.append(delta.text)
+        for piece in delta.calls:
+            self._calls.setdefault(piece.index, _Call()).add(piece)
+        self.finish_reason = delta.finish_reason or self.finish_reason
+
+    @property
+    def has_anything(self) -> bool:
+        return bool(self._reasoning or self._text or self._calls)
+
+    def message(self) -> Message:
+        return Message(
+            role="assistant",
+            content="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=tuple(self._calls[index].whole() for index in sorted(self._calls)),
+        )
+
+
+class _Call:
+    def __init__(self) -> None:
+        self._id = ""
+        self._name = ""
+        self._arguments: list[str] = []
+
+    def add(self, piece: CallPiece) -> None:
+        # Later pieces may repeat id and name, empty or in full; they are never continued.
+        self._id = self._id or piece.id
+        self._name = self._name or piece.name
+        self._arguments.append(piece.arguments)
+
+    def whole(self) -> ToolCall:
+        return ToolCall(self._id, self._name, "".join(self._arguments))

@@ -1,0 +1,21 @@
+"""Short words for the messages that tests are made of."""
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+
+TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def system(text: str) -> Message:
+    return Message("system", text)
+
+
+def assistant(text: str = "", *calls: tuple[str, str, str], reasoning: str | None = None) -> Message:
+    return Message("assistant", text, reasoning, tuple(ToolCall(*call) for call in calls))
+
+
+def result(call_id: str, text: str = "ok") -> Message:
+    return Message("tool", text, tool_call_id=call_id)

@@ -1,0 +1,53 @@
+import unittest
+
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, Reply, ToolCall
+
+
+def reply_of(*deltas: Delta) -> Reply:
+    reply = Reply()
+    for delta in deltas:
+        reply.add(delta)
+    return reply
+
+
+class TestReply(unittest.TestCase):
+    def test_pieces_add_up_to_one_message(self) -> None:
+        reply = reply_of(
+            Delta(reasoning=""),
+            Delta(reasoning="I "),
+            Delta(reasoning="think."),
+            Delta(text="Hel"),
+            Delta(text="lo."),
+            Delta(calls=(CallPiece(0, "call_1", "read"),)),
+            Delta(calls=(CallPiece(0, "", "", '{"a":'),)),
+            Delta(calls=(CallPiece(0, "", "", "1}"),)),
+            Delta(finish_reason="tool_calls", usage={"prompt_tokens": 3}),
+        )
+        expected = Message("assistant", "Hello.", "I think.", (ToolCall("call_1", "read", '{"a":1}'),))
+        self.assertEqual(expected, reply.message())
+        self.assertEqual("tool_calls", reply.finish_reason())
+        self.assertEqual({"prompt_tokens": 3}, reply.usage)
+
+    def test_parallel_calls_keep_their_order_and_a_repeated_name_is_not_continued(self) -> None:
+        reply = reply_of(
+            Delta(calls=(CallPiece(1, "b", "second"),)),
+            Delta(calls=(CallPiece(0, "a", "first"),)),
+            Delta(calls=(CallPiece(1, "b", "second", "{}"), CallPiece(0, "a", "first", "[]"))),
+        )
+        self.assertEqual((ToolCall("a", "first", "[]"), ToolCall("b", "second", "{}")), reply.message().tool_calls)
+
+    def test_an_answer_without_reasoning_has_empty_reasoning_not_unknown(self) -> None:
+        self.assertEqual("", reply_of(Delta(text="Hi")).message().reasoning)
+
+    def test_choices_are_kept_apart_and_all_must_finish(self) -> None:
+        reply = reply_of(Delta(text="a", finish_reason="stop"), Delta(choice=1, text="b"))
+        self.assertEqual(["a", "b"], [reply.message(choice).content for choice in reply.choices])
+        self.assertFalse(reply.is_finished)
+        reply.add(Delta(choice=1, finish_reason="stop"))
+        self.assertTrue(reply.is_finished)
+
+    def test_a_usage_chunk_is_no_choice(self) -> None:
+        reply = reply_of(Delta(usage={"total_tokens": 1}, source={"choices": [], "model": "m"}))
+        self.assertEqual([], reply.choices)
+        self.assertTrue(reply.is_empty)
+        self.assertFalse(reply.is_finished)
