@@ -1,0 +1,241 @@
+"""DeepSeek's dialect of chat completions: what it is sent, what it answers, what it insists on.
+
+`payload` and `deltas` / `completion` are a pair: canonical conversation out, canonical deltas in. What comes back is
+read tolerantly: a part of the wrong shape is passed over, because a stream is worth more than its oddest field.
+Facts are as of November 2026; thinking is on by default there, so it is always named.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
+from deepseek_cursor_proxy.errors import UpstreamFailed
+
+# DeepSeek's current names, in the order clients are offered them.
+MODELS = ("deepseek-v4-pro", "deepseek-flash")
+# Older names that DeepSeek still serves, as Flash.
+_LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
+_KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
+_TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
+
+# DeepSeek's own table from the effort asked for to the effort done; "none" turns thinking off for the request.
+EFFORTS = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "high",
+    "high": "high",
+    "xhigh": "high",
+    "max": "max",
+    "ultra": "max",
+}
+
+# Where reasoning must be present and there is none. V4-Pro has refused ""; a single space passes everywhere.
+FILLER = " "
+
+# More parallel calls than any model makes; a larger index is damage, and would make us hold its empty neighbours.
+_MAX_INDEX = 128
+
+
+class Need(Enum):
+    """Whether DeepSeek insists on an assistant's reasoning."""
+
+    NONE = "none"
+    # Refused without any reasoning, content with a filler: a plain answer in a request that carries tools.
+    SOFT = "soft"
+    # Part of a tool loop: a filler harms the answer, so the real reasoning is worth a recovery.
+    HARD = "hard"
+
+
+def upstream_model(asked: str, default: str) -> str:
+    """The name to send: DeepSeek's own names stay, everything else becomes the configured model."""
+    return asked if asked in _KNOWN_MODELS else default
+
+
+def needs(request: ChatRequest) -> list[Need]:
+    """For every message, whether its reasoning must be sent."""
+    if not request.thinking:
+        return [Need.NONE] * len(request.messages)
+    otherwise = Need.SOFT if request.tools else Need.NONE
+    found: list[Need] = []
+    in_tool_loop = False
+    for message in request.messages:
+        if message.role == "assistant":
+            found.append(Need.HARD if message.tool_calls or in_tool_loop else otherwise)
+            continue
+        found.append(Need.NONE)
+        in_tool_loop = message.role == "tool"
+    return found
+
+
+def is_forced(tool_choice: object) -> bool:
+    """Whether a tool choice leaves the model no choice; DeepSeek refuses that while thinking."""
+    return tool_choice is not None and tool_choice not in ("auto", "none")
+
+
+def is_reasoning_refusal(status: int, message: str) -> bool:
+    """Whether an error says that reasoning of earlier turns is missing."""
+    return status == 400 and "reasoning_content" in message and "passed back" in message
+
+
+# Out: the canonical request in DeepSeek's words …
+
+
+def payload(request: ChatRequest) -> dict[str, Any]:
+    """The body of the upstream call."""
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": [_message(message, request) for message in request.messages],
+        "thinking": {"type": "enabled" if request.thinking else "disabled"},
+    }
+    if request.thinking:
+        # Never beside disabled thinking: DeepSeek has refused the pair.
+        body["reasoning_effort"] = request.effort
+    if request.tools:
+        body["tools"] = list(request.tools)
+    if request.tool_choice is not None:
+        body["tool_choice"] = request.tool_choice
+    if request.stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    body.update(request.params)
+    return body
+
+
+def plain_text(content: str | Parts) -> str:
+    """Content as text alone; a picture or file becomes a stable placeholder that tells it from any other."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] if part["type"] == "text" else _placeholder(part) for part in content)
+
+
+def _message(message: Message, request: ChatRequest) -> dict[str, Any]:
+    keeps_parts = message.role == "user" and request.model not in _TEXT_ONLY_MODELS
+    content = message.content if keeps_parts else plain_text(message.content)
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+    sent: dict[str, Any] = {"role": message.role, "content": content}
+    if message.name is not None:
+        sent["name"] = message.name
+    if message.role == "assistant":
+        sent.update(_assistant_fields(message, request.thinking))
+    return sent
+
+
+def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if thinking and message.reasoning is not None:
+        fields["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.prefix:
+        fields["prefix"] = True
+    return fields
+
+
+def _placeholder(part: Mapping[str, Any]) -> str:
+    # The digest keeps the words the same in every later request, which keeps DeepSeek's prefix cache hitting.
+    digest = hashlib.sha256(repr(sorted(part.items())).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"[{part['type']} {digest}: not shown, this model reads text only]"
+
+
+# … and back: chunks and completions as canonical deltas.
+
+
+def deltas(chunk: Mapping[str, Any]) -> list[Delta]:
+    """One delta per choice of a streamed chunk; a chunk without choices (usage only) is one delta of its own."""
+    return _read(chunk, "delta")
+
+
+def completion(body: Mapping[str, Any]) -> list[Delta]:
+    """A whole completion as one big delta per choice."""
+    found = _read(body, "message")
+    if not any(delta.source and delta.source.get("choices") for delta in found):
+        raise UpstreamFailed("DeepSeek's answer has no choices.")
+    return found
+
+
+def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
+    if "error" in body:
+        raise UpstreamFailed(f"DeepSeek broke the answer off: {error_message(body) or 'no reason given'}")
+    choices = body.get("choices")
+    usage = _usage(body.get("usage"))
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+        return [_delta(choices[0], part, usage, body)]
+    whole = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    if not whole:
+        return [Delta(usage=usage, source={**body, "choices": []})]
+    last = len(whole) - 1
+    return [
+        _delta(choice, part, usage if position == last else None, {**body, "choices": [choice]})
+        for position, choice in enumerate(whole)
+    ]
+
+
+def error_message(body: Mapping[str, Any]) -> str:
+    """The sentence inside an error body, whichever of the usual shapes it has."""
+    error = body.get("error")
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) else ""
+
+
+def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, source: Mapping[str, Any]) -> Delta:
+    said = choice.get(part)
+    if not isinstance(said, dict):
+        said = {}
+    calls = said.get("tool_calls")
+    return Delta(
+        choice=_index(choice.get("index"), 0) or 0,
+        reasoning=_string(said.get("reasoning_content")),
+        text=_string(said.get("content")),
+        calls=_pieces(calls) if calls else (),
+        finish_reason=_string(choice.get("finish_reason")),
+        usage=usage,
+        source=source,
+    )
+
+
+def _pieces(calls: object) -> tuple[CallPiece, ...]:
+    pieces = []
+    for position, call in enumerate(calls if isinstance(calls, list) else []):
+        if not isinstance(call, dict) or (index := _index(call.get("index"), position)) is None:
+            continue
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        pieces.append(
+            CallPiece(
+                index,
+                _string(call.get("id")) or "",
+                _string(function.get("name")) or "",
+                _string(function.get("arguments")) or "",
+            )
+        )
+    return tuple(pieces)
+
+
+def _usage(usage: object) -> dict[str, Any] | None:
+    """Usage with the cached tokens where OpenAI's clients look for them; DeepSeek's own names stay beside it."""
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("prompt_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    for cached in (details.get("cached_tokens"), usage.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")):
+        if isinstance(cached, int):
+            return {**usage, "prompt_tokens_details": {**details, "cached_tokens": cached}}
+    return usage
+
+
+def _index(value: object, default: int) -> int | None:
+    if value is None:
+        return default
+    return value if isinstance(value, int) and 0 <= value < _MAX_INDEX else None
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,176 @@
+import unittest
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import Need
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from tests.histories import TOOLS, assistant, result, system, user
+
+CALL = ("call_1", "read_file", "{}")
+
+
+def request(*messages: Message, **details: object) -> ChatRequest:
+    return ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, **details)  # type: ignore[arg-type]
+
+
+class TestNeeds(unittest.TestCase):
+    def test_who_must_carry_reasoning(self) -> None:
+        chat = (system("s"), user("u"), assistant("plain"), user("u"), assistant("", CALL), result("call_1"))
+        after = (assistant("final"), user("u"), assistant("later"))
+        none, soft, hard = Need.NONE, Need.SOFT, Need.HARD
+        table = {
+            "a tool loop without tools in the request": (chat + after, {}, [none, hard, hard, none]),
+            "everybody when there are tools": (chat + after, {"tools": TOOLS}, [soft, hard, hard, soft]),
+            "nobody while thinking is off": (chat + after, {"tools": TOOLS, "thinking": False}, [none] * 4),
+            "two assistants after one result": (
+                (user("u"), assistant("", CALL), result("call_1"), assistant("a"), assistant("b")),
+                {},
+                [hard, hard, hard],
+            ),
+            "a system message ends the tool loop": (
+                (user("u"), assistant("", CALL), result("call_1"), system("s"), assistant("a")),
+                {},
+                [hard, none],
+            ),
+        }
+        for name, (messages, details, expected) in table.items():
+            with self.subTest(name):
+                found = deepseek.needs(request(*messages, **details))
+                self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
+
+
+class TestPayload(unittest.TestCase):
+    def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
+        self.assertEqual({"type": "enabled"}, deepseek.payload(request(user("u")))["thinking"])
+        self.assertEqual("max", deepseek.payload(request(user("u"), effort="max"))["reasoning_effort"])
+        off = deepseek.payload(request(user("u"), assistant("a", reasoning="r"), thinking=False))
+        self.assertEqual({"type": "disabled"}, off["thinking"])
+        self.assertNotIn("reasoning_effort", off)
+        self.assertNotIn("reasoning_content", off["messages"][1])
+
+    def test_stream_options_only_with_stream(self) -> None:
+        self.assertNotIn("stream_options", deepseek.payload(request(user("u"))))
+        streamed = deepseek.payload(request(user("u"), stream=True))
+        self.assertEqual({"include_usage": True}, streamed["stream_options"])
+
+    def test_each_role_carries_its_own_fields_only(self) -> None:
+        messages = (
+            Message("system", "s", name="n"),
+            Message("user", "u", reasoning="x", name="n"),
+            Message("assistant", "a", "r", (), name="n", prefix=True),
+            assistant("", CALL, reasoning="r"),
+            Message("tool", "t", reasoning="x", tool_call_id="call_1", name="n"),
+        )
+        call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        self.assertEqual(
+            [
+                {"role": "system", "content": "s", "name": "n"},
+                {"role": "user", "content": "u", "name": "n"},
+                {"role": "assistant", "content": "a", "name": "n", "reasoning_content": "r", "prefix": True},
+                {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "t"},
+            ],
+            deepseek.payload(request(*messages))["messages"],
+        )
+
+    def test_pictures_go_to_models_that_see_and_become_stable_words_for_others(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
+        message = Message("user", ({"type": "text", "text": "look"}, picture))
+        sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
+        self.assertEqual(picture, deepseek.payload(sees)["messages"][0]["content"][1])
+        words = deepseek.payload(request(message))["messages"][0]["content"]
+        self.assertTrue(words.startswith("look\n[image_url "))
+        self.assertEqual(words, deepseek.payload(request(message))["messages"][0]["content"])
+        self.assertNotEqual(words, deepseek.plain_text((message.content[0], other)))  # type: ignore[arg-type]
+
+    def test_models_deepseek_knows_are_kept_and_others_replaced(self) -> None:
+        for asked, sent in {
+            "deepseek-v4-pro": "deepseek-v4-pro",
+            "deepseek-flash": "deepseek-flash",
+            "deepseek-v4-flash": "deepseek-v4-flash",
+            "deepseek-chat": "mine",
+            "gpt-4o": "mine",
+        }.items():
+            self.assertEqual(sent, deepseek.upstream_model(asked, "mine"))
+
+    def test_a_choice_is_forced_unless_the_model_may_decline(self) -> None:
+        for choice, is_forced in ((None, False), ("auto", False), ("none", False), ("required", True), ({}, True)):
+            self.assertEqual(is_forced, deepseek.is_forced(choice))
+
+
+class TestDeltas(unittest.TestCase):
+    def test_a_chunk_becomes_one_delta_with_its_source(self) -> None:
+        chunk = {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {
+                        "content": None,
+                        "reasoning_content": "We",
+                        "tool_calls": [{"index": 2, "id": "c", "function": {"name": "n", "arguments": "{"}}],
+                    },
+                    "finish_reason": None,
+                }
+            ]
+        }
+        (delta,) = deepseek.deltas(chunk)
+        self.assertEqual("We", delta.reasoning)
+        self.assertIsNone(delta.text)
+        self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
+        self.assertIs(chunk, delta.source)
+
+    def test_several_choices_become_a_delta_each_and_usage_comes_once(self) -> None:
+        chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
+        found = deepseek.deltas({**chunk, "usage": {"total_tokens": 1}})
+        self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
+        self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
+
+    def test_odd_parts_are_passed_over(self) -> None:
+        for odd in (
+            {"choices": 7},
+            {"choices": [7, None]},
+            {"choices": [{"delta": 7}]},
+            {"choices": [{"delta": {"content": 7, "reasoning_content": [], "tool_calls": 3}}]},
+            {"choices": [{"index": "x", "delta": {"tool_calls": [7, {"index": 400_000}, {"index": "abc"}]}}]},
+            {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": 5, "function": {"arguments": {}}}]}}]},
+            {"usage": 3},
+            {},
+        ):
+            with self.subTest(odd):
+                for delta in deepseek.deltas(odd):
+                    self.assertIsNone(delta.text)
+                    self.assertLessEqual(len(delta.calls), 1)
+
+    def test_an_error_inside_a_good_answer_is_a_failure(self) -> None:
+        for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
+            with self.assertRaises(UpstreamFailed) as caught:
+                deepseek.deltas(body)
+            self.assertIn("overloaded", caught.exception.message)
+
+    def test_a_completion_without_choices_is_a_failure(self) -> None:
+        for body in ({}, {"choices": []}, {"choices": "no"}):
+            with self.assertRaises(UpstreamFailed):
+                deepseek.completion(body)
+
+    def test_cached_tokens_are_where_openai_clients_look_for_them(self) -> None:
+        for usage, cached in (
+            ({"prompt_cache_hit_tokens": 5}, 5),
+            ({"cached_tokens": 4, "prompt_cache_hit_tokens": 5}, 4),
+            ({"prompt_tokens_details": {"cached_tokens": 3}, "cached_tokens": 4}, 3),
+            ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": 0}, 0),
+        ):
+            (delta,) = deepseek.deltas({"choices": [], "usage": usage})
+            assert delta.usage is not None
+            self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
+            kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
+            self.assertEqual({name: usage[name] for name in kept}, kept)
+
+    def test_the_reasoning_refusal_is_recognised_in_both_spellings(self) -> None:
+        for message in (
+            "The `reasoning_content` in the thinking mode must be passed back to the API.",
+            "The reasoning_content in the thinking mode must be passed back to the API.",
+        ):
+            self.assertTrue(deepseek.is_reasoning_refusal(400, message))
+        self.assertFalse(deepseek.is_reasoning_refusal(400, "Model Not Exist"))
+        self.assertFalse(deepseek.is_reasoning_refusal(500, message))
