@@ -1,0 +1,1 @@
+"""Remembering, finding and putting back what the model thought."""

@@ -1,0 +1,147 @@
+"""Show the thinking inside the visible text, and take it out again when the client sends it back.
+
+Writer and reader of the block live here together, so they cannot drift apart: what `mirror` writes, `leading_block`
+reads back byte for byte, whatever the reasoning contains. Tags inside the reasoning that would end or nest the block
+get one backslash after their `<`; the reader takes it out again. Text that merely looks like a block is left alone:
+only the very start of an assistant's content is ever read, and callers strip it only when they know better.
+"""
+
+import re
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from deepseek_cursor_proxy.conversation import Aside, Batches, Delta
+from deepseek_cursor_proxy.errors import ProxyError
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write a thinking block."""
+
+    opening: str
+    closing: str
+    tag: str
+    _escape: re.Pattern[str] = field(init=False)
+    _unescape: re.Pattern[str] = field(init=False)
+    _unfinished: re.Pattern[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # HTML ignores case, so any spelling of the tag would end the block for a reader's eyes.
+        beginnings = "|".join(self.tag[:length] for length in range(len(self.tag)))
+        for name, pattern in (
+            ("_escape", rf"<(\\*/?{self.tag})"),
+            ("_unescape", rf"<\\(\\*/?{self.tag})"),
+            ("_unfinished", rf"<\\*/?(?:{beginnings})\Z"),
+        ):
+            object.__setattr__(self, name, re.compile(pattern, re.IGNORECASE))
+
+    def escape(self, text: str) -> str:
+        return self._escape.sub(r"<\\\1", text) if "<" in text else text
+
+    def unescape(self, text: str) -> str:
+        return self._unescape.sub(r"<\1", text) if "<" in text else text
+
+    def split_unfinished(self, text: str) -> tuple[str, str]:
+        """Text that may be escaped now, and a beginning of a tag that must wait for what follows."""
+        last = text.rfind("<")
+        if last >= 0 and self._unfinished.match(text, last):
+            return text[:last], text[last:]
+        return text, ""
+
+
+COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details")
+PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
+_FORMS = (COLLAPSIBLE, PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A thinking block found in a text: what it says, and where the text after it begins."""
+
+    reasoning: str
+    end: int
+
+
+def leading_block(text: str, start: int = 0) -> Block | None:
+    """The block that begins exactly at `start`, if one does."""
+    for form in _FORMS:
+        if not text.startswith(form.opening, start):
+            continue
+        inside = start + len(form.opening)
+        stop = text.find(form.closing.rstrip("\n"), inside)
+        if stop < 0:
+            return None
+        end = stop + len(form.closing)
+        if not text.startswith(form.closing, stop):
+            # Clients trim the text of a turn that has nothing after the block; anything else is not our writing.
+            if text[stop:].rstrip() != form.closing.rstrip("\n"):
+                return None
+            end = len(text)
+        return Block(form.unescape(text[inside:stop]), end)
+    return None
+
+
+def mirror(batches: Batches, form: Form | None, notice: str = "") -> Batches:
+    """The same deltas with the reasoning (and a notice before the answer) written into their text.
+
+    Without a form only the notice is written. When the source fails, an open block is closed before the failure
+    goes on, so the client never renders the error as part of the thinking.
+    """
+    mirrors: dict[int, _Mirror] = {}
+
+    def shown(item: Delta | Aside) -> Delta | Aside:
+        if isinstance(item, Aside) or (item.source is not None and not item.source.get("choices")):
+            return item
+        if item.choice not in mirrors:
+            mirrors[item.choice] = _Mirror(form, notice)
+        return mirrors[item.choice].show(item)
+
+    with closing(batches):
+        try:
+            for batch in batches:
+                yield [shown(item) for item in batch]
+        except ProxyError:
+            endings = [ending for choice, each in mirrors.items() if (ending := each.abandon(choice))]
+            if endings:
+                yield list(endings)
+            raise
+
+
+class _Mirror:
+    """The writing of one choice: before, inside or after its thinking block."""
+
+    def __init__(self, form: Form | None, notice: str) -> None:
+        self._form = form
+        self._notice = notice
+        self._is_open = False
+        self._was_open = False
+        self._unfinished = ""
+
+    def show(self, delta: Delta) -> Delta:
+        says_something = bool(delta.text or delta.calls or delta.finish_reason)
+        before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""
+        if says_something:
+            before += self._close() + self._notice
+            self._notice = ""
+        return replace(delta, text=before + (delta.text or "")) if before else delta
+
+    def abandon(self, choice: int) -> Delta | None:
+        """The text that ends a block nobody will finish."""
+        ending = self._close()
+        return Delta(choice=choice, text=ending) if ending else None
+
+    def _thinking(self, reasoning: str) -> str:
+        assert self._form is not None
+        if self._was_open and not self._is_open:
+            # A second span after the answer began stays out: a block counts only at the very start of the text.
+            return ""
+        opening = "" if self._is_open else self._form.opening
+        self._is_open = self._was_open = True
+        whole, self._unfinished = self._form.split_unfinished(self._unfinished + reasoning)
+        return opening + self._form.escape(whole)
+
+    def _close(self) -> str:
+        if not self._is_open or self._form is None:
+            return ""
+        self._is_open = False
+        return self._form.escape(self._unfinished) + self._form.closing

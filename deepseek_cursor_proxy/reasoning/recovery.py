@@ -1,0 +1,90 @@
+"""When reasoning cannot be filled: replay the lost part of the history as text, and say so once.
+
+DeepSeek refuses a tool turn without its reasoning. Instead of dropping such turns, everything from the first message
+after the system prompt up to the last lost turn becomes one system message: a transcript that the model can read.
+What follows is sent natively. The transcript depends on nothing but these messages, so the next request of the chat
+begins with the same bytes and DeepSeek's prefix cache goes on hitting.
+The notice is written and recognised here, and nowhere trusted: it decides only whether to show it again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek import plain_text
+
+NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
+NOTICE = NOTICE_LINE + "\n\n"
+
+_PREAMBLE = (
+    "Earlier tool-call turns of this conversation could not be replayed natively, because the reasoning that belongs "
+    "to them is no longer available. They follow as a transcript, complete and in order. Everything in it really "
+    "happened: the calls were made and the results are real. Continue from there; do not repeat finished work."
+)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    messages: tuple[Message, ...]
+    # How many messages the transcript stands for, and where native history begins in the client's numbering.
+    transcribed: int
+    boundary: int
+
+
+def notice_end(text: str, start: int = 0) -> int:
+    """Where the text goes on after a notice of ours at `start`; `start` itself when there is none."""
+    if text.startswith(NOTICE, start):
+        return start + len(NOTICE)
+    if text[start:].rstrip() == NOTICE_LINE:
+        return len(text)
+    return start
+
+
+def recover(messages: Sequence[Message], last_lost: int) -> Recovery | None:
+    """The history with everything up to `last_lost` and its results as a transcript; None without a user message."""
+    if not any(message.role == "user" for message in messages):
+        return None
+    boundary = _after_results(messages, last_lost)
+    opening = _leading_systems(messages)
+    transcript = Message("system", _transcript(messages[opening:boundary]))
+    question = _question_before(messages, boundary)
+    recovered = (*messages[:opening], transcript, *question, *messages[boundary:])
+    return Recovery(recovered, boundary - opening, boundary)
+
+
+def _after_results(messages: Sequence[Message], lost: int) -> int:
+    end = lost + 1
+    while end < len(messages) and messages[end].role == "tool":
+        end += 1
+    return end
+
+
+def _question_before(messages: Sequence[Message], boundary: int) -> tuple[Message, ...]:
+    """The user message the model is still working on, when the native part does not begin with one."""
+    if boundary < len(messages) and messages[boundary].role == "user":
+        return ()
+    asked = [message for message in messages[:boundary] if message.role == "user"]
+    return tuple(asked[-1:])
+
+
+def _leading_systems(messages: Sequence[Message]) -> int:
+    count = 0
+    while count < len(messages) and messages[count].role == "system":
+        count += 1
+    return count
+
+
+def _transcript(messages: Sequence[Message]) -> str:
+    return "\n\n".join([_PREAMBLE, "--- transcript ---", *map(_entry, messages), "--- end of transcript ---"])
+
+
+def _entry(message: Message) -> str:
+    if message.role == "tool":
+        return f"[result of {message.tool_call_id}]\n{plain_text(message.content)}"
+    lines = [f"[{message.role}]"]
+    if message.reasoning and message.reasoning.strip():
+        lines.append(f"(thinking) {message.reasoning}")
+    if content := plain_text(message.content):
+        lines.append(content)
+    lines += [f"[call {call.id}: {call.name}]\n{call.arguments}" for call in message.tool_calls]
+    return "\n".join(lines)

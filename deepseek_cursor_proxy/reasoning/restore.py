@@ -1,0 +1,176 @@
+"""Put back what the client stripped, and decide what to do about what nobody has.
+
+The pure half of preparing a request: it is handed the identities of the history and whatever the store found under
+them, and returns the request to send. Our own blocks and notices leave the text here, on the only way upstream.
+
+An assistant's reasoning comes from the first of these that has it:
+  1. CLIENT   a string in the request, even an empty one
+  2. STORE    this very turn, remembered
+  3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
+  4. nobody   a filler where DeepSeek is content with one; in a tool loop the strategy decides
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import FILLER, Need, needs
+from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.reasoning import display, recovery
+from deepseek_cursor_proxy.reasoning.identity import History
+
+# What the store found: for each key the texts recorded under it, newest first.
+Found = Mapping[bytes, Sequence[str]]
+
+
+class Source(Enum):
+    CLIENT = "client"
+    STORE = "store"
+    DISPLAY = "display"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What became of one assistant message: how badly its reasoning was needed, and who had it."""
+
+    index: int
+    need: Need
+    source: Source
+    is_empty: bool
+    has_notice: bool
+
+    @property
+    def is_lost(self) -> bool:
+        return self.source is Source.NOBODY and self.need is Need.HARD
+
+    @property
+    def is_made_up(self) -> bool:
+        """Whether DeepSeek is sent a filler in place of reasoning."""
+        return self.need is not Need.NONE and (self.is_empty or self.source is Source.NOBODY)
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """The history with every reasoning that somebody had; `turns` tells of each assistant in it."""
+
+    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request ready to be sent, where to record its answer, and what was done to it on the way."""
+
+    request: ChatRequest
+    tail: bytes
+    turns: tuple[Turn, ...]
+    transcribed: int = 0
+    # Where the native part begins in the client's numbering; 0 when all of it is native.
+    boundary: int = 0
+    notice: str = ""
+
+    @property
+    def filled(self) -> int:
+        """How many turns got back a reasoning that the client had dropped."""
+        found = (Source.STORE, Source.DISPLAY)
+        return sum(turn.source in found and turn.need is not Need.NONE for turn in self.turns)
+
+    @property
+    def missing(self) -> int:
+        """How many turns needed a reasoning that nobody had."""
+        return sum(turn.source is Source.NOBODY and turn.need is not Need.NONE for turn in self.turns)
+
+    @property
+    def is_recovered(self) -> bool:
+        return self.transcribed > 0
+
+
+def restore(request: ChatRequest, history: History, found: Found) -> Restoration:
+    """Fill the reasoning of every assistant that somebody can vouch for, and take our display out of its text."""
+    messages = list(request.messages)
+    turns = []
+    for index, need in enumerate(needs(request)):
+        if messages[index].role == "assistant":
+            known = next((found[key][0] for key in history.keys[index] if key in found), None)
+            messages[index], turn = _restore_one(messages[index], index, need, known)
+            turns.append(turn)
+    return Restoration(tuple(messages), tuple(turns))
+
+
+def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
+    """The request to send, by the strategy for reasoning that is missing where it matters."""
+    restoration = restore(request, history, found)
+    lost = [turn.index for turn in restoration.turns if turn.is_lost]
+    if lost and strategy == "reject":
+        raise _missing(len(lost))
+    if lost and strategy == "recover":
+        return _recovered(request, history, restoration, lost[-1])
+    return _as_restored(request, history, restoration)
+
+
+def prepare_again(request: ChatRequest, history: History, found: Found, refused: Prepared, strategy: str) -> Prepared:
+    """After DeepSeek's refusal: of what was sent natively, every turn with a filler counts as lost, or all if none."""
+    restoration = restore(request, history, found)
+    native = [turn for turn in restoration.turns if turn.index >= refused.boundary]
+    lost = [turn.index for turn in native if turn.is_made_up] or [turn.index for turn in native]
+    if strategy == "reject":
+        raise _missing(len(lost))
+    return _recovered(request, history, restoration, lost[-1]) if lost else refused
+
+
+def _restore_one(message: Message, index: int, need: Need, known: str | None) -> tuple[Message, Turn]:
+    text = message.content if isinstance(message.content, str) else ""
+    block = display.leading_block(text)
+    reasoning, source = known, Source.STORE
+    if message.reasoning is not None:
+        reasoning, source = message.reasoning, Source.CLIENT
+    elif known is None and block is not None and display.leading_block(text, block.end) is None:
+        reasoning, source = block.reasoning, Source.DISPLAY
+    elif known is None:
+        source = Source.NOBODY
+    # A block that says something else than the reasoning is the model's own text and stays.
+    is_ours = block is not None and reasoning is not None and reasoning.startswith(block.reasoning)
+    start = block.end if block is not None and is_ours else 0
+    end = recovery.notice_end(text, start)
+    turn = Turn(index, need, source, not reasoning, end > start)
+    content = text[end:] if end else message.content
+    return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn
+
+
+def _to_send(reasoning: str | None, turn: Turn) -> str | None:
+    if turn.is_made_up:
+        return FILLER
+    if turn.need is Need.NONE and turn.source is Source.STORE:
+        # Ignored where it is not needed, so it would be paid for in bytes alone.
+        return None
+    return reasoning
+
+
+def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
+    return Prepared(replace(request, messages=restoration.messages), history.tail, restoration.turns)
+
+
+def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: int) -> Prepared:
+    recovered = recovery.recover(restoration.messages, last_lost)
+    if recovered is None:
+        # Nothing to answer is left without a user message; the fillers are already in place.
+        return _as_restored(request, history, restoration)
+    has_told = any(turn.has_notice for turn in restoration.turns if turn.index >= recovered.boundary)
+    return Prepared(
+        replace(request, messages=recovered.messages),
+        history.tail,
+        restoration.turns,
+        transcribed=recovered.transcribed,
+        boundary=recovered.boundary,
+        notice="" if has_told else recovery.NOTICE,
+    )
+
+
+def _missing(count: int) -> MissingReasoning:
+    return MissingReasoning(
+        f"The reasoning of {count} earlier assistant message(s) is not available, and missing_reasoning_strategy is "
+        '"reject". Start a new chat, or run the proxy with --missing-reasoning-strategy recover.',
+        details={"missing_reasoning_messages": count},
+    )

@@ -1,0 +1,174 @@
+import random
+import unittest
+
+from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, Delta
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
+
+FORMS = (COLLAPSIBLE, PLAIN)
+NASTY = (
+    "plain",
+    "</details>",
+    "a </details> b <details> c",
+    "\n</details>\n\nlooks like the end",
+    "<\\/details>",
+    "<\\\\/details> <\\details",
+    "</DETAILS> </Details >",
+    "<details>\n<summary>Thinking</summary>\n\nnested\n</details>\n\n",
+    "</think>\n\n<think>\n",
+    "```\ncode fence never closed",
+    "ends with a break\n",
+    "\n\nstarts with breaks",
+    "</detail",
+    "<",
+    "<<<</</details",
+    "思考 é \u2028",
+    " ",
+)
+
+
+def source(*items: Delta | Aside, fails: bool = False) -> Batches:
+    for item in items:
+        yield [item]
+    if fails:
+        raise UpstreamFailed("cut")
+
+
+def shown(*items: Delta | Aside, form: display.Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
+    batches = display.mirror(source(*items), form, notice)
+    return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
+
+
+class TestForms(unittest.TestCase):
+    def test_the_block_has_exactly_the_agreed_layout(self) -> None:
+        self.assertEqual(
+            ["<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"))
+        )
+        self.assertEqual(["<think>\nhm\n</think>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"), form=PLAIN))
+
+    def test_what_is_written_is_read_back_whatever_it_contains(self) -> None:
+        for form in FORMS:
+            for reasoning in NASTY:
+                for text in ("", "Answer.", "</details>\n\n", form.opening + "x" + form.closing):
+                    with self.subTest(form=form.tag, reasoning=reasoning, text=text):
+                        (written,) = shown(Delta(reasoning=reasoning, text=text, finish_reason="stop"), form=form)
+                        assert written is not None
+                        block = display.leading_block(written)
+                        assert block is not None
+                        self.assertEqual(reasoning, block.reasoning)
+                        self.assertEqual(text, written[block.end :])
+
+    def test_it_does_not_matter_how_the_stream_is_cut(self) -> None:
+        random.seed(20261116)
+        for form in FORMS:
+            for reasoning in (*NASTY, "".join(NASTY)):
+                whole = form.opening + form.escape(reasoning) + form.closing + "Done."
+                for _ in range(20):
+                    cuts = sorted(random.choices(range(len(reasoning) + 1), k=random.randrange(6)))
+                    pieces = [reasoning[a:b] for a, b in zip([0, *cuts], [*cuts, len(reasoning)], strict=True)]
+                    deltas = [Delta(reasoning=piece) for piece in pieces] + [Delta(text="Done.")]
+                    with self.subTest(form=form.tag, pieces=pieces):
+                        self.assertEqual(whole, "".join(text or "" for text in shown(*deltas, form=form)))
+
+    def test_text_that_merely_looks_like_a_block_is_not_one(self) -> None:
+        for text in (
+            "",
+            "<details>",
+            " " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing,
+            "<details>\n<summary>Notes</summary>\n\nx\n</details>\n\n",
+            "<details>\n<summary>Thinking</summary>\nx\n</details>\n\n",
+            COLLAPSIBLE.opening + "never closed",
+            COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only",
+            "The tag <think> opens the thinking.",
+            "<think>",
+            "<think>\nnever closed",
+        ):
+            with self.subTest(text):
+                self.assertIsNone(display.leading_block(text))
+
+    def test_a_block_whose_end_was_trimmed_is_still_one(self) -> None:
+        for form in FORMS:
+            block = display.leading_block((form.opening + "x" + form.closing).rstrip())
+            assert block is not None
+            self.assertEqual("x", block.reasoning)
+
+
+class TestMirror(unittest.TestCase):
+    def test_one_delta_out_per_delta_in_and_the_block_closes_with_the_first_word(self) -> None:
+        self.assertEqual(
+            [None, "<details>\n<summary>Thinking</summary>\n\nI ", "think", "\n</details>\n\nFinal.", None],
+            shown(
+                Delta(reasoning=""),
+                Delta(reasoning="I "),
+                Delta(reasoning="think"),
+                Delta(text="Final."),
+                Delta(finish_reason="stop"),
+            ),
+        )
+
+    def test_a_tool_call_or_the_end_closes_the_block_too(self) -> None:
+        for last in (Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="length")):
+            self.assertEqual("\n</details>\n\n", shown(Delta(reasoning="x"), last)[-1])
+
+    def test_empty_text_beside_the_reasoning_does_not_close_it(self) -> None:
+        self.assertEqual(
+            [COLLAPSIBLE.opening + "a", "b", "\n</details>\n\n!"],
+            shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
+        )
+
+    def test_a_second_span_of_reasoning_is_not_shown(self) -> None:
+        """A block counts only at the very start, so a later one could not be taken out again."""
+        self.assertEqual("later", shown(Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c", text="later"))[-1])
+
+    def test_the_notice_stands_before_the_first_visible_word(self) -> None:
+        self.assertEqual(
+            [COLLAPSIBLE.opening + "x", "\n</details>\n\nNOTICE Hi", "again"],
+            shown(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
+        )
+        self.assertEqual(
+            [None, "NOTICE Hi"], shown(Delta(reasoning="x"), Delta(text="Hi"), form=None, notice="NOTICE ")
+        )
+        self.assertEqual(["NOTICE "], shown(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
+
+    def test_without_a_form_and_a_notice_nothing_is_touched(self) -> None:
+        delta = Delta(reasoning="x", text="y")
+        self.assertEqual([[delta]], list(display.mirror(source(delta), None)))
+
+    def test_asides_and_usage_pass(self) -> None:
+        usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
+        self.assertEqual([[Aside()], [usage]], list(display.mirror(source(Aside(), usage), COLLAPSIBLE, "N")))
+
+    def test_choices_have_a_block_each(self) -> None:
+        texts = shown(Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y"))
+        opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
+        self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
+
+    def test_an_open_block_is_closed_before_a_failure_goes_on(self) -> None:
+        batches = display.mirror(source(Delta(reasoning="half </det"), fails=True), COLLAPSIBLE)
+        next(batches)
+        self.assertEqual([[Delta(text="</det\n</details>\n\n")]], [next(batches)])
+        with self.assertRaises(UpstreamFailed):
+            next(batches)
+
+    def test_a_failure_after_the_block_adds_nothing(self) -> None:
+        batches = display.mirror(source(Delta(text="half"), fails=True), COLLAPSIBLE)
+        next(batches)
+        with self.assertRaises(UpstreamFailed):
+            next(batches)
+
+    def test_closing_the_mirror_closes_its_source(self) -> None:
+        batches = source(Delta(text="a"), Delta(text="b"))
+        mirror = display.mirror(batches, COLLAPSIBLE)
+        next(mirror)
+        mirror.close()
+        self.assertEqual([], list(batches))
+
+    def test_a_megabyte_of_half_tags_stays_quick(self) -> None:
+        """Each of these made a naive pattern quadratic."""
+        for hostile in ("<" * 1_000_000, "<\\" * 500_000, "<details" * 100_000, "\\" * 1_000_000):
+            (written,) = shown(Delta(reasoning=hostile, text="x"))
+            assert written is not None
+            block = display.leading_block(written)
+            assert block is not None
+            self.assertEqual(hostile, block.reasoning)

@@ -1,0 +1,219 @@
+import unittest
+from collections.abc import Sequence
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import FILLER
+from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE
+from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, prepare, prepare_again
+from tests.histories import TOOLS, assistant, result, system, user
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+CALL = ("call_1", "read_file", "{}")
+S, U, A, T, U2 = system("S"), user("U"), assistant("", CALL), result("call_1"), user("U2")
+
+
+def block(reasoning: str) -> str:
+    return COLLAPSIBLE.opening + COLLAPSIBLE.escape(reasoning) + COLLAPSIBLE.closing
+
+
+class Memory:
+    """A store that is a dict: what is recorded after a history is found in it."""
+
+    def __init__(self) -> None:
+        self.found: dict[bytes, Sequence[str]] = {}
+
+    def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
+        tail = identity.identify(ME, before).tail
+        for key in identity.answer_keys(tail, answer):
+            self.found[key] = [reasoning, *self.found.get(key, ())]
+
+    def prepare(
+        self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
+    ) -> Prepared:
+        request = _request(messages, tools, thinking)
+        return prepare(request, identity.identify(ME, messages), self.found, strategy)
+
+    def prepare_again(self, *messages: Message, strategy: str = "recover") -> Prepared:
+        history, request = identity.identify(ME, messages), _request(messages, True, True)
+        refused = prepare(request, history, self.found, "recover" if strategy == "recover" else "placeholder")
+        return prepare_again(request, history, self.found, refused, strategy)
+
+
+def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
+    return ChatRequest("m", "m", tuple(messages), tuple(TOOLS) if tools else (), thinking=thinking)
+
+
+def reasonings(prepared: Prepared) -> list[str | None]:
+    return [message.reasoning for message in prepared.request.messages if message.role == "assistant"]
+
+
+class TestSources(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_a_remembered_turn_is_filled(self) -> None:
+        self.memory.record((S, U), A, "known")
+        prepared = self.memory.prepare(S, U, A, T)
+        self.assertEqual(["known"], reasonings(prepared))
+        self.assertEqual((1, 0, False), (prepared.filled, prepared.missing, prepared.is_recovered))
+
+    def test_the_newest_of_two_for_the_very_same_turn_wins(self) -> None:
+        self.memory.record((U,), A, "old")
+        self.memory.record((U,), A, "new")
+        self.assertEqual(["new"], reasonings(self.memory.prepare(U, A, T)))
+
+    def test_what_the_client_kept_is_left_alone(self) -> None:
+        self.memory.record((U,), A, "stored")
+        self.assertEqual(["sent"], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning="sent"), T)))
+
+    def test_an_empty_string_from_the_client_counts_as_known(self) -> None:
+        prepared = self.memory.prepare(U, assistant("", CALL, reasoning=""), T)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual((Source.CLIENT, False), (prepared.turns[0].source, prepared.is_recovered))
+
+    def test_a_turn_produced_without_reasoning_is_known_to_be_empty(self) -> None:
+        self.memory.record((U,), A, "")
+        prepared = self.memory.prepare(U, A, T)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual((0, False), (prepared.missing, prepared.is_recovered))
+
+    def test_a_block_nobody_knows_becomes_the_reasoning(self) -> None:
+        prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
+        self.assertEqual(["from </details> display"], reasonings(prepared))
+        self.assertEqual("Hi", prepared.request.messages[1].content)
+        self.assertEqual(Source.DISPLAY, prepared.turns[0].source)
+
+    def test_a_block_that_equals_what_is_known_is_taken_out(self) -> None:
+        self.memory.record((U,), assistant("Hi", CALL), "known")
+        prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL), T)
+        self.assertEqual(
+            ("Hi", "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning)
+        )
+
+    def test_a_block_that_says_something_else_is_the_models_own_text(self) -> None:
+        own = block("the model wrote this itself") + "Hi"
+        self.memory.record((U,), assistant(own, CALL), "known")
+        prepared = self.memory.prepare(U, assistant(own, CALL), T)
+        self.assertEqual((own, "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning))
+
+    def test_the_models_own_block_survives_behind_ours(self) -> None:
+        own = block("the model wrote this itself") + "Hi"
+        self.memory.record((U,), assistant(own, CALL), "known")
+        prepared = self.memory.prepare(U, assistant(block("known") + own, CALL), T)
+        self.assertEqual(own, prepared.request.messages[1].content)
+
+    def test_two_blocks_nobody_knows_are_not_guessed_at(self) -> None:
+        prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual(block("a") + block("b") + "Hi", prepared.request.messages[1].content)
+
+    def test_a_notice_is_taken_out_wherever_we_wrote_it(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "known")
+        for text in (NOTICE + "Hi", block("known") + NOTICE + "Hi"):
+            prepared = self.memory.prepare(U, assistant(text), U2)
+            self.assertEqual("Hi", prepared.request.messages[1].content)
+            self.assertEqual(["known"], reasonings(prepared))
+
+    def test_user_and_tool_text_is_never_touched(self) -> None:
+        words = block("x") + NOTICE
+        prepared = self.memory.prepare(user(words), assistant("", CALL, reasoning="r"), result("call_1", words))
+        self.assertEqual([words, words], [prepared.request.messages[index].content for index in (0, 2)])
+
+
+class TestNeeds(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_plain_answers_are_filled_when_there_are_tools(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "known")
+        self.assertEqual(["known"], reasonings(self.memory.prepare(U, assistant("Hi"), U2)))
+
+    def test_a_plain_answer_nobody_knows_gets_a_filler_and_nothing_is_dropped(self) -> None:
+        prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual((1, False, ""), (prepared.missing, prepared.is_recovered, prepared.notice))
+        self.assertEqual(4, len(prepared.request.messages))
+
+    def test_without_tools_only_tool_loops_are_filled(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "plain")
+        self.memory.record((U, assistant("Hi"), U2), A, "loop")
+        self.assertEqual([None, "loop"], reasonings(self.memory.prepare(U, assistant("Hi"), U2, A, T, tools=False)))
+
+    def test_with_thinking_off_nothing_is_missing(self) -> None:
+        prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
+        self.assertEqual(0, prepared.missing)
+
+
+class TestStrategies(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_reject_counts_what_is_missing(self) -> None:
+        with self.assertRaises(MissingReasoning) as caught:
+            self.memory.prepare(U, A, T, A, T, assistant("final"), U2, strategy="reject")
+        self.assertEqual(3, caught.exception.payload()["error"]["missing_reasoning_messages"])
+
+    def test_reject_lets_soft_misses_pass(self) -> None:
+        self.assertEqual([FILLER], reasonings(self.memory.prepare(U, assistant("Hi"), U2, strategy="reject")))
+
+    def test_placeholder_leaves_the_history_untouched(self) -> None:
+        prepared = self.memory.prepare(S, U, A, T, strategy="placeholder")
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual(4, len(prepared.request.messages))
+
+    def test_recover_tells_once(self) -> None:
+        first = self.memory.prepare(S, U, A, T, U2)
+        self.assertEqual(NOTICE, first.notice)
+        self.assertTrue(first.is_recovered)
+        answer = assistant("A2")
+        self.memory.record((S, U, A, T, U2), answer, "after recovery")
+        later = self.memory.prepare(S, U, A, T, U2, assistant(NOTICE + "A2"), user("U3"))
+        self.assertEqual("", later.notice)
+        self.assertEqual(first.request.messages, later.request.messages[:3])
+        self.assertEqual(["after recovery"], reasonings(later))
+        self.assertEqual("A2", later.request.messages[3].content)
+
+    def test_a_notice_before_the_boundary_does_not_count(self) -> None:
+        prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, A, T, user("U3"))
+        self.assertEqual(NOTICE, prepared.notice)
+
+    def test_a_faked_notice_drops_no_history(self) -> None:
+        prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, assistant("x"), user("U3"))
+        self.assertEqual(5, len(prepared.request.messages))
+
+    def test_no_user_message_anywhere_falls_back_to_the_placeholder(self) -> None:
+        prepared = self.memory.prepare(S, A, T)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertFalse(prepared.is_recovered)
+
+    def test_recovery_does_not_change_where_the_answer_is_recorded(self) -> None:
+        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).tail, self.memory.prepare(S, U, A, T, U2).tail)
+
+
+class TestAfterARefusal(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_every_turn_with_a_filler_counts_as_lost(self) -> None:
+        self.memory.record((U,), A, "known")
+        final = assistant("plain")
+        prepared = self.memory.prepare_again(U, A, T, U2, final, user("U3"))
+        self.assertTrue(prepared.is_recovered)
+        self.assertEqual([], reasonings(prepared))
+        self.assertEqual("U3", prepared.request.messages[-1].content)
+
+    def test_when_no_filler_was_sent_all_turns_are_suspects(self) -> None:
+        self.memory.record((U,), A, "known")
+        self.assertEqual([], reasonings(self.memory.prepare_again(U, A, T)))
+
+    def test_a_second_recovery_reaches_further_than_the_first(self) -> None:
+        self.memory.record((U, A, T, U2), assistant("A2"), "")
+        prepared = self.memory.prepare_again(U, A, T, U2, assistant("A2"), user("U3"))
+        self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
+
+    def test_reject_answers_409(self) -> None:
+        with self.assertRaises(MissingReasoning):
+            self.memory.prepare_again(U, assistant("Hi"), U2, strategy="reject")
