@@ -1,0 +1,220 @@
+"""What the models thought, kept under the digests that identify the turns.
+
+A cache with a promise: once `record` returns, the reasoning survives the death of this process; and whatever goes
+wrong with the file, no answer fails or waits for it: the fault is logged and the store acts as if it knew nothing.
+Keys arrive as digests; no credential, prompt or answer is ever stored, only the reasoning itself.
+
+Entries are forgotten by the time since their last use and by number, in small steps on a thread of their own.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepseek_cursor_proxy.database import Database
+
+_log = logging.getLogger(__name__)
+
+# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
+_KEYS_PER_QUERY = 900
+# A use is worth a write only when the entry would otherwise look a day older than it is.
+_USE_RESOLUTION_SECONDS = 24 * 3600
+# Forgetting looks at the whole table's edge, so it is done once for many turns, …
+_TURNS_BETWEEN_PRUNINGS = 256
+# … in steps short enough that a recording turn never waits noticeably for the lock.
+_ROWS_PER_STEP = 200
+# A wrong clock must not empty the store: per pass at most this share goes because of age.
+_LARGEST_SHARE_BY_AGE = 0.1
+_SECONDS_BETWEEN_WARNINGS = 30.0
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    reasonings: int
+    keys: int
+    bytes: int
+    oldest_use: float | None
+
+
+class ReasoningStore:
+    """Called by handler threads. Its own lock protects the counters; the database has one for itself."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_age_seconds: float = 30 * 24 * 3600,
+        max_rows: int = 100_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.database = Database(path)
+        self._max_age = max_age_seconds
+        self._max_rows = max_rows
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._used: set[int] = set()
+        self._turns = 0
+        self._pruner: threading.Thread | None = None
+        self._warned_at = float("-inf")
+        self._is_closed = False
+
+    # Recording …
+
+    def record(self, entries: Sequence[tuple[Sequence[bytes], str]]) -> bool:
+        """Keep reasonings, each under all its keys, in one transaction; whether that worked."""
+        now = self._clock()
+        with self._faults("record"), self.database.transaction() as connection:
+            for keys, text in entries:
+                self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
+            self._write_uses(connection, now)
+            self._prune_soon()
+            return True
+        return False
+
+    @staticmethod
+    def _record_one(connection: sqlite3.Connection, keys: Sequence[bytes], blob: bytes, now: float) -> None:
+        last = connection.execute(
+            "SELECT id, text FROM reasonings WHERE id = (SELECT max(reasoning) FROM keys WHERE key = ?)", (keys[0],)
+        ).fetchone()
+        if last is not None and last[1] == blob:
+            # The same turn thought the same again: that is a use, not another row.
+            connection.execute("UPDATE reasonings SET used_at = ? WHERE id = ?", (now, last[0]))
+            return
+        row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (blob, now)).lastrowid
+        connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(keys)])
+
+    # Looking up …
+
+    def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
+        """For every key that is known, the different reasonings recorded under it, newest first."""
+        found: dict[bytes, list[str]] = {}
+        with self._faults("look up"), self.database.reading() as connection:
+            for key, row, blob, used_at in self._rows(connection, list(keys)):
+                texts = found.setdefault(key, [])
+                text = blob.decode("utf-8", "surrogatepass")
+                if text not in texts:
+                    texts.append(text)
+                if self._clock() - used_at > _USE_RESOLUTION_SECONDS:
+                    self._mark_used(row)
+        return found
+
+    @staticmethod
+    def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes, int, bytes, float]]:
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            some = keys[start : start + _KEYS_PER_QUERY]
+            yield from connection.execute(
+                "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
+                f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(some))}) "
+                "ORDER BY reasonings.id DESC",
+                some,
+            )
+
+    def _mark_used(self, row: int) -> None:
+        with self._lock:
+            self._used.add(row)
+
+    def _write_uses(self, connection: sqlite3.Connection, now: float) -> None:
+        """Uses ride along with the next recorded turn: reading stays free of writing."""
+        with self._lock:
+            used, self._used = self._used, set()
+        connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])
+
+    # Forgetting …
+
+    def prune(self) -> int:
+        """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
+        forgotten = 0
+        with self._faults("prune"):
+            for allowance in self._excess():
+                while allowance > 0 and not self._is_closed:
+                    step = self._forget_oldest(min(allowance, _ROWS_PER_STEP))
+                    forgotten += step
+                    allowance -= step
+                    if step == 0:
+                        break
+        return forgotten
+
+    def _excess(self) -> Iterator[int]:
+        """How many of the longest unused rows may go: first those over the number, then those over the age."""
+        with self.database.reading() as connection:
+            rows = connection.execute("SELECT count(*) FROM reasonings").fetchone()[0]
+        yield max(0, rows - self._max_rows)
+        now = self._clock()
+        with self.database.reading() as connection:
+            newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
+            expired = connection.execute(
+                "SELECT count(*) FROM reasonings WHERE used_at < ?", (now - self._max_age,)
+            ).fetchone()[0]
+        if newest is not None and newest <= now:
+            yield min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE)))
+
+    def _forget_oldest(self, count: int) -> int:
+        with self.database.transaction() as connection:
+            return connection.execute(
+                "DELETE FROM reasonings WHERE id IN (SELECT id FROM reasonings ORDER BY used_at LIMIT ?)", (count,)
+            ).rowcount
+
+    def _prune_soon(self) -> None:
+        with self._lock:
+            self._turns += 1
+            if self._turns % _TURNS_BETWEEN_PRUNINGS or self._is_closed or self._pruner:
+                return
+            self._pruner = threading.Thread(target=self._prune_once, name="reasoning-store-prune", daemon=True)
+            self._pruner.start()
+
+    def _prune_once(self) -> None:
+        try:
+            self.prune()
+        finally:
+            with self._lock:
+                self._pruner = None
+
+    # Housekeeping …
+
+    def stats(self) -> StoreStats:
+        with self.database.reading() as connection:
+            rows, size, oldest = connection.execute(
+                "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
+            ).fetchone()
+            keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
+        return StoreStats(rows, keys, size, oldest)
+
+    def clear(self) -> int:
+        """Forget everything and give the space back; how many reasonings there were."""
+        with self.database.transaction() as connection:
+            connection.execute("DELETE FROM keys")
+            rows = connection.execute("DELETE FROM reasonings").rowcount
+        with self.database.reading() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return rows
+
+    def close(self) -> None:
+        """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
+        with self._lock:
+            already, self._is_closed = self._is_closed, True
+            pruner = self._pruner
+        if pruner is not None:
+            pruner.join()
+        if not already:
+            with self._faults("close"), self.database.transaction() as connection:
+                self._write_uses(connection, self._clock())
+            self.database.close()
+
+    @contextmanager
+    def _faults(self, doing: str) -> Iterator[None]:
+        """Keep every fault of the file away from the answer, and say so now and then."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            now = time.monotonic()
+            with self._lock:
+                is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS and not self._is_closed
+                self._warned_at = now if is_due else self._warned_at
+            if is_due:
+                _log.warning("reasoning store: could not %s (%s); answers go on without it", doing, error)
