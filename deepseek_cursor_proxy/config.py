@@ -1,0 +1,325 @@
+"""Every setting, declared once.
+
+One line per setting gives its default and its help; the command-line flag, the key in the TOML file, the environment
+variable, `config show` and the table in the README all come from that line. Later sources win: defaults, file,
+environment, flags. What is not understood is refused with the place it came from, never silently replaced.
+Building a ProxyConfig touches no file and no network.
+"""
+
+import difflib
+import re
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.wire import safe_text
+
+HOME = Path("~/.deepseek-cursor-proxy")
+CONFIG_PATH = HOME / "config.toml"
+ENVIRONMENT_PREFIX = "DEEPSEEK_CURSOR_PROXY_"
+
+# Timers of the system overflow beyond some weeks (on Windows first); no one waits for a day.
+_DAY = 24 * 3600
+# More than any machine has room for, and still exact in whatever arithmetic meets it.
+_PLENTY = 10**12
+
+_BOOL_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    key: str | None = None,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """Declare one setting; `key` is its name outside Python where that differs from the field."""
+    limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most}
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """The settings of one proxy."""
+
+    host: str = setting("127.0.0.1", "address to listen on; anything but loopback opens the proxy to your network")
+    port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535)
+    upstream_base_url: str = setting("https://api.deepseek.com", "where DeepSeek answers", key="base_url")
+    upstream_model: str = setting(
+        "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
+    )
+    thinking: str = setting("enabled", "whether the model thinks before it answers", choices=("enabled", "disabled"))
+    reasoning_effort: str = setting(
+        "high",
+        "how much it thinks when a request does not say",
+        choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
+    )
+    display_reasoning: bool = setting(True, "show the thinking inside the answer")
+    collapsible_reasoning: bool = setting(True, "show it as a <details> block that folds; else as <think> text")
+    missing_reasoning_strategy: str = setting(
+        "recover",
+        "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
+        choices=("recover", "placeholder", "reject"),
+    )
+    request_timeout: float = setting(
+        300.0, "seconds DeepSeek may stay silent before the answer is given up", at_least=0.1, at_most=_DAY
+    )
+    connect_timeout: float = setting(10.0, "seconds to reach DeepSeek", at_least=0.1, at_most=_DAY)
+    heartbeat_interval: float = setting(
+        15.0,
+        "seconds of silence after which the client gets an empty event, so that it keeps waiting",
+        at_least=0.1,
+        at_most=_DAY,
+    )
+    header_timeout: float = setting(
+        10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
+    )
+    idle_timeout: float = setting(30.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
+    write_timeout: float = setting(
+        30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
+    )
+    shutdown_grace: float = setting(
+        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, at_most=_DAY
+    )
+    # 48 MiB is DeepSeek's own limit: more would only be refused further away.
+    max_request_body_bytes: int = setting(
+        48 * 1024 * 1024, "largest request body, unpacked", at_least=1, at_most=_PLENTY
+    )
+    reasoning_content_path: Path = setting(
+        HOME / "reasoning_content.sqlite3", "where reasoning is kept; :memory: keeps it until the proxy stops"
+    )
+    reasoning_cache_max_age_seconds: int = setting(
+        30 * 24 * 3600, "seconds after its last use that a reasoning is forgotten", at_least=1, at_most=_PLENTY
+    )
+    reasoning_cache_max_rows: int = setting(100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY)
+    ngrok: bool = setting(False, "open a public https address with ngrok")
+    verbose: bool = setting(False, "also print request and answer bodies (never keys)")
+    cors: bool = setting(False, "let web pages of any origin call the proxy")
+    trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
+
+    def __post_init__(self) -> None:
+        for name in ("reasoning_content_path", "trace_dir"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
+
+    @classmethod
+    def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
+        """Defaults, then the file if there is one, then the environment, then flags; StartupError for what is wrong."""
+        values: dict[str, Any] = {}
+        origins = {each.field: "default" for each in SETTINGS}
+        for name, value, origin in (
+            *((*pair, str(path)) for pair in _read_file(path).items()),
+            *_from_environment(environment),
+            *((name, value, f"flag --{name.replace('_', '-')}") for name, value in flags.items()),
+        ):
+            found = _by_name(name, origin)
+            values[found.field] = found.parse(value, origin)
+            origins[found.field] = origin
+        return Loaded(cls(**values), origins)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration and, for each field, where its value comes from."""
+
+    config: ProxyConfig
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One declared setting, as the outside sees it."""
+
+    field: str
+    key: str
+    kind: type
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    at_least: float | None
+    at_most: float | None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def environment(self) -> str:
+        return ENVIRONMENT_PREFIX + self.key.upper()
+
+    def parse(self, value: Any, origin: str) -> Any:
+        """A value of the right kind from a TOML value, an environment string or a flag."""
+        if self.default is None and value == "":
+            return None
+        allowed = f"one of {', '.join(self.choices)}" if self.choices else _KIND_NAMES[self.kind]
+        try:
+            parsed = self._convert(value)
+        # RuntimeError: a path that begins with the home of a user who does not exist.
+        except (TypeError, ValueError, OverflowError, KeyError, RuntimeError):
+            raise self._refused(value, f"is not {allowed}", origin) from None
+        if self.choices and parsed not in self.choices:
+            raise self._refused(value, f"is not {allowed}", origin)
+        if self.at_least is not None and parsed < self.at_least:
+            raise self._refused(value, f"is less than {self.at_least}", origin)
+        if self.at_most is not None and parsed > self.at_most:
+            raise self._refused(value, f"is more than {self.at_most}", origin)
+        if self.field == "upstream_base_url":
+            return self._base_url(parsed, origin)
+        return parsed
+
+    def _convert(self, value: Any) -> Any:
+        """The value in this setting's kind; TypeError, ValueError or KeyError when it has no such meaning."""
+        if self.kind is bool:
+            return value if isinstance(value, bool) else _BOOL_WORDS[str(value).strip().lower()]
+        if isinstance(value, bool) or (self.kind is int and isinstance(value, float)):
+            raise TypeError
+        if self.kind in (int, float):
+            number = self.kind(value)
+            if number != number:
+                # No bound would catch it: nan is neither less nor more than anything.
+                raise ValueError
+            return number
+        if not isinstance(value, str):
+            raise TypeError
+        text = value.strip()
+        # A control character is a slip, and the system answers NUL with a traceback.
+        if not text or min(text) < " ":
+            raise ValueError
+        return Path(text).expanduser() if self.kind is Path else text
+
+    def _base_url(self, url: str, origin: str) -> str:
+        if not _is_base_url(url):
+            raise self._refused(url, "is not an http(s) address such as https://api.deepseek.com", origin)
+        return url.rstrip("/")
+
+    def _refused(self, value: Any, why: str, origin: str) -> StartupError:
+        shown = f'"{_quoted(value)}"' if isinstance(value, str) else _quoted(value)
+        return StartupError(f"config: {self.key} = {shown} {why} ({origin})")
+
+
+_KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
+
+
+def _quoted(value: Any) -> str:
+    """A value we refuse, made fit for one line."""
+    try:
+        return safe_text(value, 100)
+    except ValueError:
+        return "…"  # a number of more digits than Python is willing to write
+
+
+def _is_base_url(url: str) -> bool:
+    """Whether calls can be made below it: no user (the client's key is the credential), no query, a possible port."""
+    try:
+        parts = urlsplit(url)
+        is_reachable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = re.fullmatch(r"[!-~]+", url) and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
+
+
+def _declared() -> tuple[Setting, ...]:
+    hints = get_type_hints(ProxyConfig)
+    found = []
+    for each in fields(ProxyConfig):
+        hint = hints[each.name]
+        kind = get_args(hint)[0] if get_origin(hint) is types.UnionType else hint
+        meta = dict(each.metadata)
+        key = meta.pop("key") or each.name
+        found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
+    return tuple(found)
+
+
+SETTINGS = _declared()
+
+
+# The field's own name works as well: it is what Python callers and older files write.
+_NAMES = {name: each for each in SETTINGS for name in (each.field, each.key)}
+
+
+def _by_name(name: str, origin: str) -> Setting:
+    if name in _NAMES:
+        return _NAMES[name]
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    hint = f'; did you mean "{_NAMES[near[0]].key}"?' if near else ""
+    raise StartupError(f'config: unknown key "{_quoted(name)}" ({origin}){hint}')
+
+
+def expanded(path: Path) -> Path:
+    """The path with its `~` replaced; StartupError when there is no such home."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise StartupError(f"{path} is in a home directory that does not exist; write the whole path") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        # With or without the mark that Windows' Notepad puts in front.
+        text = expanded(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise StartupError(f"config: cannot read {path}: {reason}; fix it or pass another file with --config") from None
+    try:
+        return tomllib.loads(text)
+    # tomllib leaves numbers of thousands of digits and deep nesting to Python's own limits.
+    except (ValueError, RecursionError) as error:
+        raise StartupError(f"config: {path} is not valid TOML: {safe_text(error)}") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    return [
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}")
+        for name, value in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+    ]
+
+
+# What people read: the file written on the first run, and the table in the README.
+
+
+def template() -> str:
+    """A configuration file with every setting at its default, commented out."""
+    lines = [
+        "# deepseek-cursor-proxy. Remove the # in front of a line to change it.",
+        "# Flags win over environment variables, those over this file, this file over the defaults shown.",
+    ]
+    for each in SETTINGS:
+        lines += ["", f"# {each.help}" + (f" ({', '.join(each.choices)})" if each.choices else "")]
+        lines.append(f"# {each.key} = {_toml(each.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table."""
+    rows = ["| flag and key | default | meaning |", "|---|---|---|"]
+    for each in SETTINGS:
+        choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
+        flag = each.flag.replace("--", "--[no-]") if each.kind is bool else each.flag
+        text = each.help.replace("<", "&lt;")
+        rows.append(f"| `{flag}` · `{each.key}` | `{_toml(each.default)}` | {text}{choices} |")
+    return "\n".join(rows)
+
+
+def shown(value: Any) -> str:
+    """A value as `config show` prints it."""
+    return _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,377 @@
+"""The one declaration of the settings, and every place they are read from."""
+
+import os
+import tempfile
+import tomllib
+import unittest
+from contextlib import ExitStack
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config import (
+    CONFIG_PATH,
+    ENVIRONMENT_PREFIX,
+    HOME,
+    SETTINGS,
+    Loaded,
+    ProxyConfig,
+    expanded,
+    settings_table,
+    shown,
+    template,
+)
+from deepseek_cursor_proxy.errors import StartupError
+
+BY_KEY = {each.key: each for each in SETTINGS}
+
+# What outside code relies on.
+CONTRACT = {
+    "host": "127.0.0.1",
+    "port": 9000,
+    "upstream_base_url": "https://api.deepseek.com",
+    "upstream_model": "deepseek-v4-pro",
+    "thinking": "enabled",
+    "reasoning_effort": "high",
+    "display_reasoning": True,
+    "collapsible_reasoning": True,
+    "ngrok": False,
+    "verbose": False,
+    "cors": False,
+    "request_timeout": 300.0,
+    "max_request_body_bytes": 48 * 1024 * 1024,
+    "reasoning_content_path": HOME / "reasoning_content.sqlite3",
+    "missing_reasoning_strategy": "recover",
+    "reasoning_cache_max_age_seconds": 30 * 24 * 3600,
+    "reasoning_cache_max_rows": 100_000,
+    "trace_dir": None,
+}
+# Its flags, without the two that are no settings.
+FLAGS = """
+--host --port --base-url --model --thinking --reasoning-effort --reasoning-content-path --ngrok --verbose --trace-dir
+--display-reasoning --collapsible-reasoning --cors --request-timeout --max-request-body-bytes
+--reasoning-cache-max-age-seconds --reasoning-cache-max-rows --missing-reasoning-strategy
+"""
+
+
+class ConfigTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(mock.patch.dict(os.environ, {"HOME": str(self.home), "USERPROFILE": str(self.home)}))
+        self.file = self.home / "config.toml"
+
+    def load(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> Loaded:
+        self.file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return ProxyConfig.load(self.file, environment or {}, flags)
+
+    def refusal(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> str:
+        with self.assertRaises(StartupError) as caught:
+            self.load(text, environment, **flags)
+        message = str(caught.exception)
+        self.assertTrue(message.startswith("config: ") and message.isprintable(), message)
+        self.assertLess(len(message), 500)
+        return message
+
+
+class DeclarationTest(unittest.TestCase):
+    def test_every_field_of_the_contract_has_its_default(self) -> None:
+        config = ProxyConfig()
+        for name, value in CONTRACT.items():
+            with self.subTest(name):
+                self.assertEqual(getattr(config, name), value)
+                self.assertIs(type(getattr(config, name)), type(value))
+
+    def test_every_flag_of_the_contract_is_declared(self) -> None:
+        self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
+
+    def test_every_field_is_a_setting(self) -> None:
+        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in SETTINGS])
+
+    def test_every_setting_has_a_flag_a_key_an_environment_name_and_help(self) -> None:
+        for each in SETTINGS:
+            with self.subTest(each.key):
+                self.assertRegex(each.key, r"^[a-z]+(_[a-z]+)*$")
+                self.assertEqual(each.flag, "--" + each.key.replace("_", "-"))
+                self.assertEqual(each.environment, ENVIRONMENT_PREFIX + each.key.upper())
+                self.assertRegex(each.help, r"^[ -~]{10,110}$")
+
+    def test_no_name_means_two_settings(self) -> None:
+        names = [name for each in SETTINGS for name in {each.key, each.field}]
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_every_number_is_bounded_on_both_sides(self) -> None:
+        """An endless timeout is accepted here only to overflow a timer at the first request."""
+        for each in SETTINGS:
+            with self.subTest(each.key):
+                self.assertEqual(each.kind in (int, float), each.at_least is not None and each.at_most is not None)
+
+    def test_every_default_is_allowed(self) -> None:
+        for each in SETTINGS:
+            with self.subTest(each.key):
+                given = "" if each.default is None else str(each.default)
+                default = expanded(each.default) if isinstance(each.default, Path) else each.default
+                self.assertEqual(each.parse(given, "here"), default)
+
+
+class ValueTest(unittest.TestCase):
+    def test_building_one_touches_no_file_and_no_network(self) -> None:
+        doors = ["builtins.open", "io.open", "os.open", "os.stat", "os.mkdir", "os.path.expanduser", "socket.socket"]
+        with ExitStack() as closed:
+            for door in doors:
+                closed.enter_context(mock.patch(door, side_effect=AssertionError(door)))
+            config = ProxyConfig(
+                upstream_base_url="http://127.0.0.1:1",
+                reasoning_content_path=Path("~/x/y.sqlite3"),
+                trace_dir=Path("/no/such/place"),
+                ngrok=True,
+                port=0,
+            )
+        self.assertEqual(config.reasoning_content_path, Path("~/x/y.sqlite3"))
+
+    def test_a_configuration_does_not_change(self) -> None:
+        config = ProxyConfig()
+        for each in fields(ProxyConfig):
+            with self.subTest(each.name), self.assertRaises(FrozenInstanceError):
+                setattr(config, each.name, getattr(config, each.name))
+
+    def test_a_path_given_as_text_becomes_a_path(self) -> None:
+        texts: dict[str, Any] = {"reasoning_content_path": ":memory:", "trace_dir": "traces"}
+        config = ProxyConfig(**texts)
+        self.assertEqual((config.reasoning_content_path, config.trace_dir), (Path(":memory:"), Path("traces")))
+        self.assertEqual(str(config.reasoning_content_path), ":memory:")
+
+
+class PrecedenceTest(ConfigTest):
+    def test_nothing_given_is_the_defaults(self) -> None:
+        loaded = self.load()
+        self.assertEqual(loaded.config, ProxyConfig())
+        self.assertEqual(loaded.origins, {each.field: "default" for each in SETTINGS})
+
+    def test_a_missing_file_is_the_defaults(self) -> None:
+        self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
+
+    def test_flags_win_over_environment_over_file_over_defaults(self) -> None:
+        file = 'port = 1\nhost = "file"\nmodel = "file"'
+        environment = {"DEEPSEEK_CURSOR_PROXY_PORT": "2", "DEEPSEEK_CURSOR_PROXY_HOST": "environment"}
+        loaded = self.load(file, environment, port="3")
+        config = loaded.config
+        self.assertEqual((config.port, config.host, config.upstream_model), (3, "environment", "file"))
+        self.assertEqual(loaded.origins["port"], "flag --port")
+        self.assertEqual(loaded.origins["host"], "environment DEEPSEEK_CURSOR_PROXY_HOST")
+        self.assertEqual(loaded.origins["upstream_model"], str(self.file))
+        self.assertEqual(loaded.origins["thinking"], "default")
+
+    def test_every_setting_can_come_from_every_source(self) -> None:
+        for each in SETTINGS:
+            value: Any = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x"}[each.kind]
+            value = each.choices[-1] if each.choices else "http://x" if each.key == "base_url" else value
+            written = shown(value)
+            for loaded in (
+                self.load(f"{each.key} = {written}"),
+                self.load("", {each.environment: str(value)}),
+                self.load("", None, **{each.key: value if each.kind is bool else str(value)}),
+            ):
+                with self.subTest(each.key, origin=loaded.origins[each.field]):
+                    self.assertEqual(getattr(loaded.config, each.field), value)
+                    self.assertNotEqual(loaded.origins[each.field], "default")
+
+    def test_the_name_of_a_field_works_as_a_key(self) -> None:
+        environment = {"DEEPSEEK_CURSOR_PROXY_UPSTREAM_MODEL": "m"}
+        loaded = self.load('upstream_base_url = "http://x"', environment)
+        self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("http://x", "m"))
+
+    def test_variables_of_other_programs_are_not_looked_at(self) -> None:
+        self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
+
+    def test_a_switch_is_understood_in_every_usual_word(self) -> None:
+        for word in ("true", "True", "YES", "on", "1", " on "):
+            self.assertTrue(self.load("", {"DEEPSEEK_CURSOR_PROXY_CORS": word}).config.cors, word)
+        for word in ("false", "False", "NO", "off", "0"):
+            self.assertFalse(self.load("", {"DEEPSEEK_CURSOR_PROXY_NGROK": word}).config.ngrok, word)
+
+    def test_the_home_directory_is_put_in_for_a_tilde(self) -> None:
+        loaded = self.load('reasoning_content_path = "~/a.sqlite3"', None, trace_dir="~/traces")
+        self.assertEqual(loaded.config.reasoning_content_path, self.home / "a.sqlite3")
+        self.assertEqual(loaded.config.trace_dir, self.home / "traces")
+
+    def test_a_file_named_with_a_tilde_is_found(self) -> None:
+        self.file.write_text("port = 1")
+        self.assertEqual(ProxyConfig.load(Path("~/config.toml"), {}, {}).config.port, 1)
+
+    def test_an_empty_trace_dir_is_none(self) -> None:
+        self.assertIsNone(self.load('trace_dir = "traces"', None, trace_dir="").config.trace_dir)
+
+    def test_a_base_url_loses_its_last_slash(self) -> None:
+        for url in ("https://x.example/v1/", " https://x.example/v1 ", "https://x.example/v1//"):
+            self.assertEqual(self.load("", None, base_url=url).config.upstream_base_url, "https://x.example/v1")
+
+    def test_a_file_saved_by_notepad_is_read(self) -> None:
+        self.assertEqual(self.load(b"\xef\xbb\xbfport = 1\r\n").config.port, 1)
+
+
+# key, value as TOML writes it, how the value is shown, what is allowed
+REFUSED = (
+    ("port", '"abc"', '"abc"', "is not a whole number"),
+    ("port", '""', '""', "is not a whole number"),
+    ("port", "true", "True", "is not a whole number"),
+    ("port", "1.0", "1.0", "is not a whole number"),
+    ("port", '"1.5"', '"1.5"', "is not a whole number"),
+    ("port", "nan", "nan", "is not a whole number"),
+    ("port", "[1]", "[1]", "is not a whole number"),
+    ("port", "{}", "{}", "is not a whole number"),
+    ("port", "1979-05-27", "1979-05-27", "is not a whole number"),
+    ("port", '"a\\nb\\u001b[2J"', '"a\\nb\\x1b[2J"', "is not a whole number"),
+    ("port", "-1", "-1", "is less than 0"),
+    ("port", "65536", "65536", "is more than 65535"),
+    ("port", "0x" + "f" * 50, str(16**50 - 1), "is more than 65535"),
+    ("port", "0x" + "f" * 9000, "…", "is more than 65535"),
+    ("reasoning_cache_max_rows", "0", "0", "is less than 1"),
+    ("reasoning_cache_max_rows", "10_000_000_000_000", "10000000000000", "is more than 1000000000000"),
+    ("request_timeout", '"soon"', '"soon"', "is not a number"),
+    ("request_timeout", "nan", "nan", "is not a number"),
+    ("request_timeout", '"nan"', '"nan"', "is not a number"),
+    ("request_timeout", "true", "True", "is not a number"),
+    ("request_timeout", "inf", "inf", "is more than 86400"),
+    ("request_timeout", "1e300", "1e+300", "is more than 86400"),
+    ("request_timeout", "-inf", "-inf", "is less than 0.1"),
+    ("request_timeout", "0", "0", "is less than 0.1"),
+    ("shutdown_grace", "-0.1", "-0.1", "is less than 0"),
+    ("cors", '"maybe"', '"maybe"', "is not true or false"),
+    ("cors", "2", "2", "is not true or false"),
+    ("cors", "[]", "[]", "is not true or false"),
+    ("thinking", '"sometimes"', '"sometimes"', "is not one of enabled, disabled"),
+    ("thinking", "true", "True", "is not one of enabled, disabled"),
+    ("missing_reasoning_strategy", '""', '""', "is not one of recover, placeholder, reject"),
+    ("host", "1", "1", "is not a line of text"),
+    ("host", '" "', '" "', "is not a line of text"),
+    ("host", '"a\\u0000b"', '"a\\x00b"', "is not a line of text"),
+    ("trace_dir", "1", "1", "is not a path"),
+    ("reasoning_content_path", '""', '""', "is not a path"),
+    ("reasoning_content_path", '"a\\u0000b"', '"a\\x00b"', "is not a path"),
+)
+BAD_URLS = (
+    "api.deepseek.com",
+    "ftp://api.deepseek.com",
+    "https://",
+    "https:///v1",
+    "https://:443",
+    "https://x?key=1",
+    "https://x#y",
+    "https://x y",
+    "https://bücher.example",
+    "https://me:secret@x",
+    "https://x:99999",
+    "https://x:0",
+    "https://x:port",
+    "http://[::1",
+)
+
+
+class RefusalTest(ConfigTest):
+    def test_a_bad_value_is_one_line_with_key_value_what_is_allowed_and_origin(self) -> None:
+        for key, written, value, allowed in REFUSED:
+            with self.subTest(key, value=written[:40]):
+                value = value if len(value) <= 100 else value[:99] + "…"
+                self.assertEqual(self.refusal(f"{key} = {written}"), f"config: {key} = {value} {allowed} ({self.file})")
+
+    def test_a_bad_base_url_shows_a_good_one(self) -> None:
+        for url in BAD_URLS:
+            with self.subTest(url):
+                message = self.refusal("", None, base_url=url)
+                self.assertIn(f'base_url = "{url}" is not an http(s) address such as https://api.deepseek.com', message)
+
+    def test_a_bad_value_of_the_environment_names_its_variable(self) -> None:
+        message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PORT": "abc"})
+        self.assertEqual(message, 'config: port = "abc" is not a whole number (environment DEEPSEEK_CURSOR_PROXY_PORT)')
+
+    def test_a_bad_value_of_a_flag_names_the_flag(self) -> None:
+        message = self.refusal("", None, request_timeout="abc")
+        self.assertEqual(message, 'config: request_timeout = "abc" is not a number (flag --request-timeout)')
+
+    def test_a_bad_value_is_refused_even_where_a_later_source_wins(self) -> None:
+        self.assertIn(str(self.file), self.refusal("port = -1", None, port="1"))
+
+    @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
+    def test_a_home_that_does_not_exist_is_refused(self) -> None:
+        self.assertIn('trace_dir = "~no-such-user/x" is not a path', self.refusal('trace_dir = "~no-such-user/x"'))
+        with self.assertRaisesRegex(StartupError, "home directory that does not exist; write the whole path"):
+            ProxyConfig.load(Path("~no-such-user/config.toml"), {}, {})
+
+    def test_an_unknown_key_names_file_key_and_nearest_key(self) -> None:
+        for key, near in (("prot", "port"), ("upstream_base_ulr", "base_url"), ("thinkin", "thinking")):
+            with self.subTest(key):
+                message = self.refusal(f"{key} = 1")
+                self.assertEqual(message, f'config: unknown key "{key}" ({self.file}); did you mean "{near}"?')
+
+    def test_an_unknown_key_that_is_near_to_nothing_gets_no_advice(self) -> None:
+        self.assertEqual(self.refusal("xyzzy = 1"), f'config: unknown key "xyzzy" ({self.file})')
+        self.assertEqual(self.refusal('"a\\nb" = 1'), f'config: unknown key "a\\nb" ({self.file})')
+
+    def test_an_unknown_variable_with_our_prefix_is_refused(self) -> None:
+        message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PROT": "1"})
+        self.assertIn('unknown key "prot" (environment DEEPSEEK_CURSOR_PROXY_PROT); did you mean "port"?', message)
+
+    def test_a_file_that_is_not_toml_is_named_with_the_place_of_the_mistake(self) -> None:
+        message = self.refusal("port = 1\nhost = \n")
+        self.assertTrue(message.startswith(f"config: {self.file} is not valid TOML: "), message)
+        self.assertIn("line 2", message)
+
+    def test_a_file_that_breaks_the_reader_is_not_valid_toml(self) -> None:
+        for text in ("port = " + "[" * 100_000, "port = " + "9" * 10_000, "port = 1\nport = 2", "[port", "\x00"):
+            with self.subTest(text[:20]):
+                self.assertIn("is not valid TOML", self.refusal(text))
+
+    def test_a_file_that_is_not_utf_8_is_told_so(self) -> None:
+        message = self.refusal("host = 'bücher'".encode("latin-1"))
+        self.assertEqual(
+            message, f"config: cannot read {self.file}: it is not UTF-8; fix it or pass another file with --config"
+        )
+
+    def test_a_file_that_cannot_be_read_is_named_with_the_remedy(self) -> None:
+        with self.assertRaises(StartupError) as caught:
+            ProxyConfig.load(self.home, {}, {})
+        self.assertRegex(
+            str(caught.exception), r"^config: cannot read .+: .+; fix it or pass another file with --config$"
+        )
+
+
+class TextsTest(ConfigTest):
+    def test_the_template_changes_nothing_as_it_is(self) -> None:
+        self.assertEqual(self.load(template()).config, ProxyConfig())
+
+    def test_the_template_uncommented_equals_the_defaults(self) -> None:
+        lines = [line.removeprefix("# ") for line in template().splitlines() if " = " in line]
+        self.assertEqual(list(tomllib.loads("\n".join(lines))), [each.key for each in SETTINGS])
+        loaded = self.load("\n".join(lines))
+        home = expanded(ProxyConfig().reasoning_content_path)
+        self.assertEqual(loaded.config, ProxyConfig(reasoning_content_path=home))
+        self.assertEqual(set(loaded.origins.values()), {str(self.file)})
+
+    def test_the_template_explains_every_setting(self) -> None:
+        lines = template().splitlines()
+        self.assertTrue(all(line.startswith("#") or not line for line in lines))
+        for each in SETTINGS:
+            with self.subTest(each.key):
+                above = lines[lines.index(f"# {each.key} = {shown(each.default)}") - 1]
+                self.assertTrue(above.startswith(f"# {each.help}"), above)
+                self.assertTrue(all(choice in above for choice in each.choices))
+
+    def test_the_table_has_a_row_of_three_cells_for_every_setting(self) -> None:
+        rows = settings_table().splitlines()[2:]
+        self.assertEqual(len(rows), len(SETTINGS))
+        for each, row in zip(SETTINGS, rows, strict=True):
+            with self.subTest(each.key):
+                self.assertEqual(row.count("|"), 4)
+                flag = f"--[no-]{each.flag[2:]}" if each.kind is bool else each.flag
+                self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{shown(each.default)}` | "), row)
+                self.assertIn(each.help.split("<")[0], row)
+                self.assertNotIn("<", row)
+                self.assertTrue(all(f"`{choice}`" in row for choice in each.choices))
+
+    def test_a_shown_value_reads_back_as_itself(self) -> None:
+        odd = 'C:\\x "y"'
+        self.assertEqual(tomllib.loads(f"value = {shown(odd)}"), {"value": odd})
+
+    def test_the_file_lives_in_the_home_directory(self) -> None:
+        self.assertEqual(expanded(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")
