@@ -164,9 +164,9 @@ class TestMirror(unittest.TestCase):
         mirror.close()
         self.assertEqual([], list(batches))
 
-    def test_a_megabyte_of_half_tags_stays_quick(self) -> None:
+    def test_a_long_run_of_half_tags_stays_quick(self) -> None:
         """Each of these made a naive pattern quadratic."""
-        for hostile in ("<" * 1_000_000, "<\\" * 500_000, "<details" * 100_000, "\\" * 1_000_000):
+        for hostile in ("<" * 200_000, "<\\" * 100_000, "<details" * 20_000, "\\" * 200_000):
             (written,) = shown(Delta(reasoning=hostile, text="x"))
             assert written is not None
             block = display.leading_block(written)

@@ -1,0 +1,113 @@
+import json
+import unittest
+from dataclasses import replace
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from tests.histories import user
+
+REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)
+CHUNK = {
+    "id": "1",
+    "object": "chat.completion.chunk",
+    "created": 5,
+    "model": "deepseek-v4-pro",
+    "system_fingerprint": "fp",
+    "novelty": {"kept": True},
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None, "logprobs": None}],
+}
+
+
+def source(*batches: list[Delta | Aside], error: Exception | None = None) -> Batches:
+    yield from batches
+    if error is not None:
+        raise error
+
+
+def written(*batches: list[Delta | Aside], error: Exception | None = None) -> list[bytes]:
+    return list(ChatCompletions(lambda: 1234.5).stream(REQUEST, source(*batches, error=error)))
+
+
+def events(pieces: list[bytes]) -> list[Any]:
+    found = sse.Parser().feed(b"".join(pieces))
+    return [
+        item.line if isinstance(item, sse.Comment) else item.data if item.data == "[DONE]" else json.loads(item.data)
+        for item in found
+    ]
+
+
+class TestStream(unittest.TestCase):
+    def test_a_chunk_passes_with_the_model_the_client_asked_for(self) -> None:
+        (delta,) = deepseek.deltas(CHUNK)
+        self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([delta])))
+
+    def test_changed_text_is_written_into_the_original_chunk(self) -> None:
+        (delta,) = deepseek.deltas(CHUNK)
+        chunk = events(written([replace(delta, text="<think>Hi")]))[0]
+        expected = {"role": "assistant", "content": "<think>Hi"}
+        self.assertEqual(expected, chunk["choices"][0]["delta"])
+        self.assertEqual({"kept": True}, chunk["novelty"])
+        self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
+
+    def test_what_came_together_is_written_together(self) -> None:
+        (delta,) = deepseek.deltas(CHUNK)
+        pieces = written([delta, delta], [delta])
+        self.assertEqual(3, len(pieces))
+
+    def test_the_verbatim_mark_clients_look_for(self) -> None:
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls"}
+        (delta,) = deepseek.deltas({**CHUNK, "choices": [choice]})
+        self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
+
+    def test_usage_gets_the_cached_tokens_and_a_usage_chunk_passes(self) -> None:
+        deltas = deepseek.deltas({**CHUNK, "choices": [], "usage": {"prompt_cache_hit_tokens": 3}})
+        chunk = events(written(list(deltas)))[0]
+        self.assertEqual([], chunk["choices"])
+        self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
+
+    def test_comments_pass_and_silence_becomes_a_real_event(self) -> None:
+        (delta,) = deepseek.deltas(CHUNK)
+        found = events(written([Aside(": keep-alive"), Aside()], [delta], [Aside()]))
+        self.assertEqual(": keep-alive", found[0])
+        first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
+        self.assertEqual(("asked", 1234, [first]), tuple(found[1][key] for key in ("model", "created", "choices")))
+        kept = {key: CHUNK[key] for key in ("id", "object", "created", "system_fingerprint")}
+        self.assertEqual({**kept, "model": "asked", "choices": [first]}, found[3])
+
+    def test_a_failure_becomes_an_error_event_and_a_proper_end(self) -> None:
+        for error, code in ((UpstreamFailed("cut"), "upstream_error"), (UpstreamTimeout("silent"), "upstream_timeout")):
+            found = events(written([Delta(text="half")], error=error))
+            told = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
+            self.assertEqual([{"error": told}, "[DONE]"], found[1:])
+
+    def test_closing_the_stream_closes_its_source(self) -> None:
+        batches = source([Delta(text="a")], [Delta(text="b")])
+        stream = ChatCompletions(lambda: 0).stream(REQUEST, batches)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        self.assertEqual([], list(batches))
+
+
+class TestReply(unittest.TestCase):
+    def test_a_whole_answer_keeps_its_fields_and_its_reasoning(self) -> None:
+        said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
+        body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
+        (delta,) = deepseek.completion(body)
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, [replace(delta, text="shown")])
+        self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
+        self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
+
+    def test_every_choice_is_there(self) -> None:
+        choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
+        body = {"choices": choices, "usage": {"total_tokens": 1}}
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, deepseek.completion(body))
+        self.assertEqual(choices, reply["choices"])
+        self.assertEqual({"total_tokens": 1}, reply["usage"])
+
+    def test_errors_have_openais_shape(self) -> None:
+        error = ChatCompletions(lambda: 0).error(BadRequest("no", param="n"))
+        expected = {"message": "no", "type": "invalid_request_error", "param": "n", "code": "invalid_request_error"}
+        self.assertEqual({"error": expected}, error)
