@@ -1,0 +1,172 @@
+"""Kept-alive connections to DeepSeek: take one, give it back, let it expire.
+
+Opening a connection costs two or three round trips over the internet, so a finished one is kept for the next call.
+Waiting for data also watches the client: somebody who left is noticed at once, while nothing is being written to him.
+"""
+
+import functools
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.wire import Peer
+
+# Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
+_IDLE_SECONDS = 50.0
+# An editor with a few agents never needs more; the rest is closed when it comes back.
+_IDLE_CONNECTIONS = 64
+_RECEIVE_BYTES = 65536
+# Linux can tell a closing client from one that sends more; elsewhere its socket has to be looked into.
+_CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0)
+
+
+@dataclass(frozen=True)
+class Origin:
+    scheme: str
+    host: str
+    port: int
+
+
+class Connection:
+    """One connection to one origin. Used by one thread at a time."""
+
+    def __init__(self, origin: Origin, sock: socket.socket) -> None:
+        self.origin = origin
+        self.is_reused = False
+        self.idle_since = 0.0
+        self._sock = sock
+
+    @classmethod
+    def open(cls, origin: Origin, timeout: float, tls: Callable[[], ssl.SSLContext]) -> "Connection":
+        sock = socket.create_connection((origin.host, origin.port), timeout)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if origin.scheme == "https":
+                sock = tls().wrap_socket(sock, server_hostname=origin.host)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(origin, sock)
+
+    def send(self, data: bytes, stall_timeout: float) -> None:
+        """Send everything; TimeoutError when nothing moves for that long."""
+        self._sock.settimeout(stall_timeout)
+        view = memoryview(data)
+        while view:
+            view = view[self._sock.send(view) :]
+        self._sock.setblocking(False)
+
+    def receive(self, until: float, peer: Peer | None) -> bytes | None:
+        """What arrives, b"" when the other side closed, None when the moment `until` came first.
+
+        Raises ClientGone when `peer` leaves meanwhile.
+        """
+        while True:
+            if self._has_buffered() or wait_readable(self._sock, until - time.monotonic(), peer):
+                try:
+                    return self._sock.recv(_RECEIVE_BYTES)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    # A TLS record that is not complete yet, or a wake-up for nothing.
+                    continue
+            return None
+
+    def close(self) -> None:
+        self._sock.close()
+
+    @property
+    def is_stale(self) -> bool:
+        """An idle connection that has something to say can only be saying goodbye."""
+        if time.monotonic() - self.idle_since > _IDLE_SECONDS:
+            return True
+        return self._has_buffered() or wait_readable(self._sock, 0, None)
+
+    def _has_buffered(self) -> bool:
+        return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+
+
+class ConnectionPool:
+    """Called by handler threads; the lock protects `_idle`. Connections are opened and closed outside it."""
+
+    def __init__(self, connect_timeout: float) -> None:
+        self._connect_timeout = connect_timeout
+        # Loading the system's certificates takes a while, so it is done once and only for those who need it.
+        self._tls = functools.cache(ssl.create_default_context)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def take(self, origin: Origin, *, fresh: bool = False) -> Connection:
+        """A connection to the origin: a live one from before, or (always, when `fresh`) a new one."""
+        while not fresh and (kept := self._take_idle(origin)):
+            if not kept.is_stale:
+                kept.is_reused = True
+                return kept
+            kept.close()
+        return Connection.open(origin, self._connect_timeout, self._tls)
+
+    def give_back(self, connection: Connection) -> None:
+        connection.idle_since = time.monotonic()
+        with self._lock:
+            self._idle.append(connection)
+            allowed = 0 if self._is_closed else _IDLE_CONNECTIONS
+            superfluous = self._idle[: max(0, len(self._idle) - allowed)]
+            del self._idle[: len(superfluous)]
+        for each in superfluous:
+            each.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for each in idle:
+            each.close()
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        with self._lock:
+            # The one used last is the one most likely to be alive.
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index].origin == origin:
+                    return self._idle.pop(index)
+        return None
+
+
+def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
+    """Whether the socket has something to read within that time; raises ClientGone when the peer leaves first."""
+    if not hasattr(select, "poll"):
+        return _select_readable(sock, seconds, peer)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if peer is not None:
+        poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
+    deadline = time.monotonic() + seconds
+    while True:
+        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if sock.fileno() in ready:
+            return True
+        if not ready:
+            return False
+        assert peer is not None
+        if _CLIENT_LEAVES or peer.has_left():
+            raise ClientGone
+        # It sent the next request early; its socket says nothing more until that is read.
+        poll.unregister(peer.fileno())
+
+
+def _select_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
+    """The same for systems without poll (Windows)."""
+    watched = [sock.fileno()] + ([peer.fileno()] if peer is not None else [])
+    deadline = time.monotonic() + seconds
+    while True:
+        ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
+        if sock.fileno() in ready:
+            return True
+        if not ready:
+            return False
+        if peer is not None and peer.has_left():
+            raise ClientGone
+        watched = watched[:1]
