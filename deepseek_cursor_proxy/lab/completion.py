@@ -1,0 +1,172 @@
+"""How DeepSeek writes an answer down: as one JSON object, as a stream of events, and as a bill.
+
+An Answer is what the model says; a Completion is the same in bytes, for one request. The bill counts tokens as a
+quarter of the UTF-8 bytes and knows the context cache: DeepSeek keeps the prefix at the end of every prompt and at the
+end of every answer, and a later prompt pays less for the longest kept prefix it begins with.
+Pure: ids and clock are parameters, and this file knows neither the script nor the socket.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from deepseek_cursor_proxy.lab.contract import is_thinking
+from deepseek_cursor_proxy.wire import encode_json
+
+
+@dataclass(frozen=True)
+class Call:
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says, and how badly it is delivered.
+
+    `piece` is the characters per streamed delta, `comments` the keep-alives before anything else. The connection is
+    dropped after `cut_after` and pauses after `stall_after` events, or bytes of the body when nothing is streamed.
+    """
+
+    reasoning: str | None = None
+    content: str | None = None
+    calls: tuple[Call, ...] = ()
+    finish_reason: str | None = None
+    piece: int = 16
+    comments: int = 0
+    cut_after: int | None = None
+    stall_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the context cache sees it."""
+
+    digest: bytes
+    tokens: int
+    hit: int
+
+
+class PrefixCache:
+    """The kept prefixes. Called by handler threads; a set's own operations are atomic, so it needs no lock."""
+
+    def __init__(self) -> None:
+        self._kept: set[bytes] = set()
+
+    def read(self, payload: Mapping[str, Any]) -> Prompt:
+        """What this prompt costs; from now on it is a kept prefix itself."""
+        # Another model or user is another cache, and with tool_choice none the tools never reach the prompt.
+        digest = hashlib.sha256(encode_json([payload["model"], payload.get("user_id")])).digest()
+        tools = payload.get("tools") if payload.get("tool_choice") != "none" else None
+        tokens = hit = 0
+        for part in ({"tools": tools}, *payload["messages"]):
+            data = _normal(part)
+            digest = hashlib.sha256(digest + data).digest()
+            tokens += _tokens(data)
+            if digest in self._kept:
+                hit = tokens
+        self._kept.add(digest)
+        return Prompt(digest, tokens, hit)
+
+    def keep(self, prompt: Prompt, message: Mapping[str, Any]) -> None:
+        """Keeps the prompt with its answer."""
+        self._kept.add(hashlib.sha256(prompt.digest + _normal(message)).digest())
+
+
+class Completion:
+    """One answer to one accepted request. Used by the one thread that answers it."""
+
+    def __init__(self, answer: Answer, payload: Mapping[str, Any], cache: PrefixCache, id: str, created: int) -> None:
+        self._answer = answer
+        self._thinking = is_thinking(payload)
+        self._cache = cache
+        self._prompt = cache.read(payload)
+        self._header = {"id": id, "created": created, "model": payload["model"], "system_fingerprint": "fp_lab"}
+        self._counts_usage = bool((payload.get("stream_options") or {}).get("include_usage"))
+        self._finish = answer.finish_reason or ("tool_calls" if answer.calls else "stop")
+
+    def body(self) -> bytes:
+        """The answer as one object."""
+        message = self._message()
+        self._cache.keep(self._prompt, message)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
+        whole = {"object": "chat.completion", **self._header, "choices": [choice], "usage": self._usage()}
+        return encode_json(whole)
+
+    def events(self) -> Iterator[bytes]:
+        """The answer as server-sent events; it is kept in the cache just before the event that finishes it."""
+        header = encode_json({"object": "chat.completion.chunk", **self._header})
+        head = b"data: " + header[:-1] + b',"choices":[{"index":0,"delta":'
+        tail = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null' if self._counts_usage else b"") + b"}\n\n"
+        *deltas, last = _deltas(self._answer, self._thinking)
+        for delta in deltas:
+            yield head + delta + tail
+        self._cache.keep(self._prompt, self._message())
+        finish, usage = encode_json(self._finish), encode_json(self._usage())
+        yield head + last + b',"logprobs":null,"finish_reason":' + finish + b'}],"usage":' + usage + b"}\n\n"
+        yield b"data: [DONE]\n\n"
+
+    def _message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self._answer.content}
+        if self._thinking and self._answer.reasoning is not None:
+            message["reasoning_content"] = self._answer.reasoning
+        if self._answer.calls:
+            message["tool_calls"] = [_call(call, call.arguments) for call in self._answer.calls]
+        return message
+
+    def _usage(self) -> dict[str, Any]:
+        message, prompt = self._message(), self._prompt
+        thought = _tokens(message.get("reasoning_content", "").encode("utf-8", "replace"))
+        said = _tokens((message["content"] or "").encode("utf-8", "replace"))
+        called = _tokens(encode_json(message["tool_calls"])) if "tool_calls" in message else 0
+        completion = thought + said + called
+        return {
+            "prompt_tokens": prompt.tokens,
+            "completion_tokens": completion,
+            "total_tokens": prompt.tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": prompt.hit},
+            "completion_tokens_details": {"reasoning_tokens": thought},
+            "prompt_cache_hit_tokens": prompt.hit,
+            "prompt_cache_miss_tokens": prompt.tokens - prompt.hit,
+        }
+
+
+# The benchmark plays the same few answers thousands of times and must measure the proxy, not this.
+@lru_cache(maxsize=16)
+def _deltas(answer: Answer, thinking: bool) -> tuple[bytes, ...]:
+    silent = {"reasoning_content": None} if thinking else {}
+    first = {"content": None, "reasoning_content": ""} if thinking else {"content": ""}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", **first}]
+    for piece in _pieces(answer.reasoning if thinking else None, answer.piece):
+        deltas.append({"content": None, "reasoning_content": piece})
+    for piece in _pieces(answer.content, answer.piece):
+        deltas.append({"content": piece, **silent})
+    for index, call in enumerate(answer.calls):
+        deltas.append({"tool_calls": [{"index": index, **_call(call, "")}]})
+        for piece in _pieces(call.arguments, answer.piece):
+            deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    deltas.append({"content": "", **silent})
+    return tuple(encode_json(delta) for delta in deltas)
+
+
+def _pieces(text: str | None, size: int) -> Iterator[str]:
+    text = text or ""
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+def _call(call: Call, arguments: str) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _normal(part: Mapping[str, Any]) -> bytes:
+    """A message's bytes, the same for every way of writing the same prompt: key order, null and empty fields."""
+    said = {name: value for name, value in part.items() if value not in (None, "", [])}
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _tokens(data: bytes) -> int:
+    return -(-len(data) // 4)

@@ -1,0 +1,250 @@
+"""What DeepSeek refuses, and in which words.
+
+`refusal` judges one chat-completions body the way the server does: first as a typed value (the server is written in
+Rust, so those words are serde's), then field by field, then as a history, and last as a history of thoughts.
+The first thing wrong is the one reported. Where no capture shows DeepSeek's words, the sentence is ours.
+Rule: every check may trust what the checks before it established. This file knows no socket, clock or script.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import UnionType
+from typing import Any, get_args
+
+DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
+MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
+UNANSWERED_CALLS = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+    "(insufficient tool messages following tool_calls message)"
+)
+ORPHAN_RESULT = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'"
+FORCED_TOOL = "Thinking mode does not support this tool_choice"
+EFFORT_WITHOUT_THINKING = "thinking options type cannot be disabled when reasoning_effort is set"
+
+# The guide's rule of April to July 2026 (turns that used a tool), and the one seen since August (every turn).
+RULES = ("april", "august")
+VISION_MODELS = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
+MODELS = ("deepseek-v4-pro", *VISION_MODELS)
+
+# Sentences, found lazily. Only the first is ever asked for, so the code after a `yield` may trust what it checked.
+Problems = Iterator[str]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    message: str
+    status: int = 400
+    type: str = "invalid_request_error"
+    code: str = "invalid_request_error"
+
+
+def refusal(payload: object, rule: str = "august", *, refuse_empty: bool = False, beta: bool = False) -> Refusal | None:
+    """The 400 this body earns, or None; `beta` tells that it was sent to a /beta path."""
+    if rule not in RULES:
+        raise ValueError(f"rule = {rule!r} is not one of {', '.join(RULES)}")
+    misfit = _misfit(payload, _BODY)
+    if misfit or not isinstance(payload, dict):
+        return Refusal(DESERIALIZE + str(misfit).lstrip(".: "))
+    problems = chain(
+        _field_problems(payload),
+        _tool_problems(payload, beta),
+        _message_problems(payload, beta),
+        _order_problems(payload["messages"]),
+        _reasoning_problems(payload, rule, refuse_empty),
+    )
+    return next(map(Refusal, problems), None)
+
+
+def is_thinking(payload: Mapping[str, Any]) -> bool:
+    """Whether a well-typed body asks for reasoning; leaving the fields out does not turn it off."""
+    thinking = payload.get("thinking") or {}
+    return thinking.get("type") != "disabled" and payload.get("reasoning_effort") != "none"
+
+
+@dataclass(frozen=True)
+class _Tagged:
+    """The shape of a map whose `tag` field says which other fields it has."""
+
+    tag: str
+    shapes: dict[str, dict[str, Any]]
+
+
+# A shape is a type, a tuple of variants, a list holding its items' shape, a _Tagged, or the fields of a map;
+# a field with a question mark may be null or absent.
+_CALL = {"id": str, "type": ("function",), "function": {"name": str, "arguments": str}}
+_FUNCTION = {"name": str, "description?": str, "parameters?": dict, "strict?": bool}
+_ROLES: dict[str, dict[str, Any]] = {
+    "system": {"content": str, "name?": str},
+    "user": {"content": str | list, "name?": str},
+    "assistant": {"content": str | None, "name?": str, "reasoning_content?": str, "tool_calls?": [_CALL]},
+    "tool": {"content": str, "tool_call_id": str},
+    "latest_reminder": {"content": str},  # undocumented; known from the server's own error text
+}
+_PARTS: dict[str, dict[str, Any]] = {
+    "text": {"text": str},
+    "image_url": {"image_url": {"url": str, "detail?": ("low", "high", "original", "auto")}},
+    "file": {"file": {"file_id?": str, "file_data?": str, "filename?": str}},
+}
+_NAMED_TOOL = {"type": ("function",), "function": {"name": str}}
+_BODY = {
+    "model": str,
+    "messages": [_Tagged("role", _ROLES)],
+    "thinking?": {"type": ("enabled", "disabled")},
+    "reasoning_effort?": ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
+    "tools?": [{"type": ("function",), "function": _FUNCTION}],
+    "tool_choice?": str | dict,
+    "stream_options?": {"include_usage?": bool},
+    "response_format?": {"type": str},
+    "stop?": str | list,
+    "user_id?": str,
+    **dict.fromkeys(("stream?", "logprobs?"), bool),
+    **dict.fromkeys(("max_tokens?", "top_logprobs?"), int),
+    **dict.fromkeys(("temperature?", "top_p?", "presence_penalty?", "frequency_penalty?"), int | float),
+}
+_RANGES = {"max_tokens": (1, 393216), "temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
+_NAMES = {str: "a string", bool: "a boolean", int: "an integer", float: "a float", list: "a sequence", dict: "a map"}
+
+
+def _misfit(value: Any, shape: Any) -> str | None:
+    """Where and how a value differs from its shape; the path is put together only when something is wrong."""
+    if isinstance(shape, (type, UnionType)):
+        # Python counts True among the integers; JSON does not.
+        if isinstance(value, shape) and (shape is bool or not isinstance(value, bool)):
+            return None
+        expected = " or ".join(_NAMES.get(kind, "null") for kind in get_args(shape) or (shape,))
+        return f": invalid type: {_kind(value)}, expected {expected}"
+    if isinstance(shape, tuple):
+        return _misfit(value, str) or (None if value in shape else _unknown(value, shape))
+    if isinstance(shape, list):
+        items = enumerate(value if isinstance(value, list) else ())
+        return _misfit(value, list) or next((f"[{i}]{m}" for i, item in items if (m := _misfit(item, shape[0]))), None)
+    if isinstance(shape, _Tagged):
+        misfit = _misfit(value, {shape.tag: tuple(shape.shapes)})
+        return misfit or _misfit(value, shape.shapes[value[shape.tag]])
+    if not isinstance(value, dict):
+        return _misfit(value, dict)
+    for field, inner in shape.items():
+        name = field.rstrip("?")
+        item = value.get(name)
+        if type(item) is inner or (item is None and field.endswith("?")):
+            continue
+        if name not in value:
+            return f": missing field `{name}`"
+        if misfit := _misfit(item, inner):
+            return f".{name}{misfit}"
+    return None
+
+
+def _kind(value: object) -> str:
+    shown = json.dumps(value, ensure_ascii=False)
+    bare = {type(None): "null", list: "sequence", dict: "map", str: f"string {shown}"}
+    word = {bool: "boolean", int: "integer", float: "floating point"}
+    return bare.get(type(value)) or f"{word[type(value)]} `{shown}`"
+
+
+def _unknown(value: str, variants: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in variants]
+    expected = f"one of {', '.join(quoted)}" if len(quoted) > 2 else " or ".join(quoted)
+    return f": unknown variant `{value}`, expected {expected}"
+
+
+def _field_problems(payload: Mapping[str, Any]) -> Problems:
+    if payload["model"] not in MODELS:
+        yield "Model Not Exist"
+    for field, (low, high) in _RANGES.items():
+        value = payload.get(field)
+        if value is not None and not low <= value <= high:
+            yield f"Invalid {field} value, the valid range of {field} is [{low}, {high}]"
+    if payload.get("stream_options") is not None and not payload.get("stream"):
+        yield "stream_options should be set along with stream = true"
+    if (payload.get("response_format") or {"type": "text"})["type"] not in ("text", "json_object"):
+        yield "This response_format type is unavailable now"
+    stop = payload.get("stop")
+    if isinstance(stop, list) and (len(stop) > 16 or not all(isinstance(word, str) for word in stop)):
+        yield "Invalid 'stop': expected a string or up to 16 strings"
+    user = payload.get("user_id")
+    # The pattern leaves only ASCII, so 512 bytes are 512 characters.
+    if user is not None and not re.fullmatch(r"[a-zA-Z0-9\-_]{1,512}", user):
+        yield "Invalid 'user_id': string does not match pattern"
+    if (payload.get("thinking") or {}).get("type") == "disabled" and payload.get("reasoning_effort") is not None:
+        yield EFFORT_WITHOUT_THINKING
+
+
+def _tool_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
+    names = [tool["function"]["name"] for tool in payload.get("tools") or ()]
+    if len(names) > 128:
+        yield f"Invalid 'tools': expected at most 128 functions, got {len(names)}"
+    if wrong := [name for name in names if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", name)]:
+        yield f"Invalid function name '{wrong[0]}': string does not match pattern"
+    if len(set(names)) < len(names):
+        yield "Tool names must be unique."
+    strict = {bool(tool["function"].get("strict")) for tool in payload.get("tools") or ()}
+    if True in strict and (False in strict or not beta):
+        yield "Strict functions need the /beta path, and strict = true on all of them"
+    choice = "auto" if payload.get("tool_choice") is None else payload["tool_choice"]
+    if misfit := _misfit(choice, _NAMED_TOOL if isinstance(choice, dict) else ("none", "auto", "required")):
+        yield f"{DESERIALIZE}tool_choice{misfit}"
+    if choice not in ("none", "auto") and is_thinking(payload):
+        yield FORCED_TOOL
+
+
+def _message_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
+    if not payload["messages"]:
+        yield "Empty input messages"
+    for index, message in enumerate(payload["messages"]):
+        if "reasoning_details" in message:
+            yield f"{DESERIALIZE}messages[{index}]: unknown field `reasoning_details`"
+        if isinstance(message["content"], list):
+            yield from _part_problems(f"messages[{index}].content", message["content"], payload["model"])
+        calls = (message.get("tool_calls") or ()) if message["role"] == "assistant" else ()
+        if message.get("tool_call_id") == "" or not all(call["id"] for call in calls):
+            yield f"Invalid messages[{index}]: the id of a tool call must not be empty"
+        if message.get("prefix") and not (beta and message is payload["messages"][-1]):
+            yield "prefix needs the /beta path, and works on the last message only"
+
+
+def _part_problems(where: str, parts: list[Any], model: str) -> Problems:
+    if misfit := _misfit(parts, [_Tagged("type", _PARTS)]):
+        yield f"{DESERIALIZE}{where}{misfit}"
+    if model not in VISION_MODELS and any(part["type"] == "image_url" for part in parts):
+        yield f"{where}: {model} does not support image input"
+
+
+def _order_problems(messages: Sequence[Mapping[str, Any]]) -> Problems:
+    unanswered: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in unanswered:
+                yield ORPHAN_RESULT
+            unanswered.remove(message["tool_call_id"])
+        elif unanswered:
+            yield UNANSWERED_CALLS
+        elif message["role"] == "assistant":
+            unanswered = [call["id"] for call in message.get("tool_calls") or ()]
+    if unanswered:
+        yield UNANSWERED_CALLS
+
+
+def _reasoning_problems(payload: Mapping[str, Any], rule: str, refuse_empty: bool) -> Problems:
+    turns: list[list[Mapping[str, Any]]] = [[]]
+    for message in payload["messages"] if is_thinking(payload) else ():
+        if message["role"] == "user":
+            turns.append([])
+        # The message a prefix asks to continue is not a previous turn.
+        elif message["role"] == "assistant" and not message.get("prefix"):
+            turns[-1].append(message)
+    for turn in turns:
+        first_call = next((i for i, message in enumerate(turn) if message.get("tool_calls")), len(turn))
+        if rule == "april":
+            owing = turn if first_call < len(turn) else []
+        elif payload.get("tools"):
+            owing = turn
+        else:
+            # Without `tools` only the tool loop the history ends in is checked, none that a user message closed.
+            owing = turn[first_call:] if turn is turns[-1] else []
+        lost = (None, "") if refuse_empty else (None,)
+        if any(message.get("reasoning_content") in lost for message in owing):
+            yield MISSING_REASONING

@@ -1,0 +1,350 @@
+"""A strict DeepSeek on 127.0.0.1 that says what it is told to, for tests, the demo and the benchmark.
+
+Queue steps with `answer`; each accepted request takes the next one, an empty queue asks the responder. Faults (Failure,
+Raw) are played to whoever comes next; an Answer is only spent on a request that keeps the contract, and every other
+request gets DeepSeek's refusal. What it refuses is `contract`, how it writes an answer `completion`; here are the
+socket and the script. Rule: what a request gets is in `seen` before its first byte leaves, so a test that has its
+answer need not wait. Nothing outlives `close`.
+"""
+
+import selectors
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, count
+from socketserver import TCPServer
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.lab import contract
+from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.lab.contract import Refusal
+from deepseek_cursor_proxy.wire import decode_json_object, encode_json
+
+__all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error in DeepSeek's envelope, or with `body` any other bytes."""
+
+    status: int
+    message: str = "The server is overloaded, please try again later."
+    type: str = "server_error"
+    code: str = "server_error"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes for the socket as they are, in place of an HTTP answer."""
+
+    data: bytes
+    then_close: bool = True
+
+
+Step = Answer | Failure | Raw
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One POST and what it got; the status of a Raw is 0."""
+
+    path: str
+    headers: dict[str, str]
+    payload: dict[str, Any]
+    status: int
+    refusal: str | None
+    body: bytes
+
+
+class FakeDeepSeek:
+    """Used by the test's thread and by handler threads; `_lock` protects the queue."""
+
+    def __init__(
+        self,
+        *,
+        rule: str = "august",
+        refuse_empty_reasoning: bool = False,
+        responder: Callable[[dict[str, Any]], Step] | None = None,
+        keys: Collection[str] | None = None,
+    ) -> None:
+        self.seen: list[Seen] = []
+        self.release = threading.Event()
+        self.hung_up = threading.Event()
+        self.closing = threading.Event()
+        self.cache = PrefixCache()
+        self._refusal = partial(contract.refusal, rule=rule, refuse_empty=refuse_empty_reasoning)
+        self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._queue: deque[Step] = deque()
+        self._server = _Server(self)
+        self._thread: threading.Thread | None = None
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def start(self) -> "FakeDeepSeek":
+        # The interval is how long `close` may wait for the accepting loop to look up.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        self.closing.set()
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.end_connections()
+        self._server.server_close()
+
+    def __enter__(self) -> "FakeDeepSeek":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answer(self, *steps: Step) -> None:
+        """Queues steps, in order, behind those already waiting."""
+        with self._lock:
+            self._queue.extend(steps)
+
+    def forget(self) -> None:
+        """Clears what was seen, what is queued and any hang-up; the context cache stays."""
+        with self._lock:
+            self._queue.clear()
+        self.seen.clear()
+        self.hung_up.clear()
+
+    @property
+    def accepted(self) -> list[dict[str, Any]]:
+        """The payloads that were answered with 200."""
+        return [seen.payload for seen in self.seen if seen.status == 200]
+
+    @property
+    def refused(self) -> list[Seen]:
+        """The requests DeepSeek would refuse; scripted failures are not among them."""
+        return [seen for seen in self.seen if seen.refusal is not None]
+
+    @property
+    def connections(self) -> int:
+        return self._server.connections
+
+    def wait_for_hangup(self, timeout: float = 5.0) -> bool:
+        """True once a client left while its answer was being streamed or stalled."""
+        return self.hung_up.wait(timeout)
+
+    # What the handler threads ask …
+
+    def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
+        """Decides what a POST gets, and notes it in `seen`."""
+        parsed = _parsed(body)
+        payload = {} if isinstance(parsed, Refusal) else parsed
+        step, refused = None, self.refusal_at_the_door(path, "/chat/completions", headers)
+        if refused is None and (step := self._take(Failure, Raw)) is None:
+            beta = path.startswith("/beta/")
+            refused = parsed if isinstance(parsed, Refusal) else self._refusal(parsed, beta=beta)
+        if refused is not None:
+            step = _as_failure(refused)
+        step = step or self._take(Answer, Failure, Raw) or self._responder(payload)
+        status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
+        self.seen.append(Seen(path, headers, payload, status, refused.message if refused else None, body))
+        return _Reply(step, payload)
+
+    def refusal_at_the_door(self, path: str, endpoint: str, headers: dict[str, str]) -> Refusal | None:
+        if path.partition("?")[0] not in (endpoint, f"/v1{endpoint}", f"/beta{endpoint}"):
+            return Refusal("Not Found", 404)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        words = "Authentication Fails (auth header format should be Bearer sk-...)"
+        if scheme.lower() == "bearer" and key.strip():
+            if self._keys is None or key.strip() in self._keys:
+                return None
+            words = f"Authentication Fails, Your api key: ****{key.strip()[-4:]} is invalid"
+        return Refusal(words, 401, "authentication_error")
+
+    def _take(self, *kinds: type[Step]) -> Step | None:
+        with self._lock:
+            return self._queue.popleft() if self._queue and isinstance(self._queue[0], kinds) else None
+
+
+@dataclass(frozen=True)
+class _Reply:
+    step: Step
+    payload: dict[str, Any]
+
+
+def _parsed(body: bytes) -> dict[str, Any] | Refusal:
+    try:
+        return decode_json_object(body)
+    except BadRequest as error:
+        return Refusal(contract.DESERIALIZE + error.message)
+
+
+def _as_failure(refused: Refusal) -> Failure:
+    return Failure(refused.status, refused.message, refused.type, refused.code)
+
+
+class _Server(ThreadingHTTPServer):
+    """One thread accepts, one answers per connection; `_workers` belongs to the accepting one until it has ended."""
+
+    request_queue_size = 1024
+
+    def __init__(self, fake: FakeDeepSeek) -> None:
+        self.fake = fake
+        self.connections = 0
+        self._workers: list[tuple[threading.Thread, socket.socket]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask the resolver for the name of 127.0.0.1, which takes seconds on some machines.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", self.socket.getsockname()[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # A list of our own: the mixin joins only threads that would keep Python alive after a forgotten `close`.
+        worker = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._workers = [pair for pair in self._workers if pair[0].is_alive()] + [(worker, request)]
+        self.connections += 1
+        worker.start()
+
+    def end_connections(self) -> None:
+        for _, connection in self._workers:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for worker, _ in self._workers:
+            worker.join()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One kept-alive connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        if refused := self.server.fake.refusal_at_the_door(self.path, "/models", self._headers()):
+            self._fail(_as_failure(refused))
+        else:
+            models = [_model("deepseek-flash"), _model("deepseek-v4-pro")]
+            self._send(200, encode_json({"object": "list", "data": models}))
+
+    def do_POST(self) -> None:
+        fake = self.server.fake
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            # The client left while it was still asking.
+            self.close_connection = True
+            return
+        reply = fake.reply_to(self.path, self._headers(), body)
+        try:
+            self._play(reply.step, reply.payload)
+        except OSError:
+            self.close_connection = True
+            if not fake.closing.is_set():
+                fake.hung_up.set()
+
+    def _play(self, step: Step, payload: dict[str, Any]) -> None:
+        match step:
+            case Raw():
+                self.connection.sendall(step.data)
+                self.close_connection = step.then_close
+            case Failure():
+                self._fail(step)
+            case Answer():
+                self._answer(step, payload)
+
+    def _headers(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.headers.items()}
+
+    def _fail(self, failure: Failure) -> None:
+        error = {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
+        body = encode_json({"error": error}) if failure.body is None else failure.body
+        self._send(failure.status, body, failure.headers)
+
+    def _send(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+        typed = () if any(name.lower() == "content-type" for name, _ in headers) else (_JSON,)
+        self.connection.sendall(_head(status, (*typed, *headers, ("Content-Length", str(len(body))))) + body)
+
+    def _answer(self, answer: Answer, payload: dict[str, Any]) -> None:
+        completion = Completion(answer, payload, self.server.fake.cache, str(uuid.uuid4()), int(time.time()))
+        if payload.get("stream"):
+            self.connection.sendall(_head(200, (_EVENTS, ("Transfer-Encoding", "chunked"))))
+            for _ in range(answer.comments):
+                self.connection.sendall(_chunk(b": keep-alive\n\n"))
+            # The end of the HTTP body counts as no event: an answer can be cut or stalled between [DONE] and it.
+            self._write(answer, map(_chunk, chain(completion.events(), (b"",))))
+            return
+        body = b"\n" * answer.comments + completion.body()
+        if answer.cut_after is None and answer.stall_after is None:
+            self._send(200, body)
+        else:
+            self.connection.sendall(_head(200, (_JSON, ("Content-Length", str(len(body))))))
+            self._write(answer, (body[at : at + 1] for at in range(len(body))))
+
+    def _write(self, answer: Answer, pieces: Iterable[bytes]) -> None:
+        # Asked for one by one: what comes after a cut is never even said, and so never kept in the cache.
+        rest = iter(pieces)
+        for number in count():
+            if number == answer.stall_after:
+                self._stall()
+            if number == answer.cut_after:
+                self.close_connection = True
+                return
+            if (piece := next(rest, None)) is None:
+                return
+            self.connection.sendall(piece)
+
+    def _stall(self) -> None:
+        fake = self.server.fake
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.connection, selectors.EVENT_READ)
+            # A hundredth of a second is what a test waits for its release or its hang-up at most.
+            while not fake.release.wait(0.01):
+                if fake.closing.is_set() or (selector.select(0) and not self.connection.recv(1, socket.MSG_PEEK)):
+                    raise ConnectionAbortedError("nobody waits for the rest of this answer")
+
+
+_JSON = ("Content-Type", "application/json")
+_EVENTS = ("Content-Type", "text/event-stream; charset=utf-8")
+
+
+def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    phrase = BaseHTTPRequestHandler.responses.get(status, ("Unknown",))[0]
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _model(name: str) -> dict[str, Any]:
+    sees = ["text", "image"] if name in contract.VISION_MODELS else ["text"]
+    return {
+        "id": name,
+        "object": "model",
+        "owned_by": "deepseek",
+        "name": name,
+        "context_window": 1048576,
+        "max_output_tokens": 393216,
+        "input_modalities": sees,
+        "output_modalities": ["text"],
+        "effort": {"supported_levels": ["low", "high", "max"], "default_level": "high"},
+    }
