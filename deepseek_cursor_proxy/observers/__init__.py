@@ -1,0 +1,82 @@
+"""The four moments of an exchange that others may look at: received, restored, sent, finished.
+
+Logic emits these events and nothing else; whoever prints, counts or writes files does it in an observer. Observers
+look on and never steer: their failures are swallowed here, told once in a while, and change no answer.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.reasoning.restore import Prepared
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A client asked for a generation. `caller` is a digest, never a key; `body` is what it sent, untouched."""
+
+    number: int
+    caller: str
+    request: ChatRequest
+    body: Mapping[str, Any]
+    body_bytes: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The history is ready; `is_retry` after DeepSeek refused the first one."""
+
+    number: int
+    prepared: Prepared
+    is_retry: bool
+
+
+@dataclass(frozen=True)
+class Sent:
+    """DeepSeek accepted the call."""
+
+    number: int
+    payload: Mapping[str, Any]
+    payload_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """It is over, one way or another: `outcome` is "completed", "client left" or the sentence of an error."""
+
+    number: int
+    outcome: str
+    status: int
+    seconds: float
+    first_delta_seconds: float | None
+    message: Message | None
+    finish_reason: str | None
+    usage: Mapping[str, Any] | None
+
+
+Event = Received | Restored | Sent | Finished
+
+
+class Observer(Protocol):
+    """Called by handler threads, several at a time; events of one exchange come in order."""
+
+    def notice(self, event: Event) -> None: ...
+
+
+class Observers:
+    """All observers as one."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._observers = tuple(observers)
+
+    def notice(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer.notice(event)
+            except Exception as error:
+                _log.warning("%s failed: %s: %s", type(observer).__name__, type(error).__name__, error)

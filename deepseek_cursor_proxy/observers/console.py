@@ -1,0 +1,136 @@
+"""Four short lines per request, for the person who runs the proxy.
+
+    ┌ #12 deepseek-v4-pro · stream · 34 messages · 18 tools · 212 kB
+    ├ #12 reasoning  16 filled · 0 missing
+    ├ #12 sent       231 kB · accepted after 0.42 s
+    └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
+
+No prompt, no answer, no key; with `verbose` the bodies as well, never a key. Lines go to the log, so a program that
+embeds the proxy stays quiet unless it asks.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.reasoning.restore import Prepared
+from deepseek_cursor_proxy.wire import safe_text
+
+_log = logging.getLogger(__name__)
+
+_GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+
+
+class Console:
+    """Called by handler threads; a set of names is all it remembers, and adding to that twice does no harm."""
+
+    def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
+        self._verbose = verbose
+        self._colour = colour
+        self._told: set[str] = set()
+
+    def notice(self, event: Event) -> None:
+        match event:
+            case Received():
+                self._tell_dropped(event.request.dropped)
+                self._print("┌", event.number, _received(event), _PLAIN)
+                self._print_body("client sent", event.body)
+            case Restored():
+                self._print("├", event.number, f"reasoning  {_restored(event)}", _colour_of(event.prepared))
+            case Sent():
+                size = f"{_size(event.payload_bytes)} · accepted after {event.seconds:.2f} s"
+                self._print("├", event.number, f"sent       {size}", _PLAIN)
+                self._print_body("sent to DeepSeek", event.payload)
+            case Finished():
+                is_good = event.status == 200
+                self._print("└", event.number, _finished(event), _GREEN if is_good else _RED)
+                if event.message is not None:
+                    said = {"reasoning": event.message.reasoning, "content": event.message.content}
+                    self._print_body("DeepSeek said", said)
+            case _:
+                assert_never(event)
+
+    def _print(self, edge: str, number: int, text: str, colour: str) -> None:
+        if self._colour:
+            _log.info("%s%s #%d%s %s%s%s", _DIM, edge, number, _PLAIN, colour, text, _PLAIN)
+        else:
+            _log.info("%s #%d %s", edge, number, text)
+
+    def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
+        if self._verbose:
+            # ASCII JSON: whatever the text holds, it cannot reach the terminal as a control sequence.
+            _log.info("│ %s: %s", what, json.dumps(body, default=str))
+
+    def _tell_dropped(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            # Names come from the network, so their number is bounded as well.
+            if name not in self._told and len(self._told) < 1000:
+                self._told.add(name)
+                _log.info("not forwarded to DeepSeek: %s (said once)", safe_text(name, 60))
+
+
+def _received(event: Received) -> str:
+    request = event.request
+    parts = [
+        safe_text(request.asked_model, 60),
+        "stream" if request.stream else "plain",
+        _count(len(request.messages), "message"),
+        _count(len(request.tools), "tool"),
+        _size(event.body_bytes),
+    ]
+    return " · ".join(parts)
+
+
+def _restored(event: Restored) -> str:
+    prepared = event.prepared
+    parts = [f"{prepared.filled} filled", f"{prepared.missing} missing"]
+    if prepared.is_recovered:
+        parts.append(f"recovered: {_count(prepared.transcribed, 'message')} replayed as text")
+    if event.is_retry:
+        parts.append("second try, DeepSeek refused the first")
+    if not prepared.request.thinking:
+        parts = ["thinking is off for this request"]
+    return " · ".join(parts)
+
+
+def _colour_of(prepared: Prepared) -> str:
+    return _YELLOW if prepared.missing or prepared.is_recovered else _PLAIN
+
+
+def _finished(event: Finished) -> str:
+    parts = [_tokens(event.usage)] if event.usage else []
+    if event.finish_reason:
+        parts.append(safe_text(event.finish_reason, 40))
+    if event.status != 200:
+        parts.insert(0, f"{safe_text(event.outcome)} ({event.status})")
+    parts.append(f"{event.seconds:.1f} s")
+    return f"{'completed' if event.status == 200 else 'ended':<10} " + " · ".join(parts)
+
+
+def _tokens(usage: Mapping[str, Any]) -> str:
+    asked, said = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
+    cached = _number(_inner(usage, "prompt_tokens_details").get("cached_tokens"))
+    thought = _number(_inner(usage, "completion_tokens_details").get("reasoning_tokens"))
+    share = f" ({100 * cached // asked} % cached)" if asked else ""
+    return f"{asked:,} in{share} · {said:,} out" + (f" ({thought:,} thinking)" if thought else "")
+
+
+def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = usage.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _size(count: int) -> str:
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"

@@ -1,0 +1,116 @@
+import logging
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import Need
+from deepseek_cursor_proxy.observers import Event, Finished, Observers, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, Turn
+from tests.histories import TOOLS, user
+
+REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
+TURNS = (
+    Turn(1, Need.HARD, Source.STORE, False, False),
+    Turn(3, Need.SOFT, Source.NOBODY, True, False),
+    Turn(5, Need.NONE, Source.NOBODY, True, False),
+)
+USAGE = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 50,
+    "prompt_tokens_details": {"cached_tokens": 980},
+    "completion_tokens_details": {"reasoning_tokens": 30},
+}
+
+
+def received(**details: Any) -> Received:
+    return Received(7, "abc", ChatRequest(**{**_fields(REQUEST), **details}), {"messages": ["secret prompt"]}, 1234)
+
+
+def _fields(request: ChatRequest) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in ChatRequest.__dataclass_fields__}
+
+
+def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
+    said = Message("assistant", "secret answer", "secret thought")
+    fields = {"message": said, "finish_reason": "stop", "usage": USAGE, "first_delta_seconds": 0.5, **details}
+    return Finished(7, outcome, status, 8.26, **fields)
+
+
+class ConsoleTestCase(unittest.TestCase):
+    def lines(self, *events: Event, **settings: bool) -> list[str]:
+        console = Console(**settings)
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+            for event in events:
+                console.notice(event)
+        return [record.getMessage() for record in logged.records]
+
+
+class TestConsole(ConsoleTestCase):
+    def test_four_short_lines_per_request(self) -> None:
+        prepared = Prepared(REQUEST, b"", TURNS)
+        self.assertEqual(
+            [
+                "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
+                "├ #7 reasoning  1 filled · 1 missing",
+                "├ #7 sent       231 kB · accepted after 0.42 s",
+                "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
+            ],
+            self.lines(received(), Restored(7, prepared, False), Sent(7, {}, 231_000, 0.42), finished()),
+        )
+
+    def test_recovery_retries_and_thinking_off_are_said(self) -> None:
+        recovered = Prepared(REQUEST, b"", TURNS, transcribed=5)
+        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), b"", ())
+        lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
+        self.assertIn("recovered: 5 messages replayed as text", lines[0])
+        self.assertIn("second try", lines[0])
+        self.assertIn("thinking is off", lines[1])
+
+    def test_failures_are_told_with_status_and_reason(self) -> None:
+        failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
+        self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
+
+    def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
+        events = (received(), Restored(7, Prepared(REQUEST, b"", TURNS), False), Sent(7, {"a": 1}, 5, 0.1), finished())
+        self.assertNotIn("secret", "".join(self.lines(*events)))
+        loud = self.lines(*events, verbose=True)
+        for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):
+            self.assertIn(words, "".join(loud))
+
+    def test_colour_only_when_wanted(self) -> None:
+        self.assertNotIn("\x1b", self.lines(finished())[0])
+        self.assertIn("\x1b", self.lines(finished(), colour=True)[0])
+
+    def test_foreign_text_cannot_forge_lines_or_move_the_cursor(self) -> None:
+        evil = "x\x1b[2J\n└ #1 completed"
+        lines = self.lines(received(asked_model=evil, dropped=(evil,)), finished(finish_reason=evil))
+        self.assertNotIn("\x1b", "".join(lines))
+        self.assertNotIn("\n", "".join(lines))
+
+    def test_a_dropped_field_is_named_once(self) -> None:
+        lines = self.lines(received(dropped=("store",)), received(dropped=("store", "metadata")))
+        self.assertEqual(4, len(lines))
+        self.assertEqual(1, sum("store" in line for line in lines))
+
+    def test_odd_usage_does_not_break_it(self) -> None:
+        for usage in ({}, {"prompt_tokens": "x"}, {"prompt_tokens_details": 7}, {"prompt_tokens": 0}):
+            self.assertEqual(1, len(self.lines(finished(usage=usage))))
+
+
+class TestFanOut(unittest.TestCase):
+    def test_an_observer_that_fails_steers_nothing(self) -> None:
+        seen: list[Event] = []
+
+        class Broken:
+            def notice(self, event: Event) -> None:
+                raise RuntimeError("broken")
+
+        class Works:
+            def notice(self, event: Event) -> None:
+                seen.append(event)
+
+        with self.assertLogs("deepseek_cursor_proxy.observers", logging.WARNING) as logged:
+            Observers([Broken(), Works()]).notice(finished())
+        self.assertEqual(1, len(seen))
+        self.assertIn("Broken failed", logged.output[0])
