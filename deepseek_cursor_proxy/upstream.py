@@ -1,0 +1,122 @@
+"""One call to DeepSeek: send a payload, hand back what it answers, turn every network failure into a ProxyError.
+
+The call goes through a urllib opener that has exactly one handler, ours, running on the connection pool. So nothing
+urllib would do on its own can happen: no redirect is followed (the key must not travel), no proxy is taken from the
+environment, no error page is raised as an exception. Reading what comes back is upstream_answer's part.
+"""
+
+import ssl
+import urllib.request
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy import __version__, http1
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.upstream_answer import Answer, DeadBeforeAnswer
+from deepseek_cursor_proxy.wire import Peer
+
+
+class Upstream:
+    """Called by handler threads; the pool is the only state they share."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._config = config
+        self._url = config.upstream_base_url.rstrip("/") + "/chat/completions"
+        self._pool = ConnectionPool(config.connect_timeout)
+        self._opener = urllib.request.OpenerDirector()
+        self._opener.add_handler(_PoolHandler(self._pool, config))
+
+    def send(self, body: bytes, credential: str, peer: Peer | None) -> Answer:
+        """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise."""
+        call = _Call(self._url, body, peer)
+        for name, value in (
+            ("Authorization", f"Bearer {credential}"),
+            ("Content-Type", "application/json"),
+            ("Accept", "text/event-stream, application/json"),
+            ("Accept-Encoding", "identity"),
+            ("User-Agent", f"deepseek-cursor-proxy/{__version__}"),
+        ):
+            call.add_header(name, value)
+        answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
+        try:
+            answer.raise_for_status()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Call(urllib.request.Request):
+    """A urllib request that knows for whom it is made."""
+
+    def __init__(self, url: str, body: bytes, peer: Peer | None) -> None:
+        super().__init__(url, data=body, method="POST")
+        self.body = body
+        self.peer = peer
+
+
+class _PoolHandler(urllib.request.BaseHandler):
+    """Opens urllib requests on kept-alive connections."""
+
+    def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
+        self._pool = pool
+        self._config = config
+
+    def http_open(self, call: _Call) -> Answer:
+        parts = urlsplit(call.full_url)
+        assert parts.hostname is not None
+        origin = Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+        headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *call.header_items()]
+        request = http1.request_head("POST", call.selector, headers) + call.body
+        try:
+            return self._ask(origin, request, call.peer, fresh=False)
+        except _StaleConnection:
+            # A kept connection may have died while it was idle; that shows only now, and says nothing about DeepSeek.
+            return self._ask(origin, request, call.peer, fresh=True)
+
+    https_open = http_open
+
+    def _ask(self, origin: Origin, request: bytes, peer: Peer | None, *, fresh: bool) -> Answer:
+        """Send and read the head of the answer; _StaleConnection when a reused connection turns out to be dead."""
+        connection = None
+        try:
+            connection = self._pool.take(origin, fresh=fresh)
+            connection.send(request, self._config.write_timeout)
+            return Answer.begin(connection, self._pool, self._config, peer)
+        except ClientGone:
+            _close(connection)
+            raise
+        except (OSError, ValueError) as error:
+            _close(connection)
+            if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
+                raise _StaleConnection from None
+            raise _translated(error, origin) from None
+
+
+class _StaleConnection(Exception):
+    """A kept connection ended before a byte of an answer came back on it."""
+
+
+def _close(connection: Connection | None) -> None:
+    if connection is not None:
+        connection.close()
+
+
+def _translated(error: Exception, origin: Origin) -> ProxyError:
+    """What a failure of the network means to the person in front of the editor."""
+    if isinstance(error, TimeoutError):
+        return UpstreamTimeout(f"{origin.host} did not answer in time. Try again, or raise --request-timeout.")
+    if isinstance(error, DeadBeforeAnswer):
+        return UpstreamFailed(f"{origin.host} closed the connection without answering. Try again in a moment.")
+    if isinstance(error, ssl.SSLError):
+        return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check --base-url.")
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        return UpstreamFailed(
+            f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and --base-url."
+        )
+    return UpstreamFailed(f"{origin.host} answered something that is not HTTP: {error}.")

@@ -1,0 +1,236 @@
+"""Reading DeepSeek's answer: strictly, in pieces, and never longer than the deadlines allow.
+
+Comments and blank lines are DeepSeek's sign of life while a call is queued; they are handed on but do not count as
+progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
+"""
+
+import re
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek, http1, sse
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.encodings import Unpacker, is_known
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.wire import Peer, decode_json_object
+
+# More than any answer: a million tokens are a few megabytes.
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_STREAM_BYTES = 1024 * 1024 * 1024
+_MAX_ERROR_BYTES = 1024 * 1024
+# After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
+_AFTERMATH_SECONDS = 5.0
+# After its last event a stream ends within a moment, or its connection is not worth keeping.
+_LINGER_SECONDS = 0.25
+# DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
+_RETRY_AFTER_SECONDS = 5
+_BUSY = (429, 503)
+# DeepSeek's type, and what gateways call it when they do not know better.
+_STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
+
+
+@dataclass(frozen=True)
+class Silence:
+    """DeepSeek has sent nothing worth an event for a while; the call is still open."""
+
+
+Item = sse.Event | sse.Comment | Silence
+
+
+class DeadBeforeAnswer(ConnectionError):
+    """The other side closed without a single byte of an answer."""
+
+
+class Answer:
+    """An answer that has begun. Used by one thread; must be closed."""
+
+    def __init__(self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._config = config
+        self._peer = peer
+        self._patience = config.request_timeout
+        self._is_closed = False
+        self._is_ended = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._first = b""
+        self._body: http1.BodyDecoder
+
+    @classmethod
+    def begin(cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None) -> "Answer":
+        """Read the head; OSError, TimeoutError or ValueError when there is none."""
+        answer = cls(connection, pool, config, peer)
+        answer._read_head()
+        return answer
+
+    # The head …
+
+    def _read_head(self) -> None:
+        deadline = time.monotonic() + self._config.request_timeout
+        buffer, rest = http1.HeadBuffer(http1.bad_response), b""
+        while True:
+            raw = self._feed_head(buffer, rest, deadline)
+            head = http1.parse_response_head(raw)
+            rest = buffer.take_rest()
+            if head.status == 101:
+                raise ValueError("it switches protocols")
+            if head.status >= 200:
+                break
+            # 100, 102, 103 only announce an answer.
+            buffer = http1.HeadBuffer(http1.bad_response)
+        self.status, self.headers = head.status, head.headers
+        self._keeps_alive = http1.keeps_alive(head.version, head.headers)
+        self._body = http1.response_body(head, request_method="POST")
+        self._first = rest
+        self._is_ended = self._body.is_complete
+
+    def _feed_head(self, buffer: http1.HeadBuffer, data: bytes, deadline: float) -> bytes:
+        while True:
+            if (raw := buffer.feed(data)) is not None:
+                return raw
+            received = self._connection.receive(deadline, self._peer)
+            if received is None:
+                raise TimeoutError
+            if not received:
+                raise DeadBeforeAnswer if buffer.is_empty else ValueError("it ends in the middle of its head")
+            data = received
+
+    def raise_for_status(self) -> None:
+        """Anything but a plain 200 as the error it is."""
+        if self.status == 200:
+            return
+        if 300 <= self.status < 400:
+            raise UpstreamFailed(
+                f"DeepSeek redirects ({self.status}), which is never followed with your key. Correct --base-url."
+            )
+        if self.status < 400:
+            raise UpstreamFailed(f"DeepSeek answered with the unexpected status {self.status}.")
+        raise self._refusal()
+
+    def _refusal(self) -> UpstreamRefused:
+        raw = b""
+        try:
+            raw = self.read(_MAX_ERROR_BYTES)
+            body: dict[str, Any] | None = decode_json_object(raw)
+        except ProxyError:
+            body = None
+        retry_after = self.headers.get("retry-after", "")
+        # Checked, because it is the one header of upstream's that reaches the client.
+        seconds = int(retry_after) if re.fullmatch(r"[0-9]{1,6}", retry_after) else None
+        if seconds is None and self.status in _BUSY:
+            seconds = _RETRY_AFTER_SECONDS
+        if body is not None and "error" in body:
+            return UpstreamRefused(self.status, deepseek.error_message(body), body, seconds)
+        said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:2000].decode("utf-8", "replace")).split())[:200]
+        return UpstreamRefused(
+            self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, seconds
+        )
+
+    # The body …
+
+    @property
+    def is_event_stream(self) -> bool:
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return kind in _STREAM_TYPES
+
+    def read(self, limit: int = _MAX_ANSWER_BYTES) -> bytes:
+        """The whole body."""
+        unpack, pieces = self._unpacker(limit), []
+        give_up_at = time.monotonic() + self._config.request_timeout
+        while not self._is_ended:
+            data = self._next(give_up_at)
+            if data is None or time.monotonic() >= give_up_at:
+                raise UpstreamTimeout("DeepSeek went silent. Try again, or raise --request-timeout.")
+            piece = self._unpacked(unpack, data)
+            pieces.append(piece)
+            if piece.strip():
+                give_up_at = time.monotonic() + self._config.request_timeout
+        return b"".join(pieces)
+
+    def events(self) -> Generator[list[Item], None, None]:
+        """The events of a stream, those that arrived together in one list; Silence when none came for a while."""
+        parser, unpack = sse.Parser(), self._unpacker(_MAX_STREAM_BYTES)
+        heartbeat = self._config.heartbeat_interval
+        progress = told = time.monotonic()
+        while not self._is_ended:
+            timeout = self._patience
+            data = self._next(min(told + heartbeat, progress + timeout)) or b""
+            items: list[Item] = list(self._parsed(parser, self._unpacked(unpack, data)))
+            now = time.monotonic()
+            if any(isinstance(item, sse.Event) for item in items):
+                progress = told = now
+            elif now >= progress + timeout:
+                raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
+            elif now >= told + heartbeat:
+                told = now
+                items.append(Silence())
+            if items:
+                yield items
+
+    def hurry(self) -> None:
+        """The answer is complete: from now on the end of its stream has to come soon."""
+        self._patience = min(self._patience, _AFTERMATH_SECONDS)
+
+    def _next(self, until: float) -> bytes | None:
+        """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
+        try:
+            data = self._first or self._connection.receive(until, self._peer)
+            self._first = b""
+            if data is None:
+                return None
+            if not data:
+                self._body.end()
+                self._is_ended, self._keeps_alive = True, False
+                return b""
+            decoded = self._body.feed(data)
+        except (OSError, ValueError) as error:
+            raise UpstreamFailed(f"DeepSeek's answer was cut off ({error or type(error).__name__}).") from None
+        self._is_ended = self._body.is_complete
+        return decoded
+
+    @staticmethod
+    def _parsed(parser: sse.Parser, data: bytes) -> list[sse.Event | sse.Comment]:
+        try:
+            return parser.feed(data) if data else []
+        except ValueError as error:
+            raise UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.") from None
+
+    def _unpacker(self, limit: int) -> Unpacker:
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if not is_known(coding):
+            raise UpstreamFailed(f"DeepSeek packed its answer in an unknown way ({coding[:20]!r}).")
+        return Unpacker(coding, limit)
+
+    def _unpacked(self, unpack: Unpacker, data: bytes) -> bytes:
+        try:
+            return unpack.feed(data)
+        except ValueError as error:
+            raise UpstreamFailed(f"DeepSeek's answer cannot be read: {error}.") from None
+
+    # The end …
+
+    def close(self, *, was_complete: bool = False) -> None:
+        """Keep the connection if the answer is over (or, when its last event was seen, about to be); else hang up."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if was_complete and not self._is_ended:
+            self._await_end()
+        if self._is_ended and self._keeps_alive and not self._body.rest:
+            self._pool.give_back(self._connection)
+        else:
+            self._connection.close()
+
+    def _await_end(self) -> None:
+        deadline = time.monotonic() + _LINGER_SECONDS
+        # The client has its answer; whether it stays does not matter any more.
+        self._peer = None
+        try:
+            while not self._is_ended and self._next(deadline) is not None and time.monotonic() < deadline:
+                pass
+        except ProxyError:
+            return
