@@ -1,0 +1,202 @@
+"""The route table and its endpoints: HttpRequest in, HttpReply out.
+
+A plain function of a request; sockets are the server's business. The order of checks is fixed: path, key, body,
+then the corridor. Whatever goes wrong becomes a reply in the client's error shape, with a sentence that says what to
+do; only ClientGone passes through, because nobody is left to read one.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    MethodNotAllowed,
+    MissingReasoning,
+    NotFound,
+    ProxyError,
+    Unauthorized,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.exchange import Asked, Caller, Exchange
+from deepseek_cursor_proxy.protocols import ClientProtocol
+from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.reasoning import display, identity
+from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, decode_json_object
+
+_log = logging.getLogger(__name__)
+
+# Visible ASCII: everything else in a key would be an attempt to write headers of its own.
+_CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
+
+_CORS_HEADERS: Headers = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"),
+    ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key"),
+    ("Access-Control-Max-Age", "86400"),
+)
+
+# These come out of an exchange, which tells its observers how it ended.
+_TOLD_BY_OBSERVERS = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout)
+
+Endpoint = Callable[["App", HttpRequest, str], HttpReply]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A path (a group in it is handed to the endpoint) and what answers there."""
+
+    name: str
+    method: str
+    path: re.Pattern[str]
+    endpoint: Endpoint
+
+    @property
+    def allow(self) -> str:
+        return "GET, HEAD, OPTIONS" if self.method == "GET" else f"{self.method}, OPTIONS"
+
+
+class App:
+    """Called by handler threads; holds nothing that changes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._chat = ChatCompletions(time.time)
+
+    def __call__(self, request: HttpRequest) -> HttpReply:
+        name = "unknown path"
+        try:
+            if request.method == "OPTIONS":
+                return self._with_cors(HttpReply(204, headers=(("Allow", "GET, HEAD, POST, OPTIONS"),)))
+            route, group = _find(request)
+            name = route.name
+            reply = route.endpoint(self, request, group)
+        except ProxyError as error:
+            if not isinstance(error, _TOLD_BY_OBSERVERS):
+                # The route's name, never the path: anybody may put anything there, keys included.
+                _log.info("%s refused: %s %s", name, error.status, error.message)
+            reply = _error_reply(error, self._chat)
+        except RecursionError:
+            reply = _error_reply(BadRequest("The request is nested too deeply."), self._chat)
+        return self._with_cors(reply)
+
+    # Endpoints …
+
+    def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
+        credential = _credential(request)
+        raw = request.read_body()
+        body = decode_json_object(raw)
+        if deployment:
+            # Azure's way: the path names the model.
+            body = {**body, "model": unquote(deployment)}
+        return self._generate(request, credential, raw, body)
+
+    def models(self, request: HttpRequest, _: str) -> HttpReply:
+        names = dict.fromkeys((self._services.config.upstream_model, *deepseek.MODELS))
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
+        return HttpReply.json({"object": "list", "data": models})
+
+    def health(self, request: HttpRequest, _: str) -> HttpReply:
+        return HttpReply.json({"ok": True})
+
+    def health_with_model(self, request: HttpRequest, _: str) -> HttpReply:
+        return HttpReply.json({"status": "ok", "model": self._services.config.upstream_model})
+
+    # Generating …
+
+    def _generate(self, request: HttpRequest, credential: str, raw: bytes, body: dict[str, object]) -> HttpReply:
+        config, protocol = self._services.config, self._chat
+        chat = protocol.parse(body, config)
+        caller = Caller(identity.namespace(config.upstream_base_url, credential), credential, request.peer)
+        exchange = Exchange.open(caller, Asked(chat, body, len(raw)), self._services)
+        assert exchange.prepared is not None
+        shown = display.mirror(exchange.batches(), self._form(), exchange.prepared.notice)
+        if chat.stream:
+            return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
+        try:
+            deltas = [item for batch in shown for item in batch if isinstance(item, Delta)]
+            return HttpReply.json(protocol.reply(chat, deltas))
+        finally:
+            exchange.close()
+
+    def _form(self) -> display.Form | None:
+        if not self._services.config.display_reasoning:
+            return None
+        return display.COLLAPSIBLE if self._services.config.collapsible_reasoning else display.PLAIN
+
+    def _with_cors(self, reply: HttpReply) -> HttpReply:
+        if not self._services.config.cors:
+            return reply
+        return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
+
+
+class _Stream:
+    """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
+
+    def __init__(self, events: Iterator[bytes], exchange: Exchange) -> None:
+        self._events = events
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._events
+
+    def close(self) -> None:
+        closing = getattr(self._events, "close", None)
+        if closing is not None:
+            closing()
+        self._exchange.close()
+
+
+_ROUTES = tuple(
+    Route(name, method, re.compile(path), endpoint)
+    for name, method, path, endpoint in (
+        ("chat completions", "POST", r"(?:/v1)?/chat/completions()", App.chat),
+        ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),
+        ("models", "GET", r"(?:/v1)?/models()", App.models),
+        ("health", "GET", r"(?:/v1)?/healthz()", App.health),
+        ("health", "GET", r"/health()", App.health_with_model),
+    )
+)
+
+
+def _find(request: HttpRequest) -> tuple[Route, str]:
+    path = re.sub(r"/{2,}", "/", request.path).rstrip("/")
+    for route in _ROUTES:
+        if found := route.path.fullmatch(path):
+            if request.method not in (route.method, "HEAD" if route.method == "GET" else route.method):
+                raise MethodNotAllowed(f"This path answers {route.allow}.", route.allow)
+            return route, found.group(1)
+    raise NotFound(
+        "Nothing answers at this path. Chat completions are at /v1/chat/completions; "
+        "in Cursor the base URL ends in /v1."
+    )
+
+
+def _credential(request: HttpRequest) -> str:
+    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    key = token.strip() if scheme.lower() == "bearer" else (request.header("api-key") or "").strip()
+    if not _CREDENTIAL.fullmatch(key):
+        raise Unauthorized(
+            "No API key. Send your DeepSeek key as 'Authorization: Bearer sk-…' "
+            "(in Cursor: Settings, Models, OpenAI API Key)."
+        )
+    return key
+
+
+def _error_reply(error: ProxyError, protocol: ClientProtocol) -> HttpReply:
+    headers: Headers = ()
+    if error.retry_after is not None:
+        headers += (("Retry-After", str(error.retry_after)),)
+    if isinstance(error, MethodNotAllowed):
+        headers += (("Allow", error.allow),)
+    if isinstance(error, Unauthorized):
+        headers += (("WWW-Authenticate", "Bearer"),)
+    return HttpReply.json(protocol.error(error), error.status, headers)

@@ -1,0 +1,33 @@
+"""The collaborators an exchange needs, built once from a configuration and a store."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.observers import Observer, Observers
+from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.observers.trace import Trace
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.upstream import Upstream
+
+
+@dataclass(frozen=True)
+class Services:
+    config: ProxyConfig
+    reasoning_store: ReasoningStore
+    upstream: Upstream
+    observers: Observers
+    # Numbers exchanges for the people who read logs; next() on a count is atomic.
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @classmethod
+    def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
+        observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
+        if config.trace_dir is not None:
+            observers.append(Trace(config.trace_dir))
+        return cls(config, reasoning_store, Upstream(config), Observers(observers))
+
+    def close(self) -> None:
+        self.upstream.close()
