@@ -1,0 +1,117 @@
+"""The law of this project, over generated answers: what the door writes, echoed as the client echoes it, is found.
+
+For streaming and plain, display on (both forms) and off, with and without a notice. Seeded; no socket, no store.
+"""
+
+import json
+import random
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Batches, Message, Reply
+from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.reasoning import display, identity
+from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.histories import TOOLS
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+DOOR = ChatCompletions(lambda: 0)
+CONFIG = ProxyConfig()
+FORMS = (display.COLLAPSIBLE, display.PLAIN, None)
+WORDS = (
+    "think", " ", "\n", "\n\n", "<details>", "</details>", "<think>", "</think>", "\\", "<", "</", "```", "é", "思",
+    "<summary>Thinking</summary>", "\n</details>\n\n", NOTICE, "data: [DONE]\n\n", "\r\n", '"', "\u2028", "\U0001f600",
+)  # fmt: skip
+
+
+def words(rng: random.Random, most: int) -> str:
+    return "".join(rng.choice(WORDS) for _ in range(rng.randrange(most)))
+
+
+def generated(rng: random.Random) -> Answer:
+    calls = tuple(
+        Call(f"call_{rng.randrange(10**6)}", "read_file", json.dumps({"path": words(rng, 4), "n": rng.random()}))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    )
+    # Content that begins with a block of its own is the model's business; see test_restore.
+    content = words(rng, 6).lstrip("<") or None
+    if content is not None and content.startswith(NOTICE):
+        content = "x" + content
+    return Answer(reasoning=words(rng, 12), content=content, calls=calls, piece=rng.choice((1, 3, 16)))
+
+
+def chunks(answer: Answer, stream: bool) -> Batches:
+    """The answer as DeepSeek would send it, read through our own door to DeepSeek."""
+    payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
+    completion = Completion(answer, payload, PrefixCache(), "1", 0)
+    if not stream:
+        yield list(deepseek.completion(json.loads(completion.body())))
+        return
+    for event in sse.Parser().feed(b"".join(completion.events())):
+        if isinstance(event, sse.Event) and event.data != "[DONE]":
+            yield list(deepseek.deltas(json.loads(event.data)))
+
+
+class TestTheLaw(unittest.TestCase):
+    def test_what_the_door_writes_comes_back_and_is_found(self) -> None:
+        for seed in range(60):
+            rng = random.Random(seed)
+            stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
+            history: list[dict[str, Any]] = [{"role": "user", "content": words(rng, 5)}]
+            found: dict[bytes, list[str]] = {}
+            thoughts: list[str] = []
+            for _ in range(3):
+                answer = generated(rng)
+                request = DOOR.parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
+                said = _record(request.messages, answer, stream, found)
+                thoughts.append(said.reasoning or "")
+                echoed = _echo(request, answer, stream, form, notice)
+                history += [echoed, *_results(answer), {"role": "user", "content": words(rng, 5)}]
+            with self.subTest(seed=seed, history=history):
+                self._assert_found(history, found, thoughts)
+
+    def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
+        request = DOOR.parse({"messages": history, "tools": TOOLS}, CONFIG)
+        prepared = prepare(request, identity.identify(ME, request.messages), found, "reject")
+        sent = [message for message in prepared.request.messages if message.role == "assistant"]
+        self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
+        for message in sent:
+            self.assertIsNone(display.leading_block(str(message.content)))
+
+
+def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: dict[bytes, list[str]]) -> Message:
+    reply = Reply()
+    for batch in chunks(answer, stream):
+        for delta in batch:
+            reply.add(delta)  # type: ignore[arg-type]
+    message = reply.message()
+    for key in identity.answer_keys(identity.identify(ME, before).tail, message):
+        found[key] = [message.reasoning or ""]
+    return message
+
+
+def _echo(request: Any, answer: Answer, stream: bool, form: display.Form | None, notice: str) -> dict[str, Any]:
+    """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
+    shown = display.mirror(chunks(answer, stream), form, notice)
+    if stream:
+        events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
+        datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]
+        content = "".join(json.loads(data)["choices"][0]["delta"].get("content") or "" for data in datas)
+    else:
+        reply = DOOR.reply(request, [delta for batch in shown for delta in batch])  # type: ignore[misc]
+        content = json.loads(json.dumps(reply))["choices"][0]["message"]["content"]
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.calls
+    ]
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def _results(answer: Answer) -> Iterator[dict[str, Any]]:
+    for call in answer.calls:
+        yield {"role": "tool", "tool_call_id": call.id, "content": "ok"}

@@ -1,0 +1,322 @@
+"""The edge: what clients may send in the way of bytes, and that everything they can send gets an answer."""
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from typing import Any
+
+from deepseek_cursor_proxy import client_connection, server
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+
+BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class EdgeTestCase(SocketTestCase):
+    def ask(self, proxy: RunningProxy, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        sock = self.connect(proxy)
+        sock.sendall(data)
+        return read_reply(sock)
+
+    def assert_error(self, proxy: RunningProxy, data: bytes, status: int) -> dict[str, Any]:
+        got, headers, body = self.ask(proxy, data)
+        self.assertEqual(status, got, body[:200])
+        self.assertEqual("application/json", headers["content-type"])
+        error = json.loads(body)["error"]
+        self.assertEqual({"message", "type", "param", "code"}, set(error) & {"message", "type", "param", "code"})
+        self.assertTrue(error["message"])
+        return dict(error)
+
+    def assert_closed(self, sock: socket.socket) -> None:
+        self.assertEqual(b"", sock.recv(1))
+
+
+class TestEndpoints(EdgeTestCase):
+    def test_health_and_models_need_no_key(self) -> None:
+        proxy = self.proxy(upstream_model="my-model")
+        for path, expected in (
+            ("/healthz", {"ok": True}),
+            ("/v1/healthz", {"ok": True}),
+            ("/health", {"status": "ok", "model": "my-model"}),
+        ):
+            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            self.assertEqual((200, expected), (status, json.loads(body)))
+        for path in ("/models", "/v1/models", "//v1//models/?x=1"):
+            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            models = json.loads(body)["data"]
+            self.assertEqual(["my-model", "deepseek-v4-pro", "deepseek-flash"], [model["id"] for model in models])
+            self.assertEqual({"id", "object", "created", "owned_by"}, set(models[0]))
+
+    def test_head_is_get_without_a_body(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(
+            b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n")
+        )
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+        self.assertEqual(2, answer.count(b"HTTP/1.1 200 OK"))
+        self.assertEqual(2, answer.count(b"Content-Length: 11"))
+        self.assertEqual(1, answer.count(b'{"ok":true}'))
+
+    def test_options_is_answered_everywhere_and_cors_only_when_wanted(self) -> None:
+        for cors in (False, True):
+            proxy = self.proxy(cors=cors)
+            for data in (b"OPTIONS /anything HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\n\r\n", HEALTH):
+                status, headers, _ = self.ask(proxy, data)
+                self.assertIn(status, (200, 204))
+                self.assertEqual("*" if cors else None, headers.get("access-control-allow-origin"))
+                self.assertNotIn("access-control-allow-credentials", headers)
+
+    def test_unknown_paths_and_methods(self) -> None:
+        proxy = self.proxy()
+        self.assert_error(proxy, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
+        self.assert_error(proxy, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
+        for data, allow in (
+            (b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", "POST, OPTIONS"),
+            (b"DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "GET, HEAD, OPTIONS"),
+        ):
+            status, headers, _ = self.ask(proxy, data)
+            self.assertEqual((405, allow), (status, headers["allow"]))
+
+    def test_the_azure_path_takes_the_model_from_the_path_and_the_key_from_its_header(self) -> None:
+        data = json.dumps({**BODY, "model": "label"}).encode()
+        head = "POST /openai/deployments/deepseek-flash/chat/completions?api-version=2024-12-01-preview HTTP/1.1"
+        lines = [head, "Host: x", "api-key: sk-azure", f"Content-Length: {len(data)}", "", ""]
+        status, _, body = self.ask(self.proxy(), "\r\n".join(lines).encode() + data)
+        self.assertEqual((200, "deepseek-flash"), (status, json.loads(body)["model"]))
+        self.assertEqual("Bearer sk-azure", self.fake.seen[-1].headers["authorization"])
+        self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
+
+    def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
+        proxy = self.proxy()
+        for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
+            lines = [
+                "POST /v1/chat/completions HTTP/1.1",
+                "Host: x",
+                *filter(None, [header]),
+                "Content-Length: 99",
+                "",
+                "",
+            ]
+            with self.subTest(header):
+                self.assert_error(proxy, "\r\n".join(lines).encode(), 401)
+        self.assertEqual([], self.fake.seen)
+
+    def test_the_path_is_checked_before_the_key_and_the_key_before_the_size(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=10)
+        huge = "Content-Length: 999999"
+        self.assert_error(proxy, f"POST /nowhere HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 404)
+        self.assert_error(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 401)
+
+    def test_no_banner(self) -> None:
+        _, headers, _ = self.ask(self.proxy(), HEALTH)
+        self.assertNotIn("server", headers)
+
+
+class TestBodies(EdgeTestCase):
+    def test_any_legal_way_to_send_a_body_is_understood(self) -> None:
+        proxy = self.proxy()
+        data = json.dumps(BODY).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: bearer sk\r\n"
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(data[i : i + 9]), data[i : i + 9]) for i in range(0, len(data), 9))
+        packed, deflated = gzip.compress(data), zlib.compress(data)
+        for name, request in {
+            "length": head + b"Content-Length: %d\r\n\r\n" % len(data) + data,
+            "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n",
+            "gzip": head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed,
+            "deflate": head + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(deflated) + deflated,
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(200, self.ask(proxy, request)[0])
+
+    def test_expect_100_continue_is_honoured(self) -> None:
+        data = json.dumps(BODY).encode()
+        sock = self.connect(self.proxy())
+        request = request_bytes(data, headers=["Expect: 100-continue"])
+        sock.sendall(request[: -len(data)])
+        self.assertEqual(100, read_reply(sock)[0])
+        sock.sendall(data)
+        self.assertEqual(200, read_reply(sock)[0])
+
+    def test_bad_bodies_are_told(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=1000)
+        bomb = gzip.compress(b" " * 1_000_000)
+        for name, request, status in (
+            ("empty", request_bytes(b""), 400),
+            ("no json", request_bytes(b"hello"), 400),
+            ("no object", request_bytes(b"[]"), 400),
+            ("wrong field", request_bytes({**BODY, "messages": 7}), 400),
+            ("too large", request_bytes(b" " * 1001), 413),
+            ("unknown coding", request_bytes(b"x", headers=["Content-Encoding: br"]), 415),
+            ("not gzip", request_bytes(b"x", headers=["Content-Encoding: gzip"]), 400),
+            ("half gzip", request_bytes(gzip.compress(b"{}")[:-3], headers=["Content-Encoding: gzip"]), 400),
+            ("bomb", request_bytes(bomb[:900] if len(bomb) > 900 else bomb, headers=["Content-Encoding: gzip"]), 413),
+        ):
+            with self.subTest(name):
+                self.assert_error(proxy, request, status)
+        self.assertEqual([], self.fake.seen)
+
+    def test_hostile_json_gets_an_answer_and_the_server_goes_on(self) -> None:
+        proxy = self.proxy()
+        message = b'{"messages":[{"role":"user","content":%s}]}'
+        for name, data, statuses in (
+            ("deep", b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", {400}),
+            ("deep inside a tool", b'{"tools":[' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"]}", {400}),
+            ("surrogate", message % b'"\\ud800"', {200}),
+            ("nul", message % b'"\\u0000"', {200}),
+            ("nan", message % b"NaN", {400}),
+            ("huge number", message % (b"9" * 5000), {400}),
+            ("overflow", message.replace(b"}]}", b'}],"seed":1e999}') % b'"x"', {400}),
+            ("duplicate keys", message.replace(b"}]}", b'}],"model":"a","model":"b"}') % b'"x"', {200}),
+        ):
+            with self.subTest(name):
+                status, _, body = self.ask(proxy, request_bytes(data))
+                self.assertIn(status, statuses, body[:300])
+        self.assertEqual(200, self.ask(proxy, HEALTH)[0])
+
+    def test_a_413_can_be_read_while_the_client_still_sends(self) -> None:
+        sock = self.connect(self.proxy(max_request_body_bytes=1000))
+        head = request_bytes(b" " * 5_000_000)
+        sender = threading.Thread(target=_send_all, args=(sock, head))
+        sender.start()
+        self.addCleanup(sender.join)
+        self.assertEqual(413, read_reply(sock)[0])
+
+
+def _send_all(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return
+
+
+class TestConnections(EdgeTestCase):
+    def test_requests_follow_each_other_on_one_connection(self) -> None:
+        sock = self.connect(self.proxy())
+        for _ in range(3):
+            sock.sendall(request_bytes(BODY))
+            self.assertEqual(200, read_reply(sock)[0])
+
+    def test_pipelined_requests_are_answered_in_order(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(HEALTH + request_bytes(BODY) + HEALTH.replace(b"/healthz", b"/health ").replace(b"  ", b" "))
+        file = sock.makefile("rb")
+        self.addCleanup(file.close)
+        kinds = []
+        for _ in range(3):
+            self.assertEqual(b"HTTP/1.1 200 OK\r\n", file.readline())
+            length = 0
+            while (line := file.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length"):
+                    length = int(line.split()[1])
+            kinds.append(sorted(json.loads(file.read(length)))[0])
+        self.assertEqual(["choices", "model", "ok"], sorted(kinds))
+        self.assertEqual("ok", kinds[0])
+
+    def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        status, headers, body = read_reply(sock)
+        self.assertEqual((200, "chunked"), (status, headers["transfer-encoding"]))
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+        sock.sendall(HEALTH)
+        self.assertEqual(200, read_reply(sock)[0])
+
+    def test_http_1_0_gets_its_stream_unchunked_until_the_end(self) -> None:
+        sock = self.connect(self.proxy())
+        request = request_bytes({**BODY, "stream": True}).replace(b"HTTP/1.1", b"HTTP/1.0")
+        sock.sendall(request)
+        _, headers, body = read_reply(sock)
+        self.assertNotIn("transfer-encoding", headers)
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+        self.assert_closed(sock)
+
+    def test_ambiguous_bytes_are_answered_once_and_end_the_connection(self) -> None:
+        proxy = self.proxy()
+        for name, data, status in (
+            ("garbage", b"garbage\r\n\r\n", 400),
+            ("version", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+            ("two lengths", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
+            ("fold", b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+            ("coding", b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+            ("head", b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+            ("target", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+            ("expect", b"POST / HTTP/1.1\r\nHost: x\r\nExpect: magic\r\nContent-Length: 1\r\n\r\nx", 417),
+            ("chunk", request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"x\r\n", 400),
+        ):
+            with self.subTest(name):
+                sock = self.connect(proxy)
+                sock.sendall(data + HEALTH)
+                got, headers, body = read_reply(sock)
+                self.assertEqual((status, "close"), (got, headers["connection"]), body)
+                self.assertIn("message", json.loads(body)["error"])
+                self.assert_closed(sock)
+
+    def test_an_unread_body_is_never_taken_for_a_request(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(HEALTH, path="/nowhere"))
+        self.assertEqual(404, read_reply(sock)[0])
+        self.assert_closed(sock)
+
+    def test_slow_and_idle_clients_are_let_go(self) -> None:
+        proxy = self.proxy(header_timeout=0.2, idle_timeout=0.2)
+        idle = self.connect(proxy)
+        self.assert_closed(idle)
+        slow = self.connect(proxy)
+        slow.sendall(b"GET / HT")
+        self.assertEqual(408, read_reply(slow)[0])
+
+    def test_a_body_that_does_not_arrive_is_408(self) -> None:
+        before = client_connection._BODY_SECONDS
+        client_connection._BODY_SECONDS = 0.2
+        self.addCleanup(setattr, client_connection, "_BODY_SECONDS", before)
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(b"x" * 100)[:-50])
+        self.assertEqual(408, read_reply(sock)[0])
+
+    def test_over_the_bound_new_clients_get_503(self) -> None:
+        before = server._MAX_CONNECTIONS
+        server._MAX_CONNECTIONS = 1
+        self.addCleanup(setattr, server, "_MAX_CONNECTIONS", before)
+        proxy = self.proxy()
+        first = self.connect(proxy)
+        first.sendall(HEALTH)
+        self.assertEqual(200, read_reply(first)[0])
+        status, headers, _ = read_reply(self.connect(proxy))
+        self.assertEqual((503, "1"), (status, headers["retry-after"]))
+
+    def test_a_client_that_does_not_read_is_dropped_and_the_call_ended(self) -> None:
+        proxy = self.proxy(write_timeout=0.3)
+        self.fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
+        sock = socket.socket()
+        self.addCleanup(sock.close)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE)
+        sock.connect(proxy.address)
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+
+class TestUnexpected(EdgeTestCase):
+    def test_a_bug_of_ours_is_a_500_in_the_error_shape_and_one_line_in_the_log(self) -> None:
+        proxy = self.proxy()
+
+        def broken(_: object) -> None:
+            raise LookupError("a bug")
+
+        with self.assertLogs(client_connection.__name__, "ERROR") as logged:
+            proxy.server._app = broken  # type: ignore[assignment]
+            self.assert_error(proxy, HEALTH, 500)
+        self.assertEqual(1, len(logged.output))
+        self.assertNotIn("Traceback", logged.output[0])
+
+    def test_a_burst_of_connects_is_answered(self) -> None:
+        proxy = self.proxy()
+        socks = [self.connect(proxy) for _ in range(200)]
+        for sock in socks:
+            sock.sendall(HEALTH)
+        self.assertEqual({200}, {read_reply(sock)[0] for sock in socks})

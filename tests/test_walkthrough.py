@@ -1,0 +1,370 @@
+"""Whole chats over real sockets: client says → DeepSeek must see → DeepSeek answers → client must see."""
+
+import json
+import tempfile
+import threading
+from pathlib import Path
+
+from deepseek_cursor_proxy import upstream_answer
+from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from tests.harness import PATIENCE, SocketTestCase, request_bytes
+from tests.histories import TOOLS
+
+CALL = Call("call_1", "read_file", '{"path": "a.py"}')
+REFUSAL = Failure(
+    400,
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+    "invalid_request_error",
+    "invalid_request_error",
+)
+
+
+def block(reasoning: str) -> str:
+    return f"<details>\n<summary>Thinking</summary>\n\n{reasoning}\n</details>\n\n"
+
+
+class TestAChat(SocketTestCase):
+    def test_the_weather_loop_keeps_every_reasoning_byte_for_byte(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream), FakeDeepSeek(responder=weather_responder) as fake:
+                proxy = self.proxy(upstream_base_url=fake.url)
+                client = CursorClient(proxy.url, tools=WEATHER_TOOLS, stream=stream, run_tool=run_weather_tool)
+                with client:
+                    turns = [client.ask("How is the weather here?"), client.ask("And tomorrow?")]
+                thought = [answer.reasoning for turn in turns for answer in turn.answers]
+                self.assertEqual(4, len(thought))
+                self.assertEqual([], fake.refused)
+                messages = fake.accepted[-1]["messages"]
+                sent = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
+                self.assertEqual(thought[:3], sent)
+                self.assertFalse(any("<details>" in str(message["content"]) for message in messages))
+
+    def test_the_client_sees_the_thinking_and_the_answer(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hello."), Answer(reasoning="Hm.", content="Hello."))
+        for stream in (True, False):
+            client = self.client(self.proxy(), stream=stream, model="my-model")
+            answer = client.ask("hi").final
+            self.assertEqual(block("Hm.") + "Hello.", answer.content)
+            self.assertEqual("Hm.", answer.reasoning)
+            self.assertEqual("stop", answer.finish_reason)
+            if stream:
+                self.assertTrue(answer.done)
+                self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
+
+    def test_a_whole_prefix_stays_the_same_from_request_to_request(self) -> None:
+        with FakeDeepSeek(responder=weather_responder) as fake:
+            client = CursorClient(self.proxy(upstream_base_url=fake.url).url, tools=WEATHER_TOOLS)
+            with client:
+                client.ask("How is the weather here?")
+                client.ask("And tomorrow?")
+            for before, after in zip(fake.accepted, fake.accepted[1:], strict=False):
+                self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
+                self.assertEqual(before["tools"], after["tools"])
+
+    def test_a_plain_answer_is_restored_too_when_there_are_tools(self) -> None:
+        self.fake.answer(Answer(reasoning="Plain thought.", content="Hello."))
+        client = self.client(self.proxy())
+        client.ask("hi")
+        client.ask("and now?")
+        self.assert_upstream_saw("Plain thought.")
+
+    def test_a_turn_without_reasoning_is_known_to_be_empty(self) -> None:
+        for reasoning in (None, ""):
+            with self.subTest(reasoning=reasoning):
+                self.fake.answer(Answer(reasoning=reasoning, calls=(CALL,)))
+                client = self.client(self.proxy())
+                self.assertEqual(2, len(client.ask("hi").answers))
+                self.assert_upstream_saw(" ")
+
+    def test_display_can_be_plain_or_off(self) -> None:
+        for settings, shown in (
+            ({"collapsible_reasoning": False}, "<think>\nHm.\n</think>\n\nHello."),
+            ({"display_reasoning": False}, "Hello."),
+        ):
+            self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
+            client = self.client(self.proxy(**settings))
+            self.assertEqual(shown, client.ask("hi").final.content)
+            client.ask("again")
+            self.assert_upstream_saw("Hm.")
+            self.assertEqual("Hello.", self.fake.accepted[-1]["messages"][2]["content"])
+
+    def test_two_keys_never_share_a_memory(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Mine alone.", content="Hello."))
+        mine = self.client(proxy, key="sk-mine")
+        mine.ask("hi")
+        stranger = self.client(proxy, key="sk-stranger")
+        stranger.messages = [*mine.messages]
+        stranger.ask("what did you think?")
+        self.assert_upstream_saw(" ")
+        mine.ask("what did you think?")
+        self.assert_upstream_saw("Mine alone.")
+
+    def test_the_key_goes_upstream_as_it_came_and_nothing_else_does(self) -> None:
+        self.client(self.proxy(), key="sk-secret").ask("hi")
+        headers = self.fake.seen[-1].headers
+        self.assertEqual("Bearer sk-secret", headers["authorization"])
+        self.assertEqual("identity", headers["accept-encoding"])
+        self.assertNotIn("x-forwarded-for", headers)
+
+    def test_a_stored_chat_goes_on_after_a_restart(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "store.sqlite3"
+            first = self.proxy(ReasoningStore(path), display_reasoning=False)
+            self.fake.answer(Answer(reasoning="Before.", calls=(CALL,)), Answer(reasoning="After.", content="Done."))
+            client = self.client(first)
+            client.ask("hi")
+            first.close()
+            second = self.client(self.proxy(ReasoningStore(path), display_reasoning=False))
+            second.messages = client.messages
+            second.ask("go on")
+            self.assert_upstream_saw("Before.", "After.")
+
+    def test_a_fresh_proxy_restores_from_what_the_client_shows(self) -> None:
+        self.fake.answer(
+            Answer(reasoning="Shown </details> once.", calls=(CALL,)), Answer(reasoning="B.", content="C.")
+        )
+        client = self.client(self.proxy())
+        client.ask("hi")
+        fresh = self.client(self.proxy())
+        fresh.messages = client.messages
+        fresh.ask("go on")
+        self.assert_upstream_saw("Shown </details> once.", "B.")
+
+    def test_a_changed_effort_or_model_does_not_lose_the_thread(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Thought.", calls=(CALL,)))
+        client = self.client(proxy)
+        client.ask("hi")
+        client.model = "deepseek-flash"
+        client.ask("again")
+        self.assert_upstream_saw("Thought.", "Thinking about it.")
+        self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
+
+
+class TestMissingReasoning(SocketTestCase):
+    HISTORY = (
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_9", "content": "the result"},
+        {"role": "user", "content": "U2"},
+    )
+
+    def test_recover_replays_as_text_tells_once_and_keeps_the_prefix(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                client = self.client(self.proxy(), stream=stream)
+                client.messages = [*self.HISTORY[:-1]]
+                self.fake.answer(Answer(reasoning="R2.", content="A2."))
+                first = client.ask("U2").final
+                self.assertEqual(block("R2.") + NOTICE + "A2.", first.content)
+                sent = self.fake.accepted[-1]["messages"]
+                self.assertEqual(["system", "system", "user"], [message["role"] for message in sent])
+                self.assertIn("the result", sent[1]["content"])
+                second = client.ask("U3").final
+                self.assertNotIn(NOTICE, second.content)
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][:3])
+                self.assert_upstream_saw("R2.")
+                self.assertEqual([], self.fake.refused)
+
+    def test_placeholder_sends_the_history_as_it_is(self) -> None:
+        client = self.client(self.proxy(missing_reasoning_strategy="placeholder"))
+        self.assertEqual(200, client.post(self.HISTORY).status)
+        self.assert_upstream_saw(" ")
+        self.assertEqual(5, len(self.fake.accepted[-1]["messages"]))
+
+    def test_reject_answers_409_and_never_calls(self) -> None:
+        client = self.client(self.proxy(missing_reasoning_strategy="reject"))
+        answer = client.post(self.HISTORY)
+        self.assertEqual(409, answer.status)
+        assert answer.error is not None
+        self.assertEqual(1, answer.error["missing_reasoning_messages"])
+        self.assertEqual([], self.fake.seen)
+
+    def test_with_thinking_off_nothing_is_restored_and_nothing_is_missing(self) -> None:
+        client = self.client(self.proxy(thinking="disabled", missing_reasoning_strategy="reject"))
+        answer = client.post([*self.HISTORY[:2], {"role": "assistant", "content": "x", "reasoning_content": "y"}])
+        self.assertEqual(200, answer.status)
+        sent = self.fake.accepted[-1]
+        self.assertEqual({"type": "disabled"}, sent["thinking"])
+        self.assertNotIn("reasoning_effort", sent)
+        self.assertNotIn("reasoning_content", sent["messages"][-1])
+
+    def test_a_forced_tool_is_sent_without_thinking(self) -> None:
+        sock = self.connect(self.proxy())
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "tool_choice": "required"}
+        sock.sendall(request_bytes(body))
+        self.assertIn(b"200 OK", sock.recv(100))
+        self.assertEqual("disabled", self.fake.accepted[-1]["thinking"]["type"])
+
+
+class TestRefusals(SocketTestCase):
+    def test_a_refusal_heals_itself_and_never_reaches_the_client(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                client = self.client(self.proxy(), stream=stream)
+                client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "plain"}]
+                self.fake.answer(REFUSAL, Answer(reasoning="R.", content="Good."))
+                answer = client.ask("next").final
+                self.assertEqual((200, block("R.") + NOTICE + "Good."), (answer.status, answer.content))
+                self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
+                self.assertIn("plain", self.fake.accepted[-1]["messages"][1]["content"])
+
+    def test_the_strictest_deepseek_still_gets_an_answer(self) -> None:
+        """A V4-Pro that refuses empty reasoning takes the space that stands for it."""
+        with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
+            client = self.client(self.proxy(upstream_base_url=fake.url))
+            client.messages += [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "plain", "reasoning_content": ""},
+            ]
+            self.assertEqual(200, client.ask("next").final.status)
+            self.assertEqual([], fake.refused)
+
+    def test_a_second_refusal_is_a_failure_of_ours_to_explain(self) -> None:
+        self.fake.answer(REFUSAL, REFUSAL)
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(502, answer.status)
+        self.assertEqual(2, len(self.fake.seen))
+
+    def test_with_reject_a_refusal_becomes_409(self) -> None:
+        self.fake.answer(REFUSAL)
+        client = self.client(self.proxy(missing_reasoning_strategy="reject"))
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "plain"}]
+        self.assertEqual(409, client.ask("next").final.status)
+
+    def test_other_errors_pass_with_status_and_body(self) -> None:
+        for failure in (Failure(402, "Insufficient Balance"), Failure(429, "slow down"), Failure(500, "sorry")):
+            self.fake.answer(failure)
+            answer = self.client(self.proxy()).ask("hi").final
+            assert answer.error is not None
+            self.assertEqual((failure.status, failure.message), (answer.status, answer.error["message"]))
+
+
+class TestStopping(SocketTestCase):
+    def test_stored_before_the_client_can_know_that_the_turn_is_complete(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        seen = b""
+        while b'"finish_reason":"tool_calls"' not in seen:
+            seen += sock.recv(65536)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+        self.fake.release.set()
+
+    def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        while b"thought" not in sock.recv(65536):
+            pass
+        sock.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        while not (found := proxy.store.stats().reasonings):
+            self.fake.release.wait(0.01)
+        self.assertEqual(1, found)
+
+    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.fake.answer(Answer(reasoning="x", content="y", stall_after=0))
+                sock = self.connect(self.proxy())
+                waiting = threading.Event()
+                sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": stream}))
+                while not self.fake.seen:
+                    waiting.wait(0.01)
+                sock.close()
+                self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_cut_stream_closes_the_block_and_says_so(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
+        answer = self.client(proxy).ask("hi").final
+        self.assertTrue(answer.content.endswith("\n</details>\n\n"))
+        assert answer.error is not None
+        self.assertEqual("upstream_error", answer.error["type"])
+        self.assertTrue(answer.done)
+        self.assertFalse(answer.cut)
+        self.assertIsNone(answer.finish_reason)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+
+    def test_a_cut_plain_answer_is_502(self) -> None:
+        self.fake.answer(Answer(reasoning="x", content="y", cut_after=10))
+        self.assertEqual(502, self.client(self.proxy(), stream=False).ask("hi").final.status)
+
+    def test_a_silent_stream_gets_heartbeats_and_then_an_error(self) -> None:
+        self.fake.answer(Answer(reasoning="x", content="y", comments=2, stall_after=0))
+        answer = self.client(self.proxy(heartbeat_interval=0.1, request_timeout=0.5)).ask("hi").final
+        beats = [event for event in answer.events if event.get("choices")]
+        self.assertGreaterEqual(len(beats), 3)
+        self.assertEqual({""}, {event["choices"][0]["delta"]["content"] for event in beats})
+        self.assertEqual(2, answer.comments)
+        assert answer.error is not None
+        self.assertEqual("upstream_timeout", answer.error["code"])
+        self.assertTrue(answer.done)
+
+    def test_a_silent_plain_call_is_504(self) -> None:
+        self.fake.answer(Answer(content="y", comments=3, stall_after=3))
+        answer = self.client(self.proxy(request_timeout=0.3), stream=False).ask("hi").final
+        self.assertEqual(504, answer.status)
+
+    def test_done_ends_the_answer_even_if_deepseek_lingers(self) -> None:
+        self.fake.answer(Answer(content="y", stall_after=4))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertTrue(answer.is_whole)
+        self.assertTrue(answer.done)
+
+    def test_a_cut_after_the_finish_reason_is_a_whole_answer(self) -> None:
+        self.fake.answer(Answer(content="y", cut_after=3))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
+
+    def test_a_lingering_end_without_done_is_not_waited_for_long(self) -> None:
+        before = upstream_answer._AFTERMATH_SECONDS
+        upstream_answer._AFTERMATH_SECONDS = 0.1
+        self.addCleanup(setattr, upstream_answer, "_AFTERMATH_SECONDS", before)
+        self.fake.answer(Answer(content="y", stall_after=3))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
+
+
+class TestMany(SocketTestCase):
+    def test_sixteen_chats_at_once_keep_their_own_thoughts(self) -> None:
+        with FakeDeepSeek(responder=weather_responder) as fake:
+            proxy = self.proxy(upstream_base_url=fake.url)
+            problems: list[str] = []
+
+            def chat(number: int) -> None:
+                with CursorClient(proxy.url, tools=WEATHER_TOOLS, system=f"agent {number % 4}") as client:
+                    turn = client.ask(f"How is the weather for {number}?")
+                    again = client.ask("And tomorrow?")
+                    if not (turn.final.is_whole and again.final.is_whole):
+                        problems.append(json.dumps([turn.final.error, again.final.error]))
+
+            threads = [threading.Thread(target=chat, args=(number,)) for number in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE)
+            self.assertEqual([], problems)
+            self.assertEqual([], fake.refused)
+            self.assertEqual(64, len(fake.accepted))
+            for payload in fake.accepted:
+                for message in payload["messages"]:
+                    if message["role"] == "assistant":
+                        self.assertNotEqual(" ", message["reasoning_content"])
