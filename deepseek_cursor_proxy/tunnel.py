@@ -1,0 +1,299 @@
+"""ngrok in front of a local port: Cursor's servers call us, so they need a public https URL.
+
+An agent that already forwards to our port is reused and never ended: it is somebody else's, or what a killed run of
+ours left behind. Otherwise `ngrok http` runs as our child; its JSON log and its local API both tell the URL, and the
+first to speak is believed. A lost tunnel is opened again, with growing pauses, until stop().
+Rule: whatever start() began (process, thread, pipe) is gone when stop() returns or start() raises.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
+from typing import IO
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
+
+from deepseek_cursor_proxy.errors import StartupError
+
+_API_TIMEOUT = 1.0  # seconds; the API is on this machine, slower than this is as good as absent
+_READ_LIMIT = 1_000_000  # bytes of one answer or log line; ngrok stays far below, anything larger is not ngrok
+_POLL = 0.2  # seconds between two looks at the API while the URL is awaited; the log usually is faster
+_PATIENCE = 3  # checks in a row without our URL; ngrok reconnects by itself, and a restart may cost the URL
+_GRACE = 3.0  # seconds between asking the agent to end and killing it
+_QUOTE_LIMIT = 200  # characters of ngrok's own words in a line of ours
+# Without `.internal`: ngrok keeps that name for endpoints that only its own other endpoints can reach.
+_PUBLIC_URL = re.compile(r"https://[A-Za-z0-9.-]+(?<!\.internal)(:[0-9]+)?")
+_ERROR_CODE = re.compile(r"ERR_NGROK_([0-9]+)")
+# ngrok's errors 105 and 107 quote the token, and our lines end in logs and bug reports.
+_QUOTED_TOKEN = re.compile(r"(authtoken: *)\S+", re.IGNORECASE)
+
+_INSTALL = "install it from https://ngrok.com/download (macOS: `brew install ngrok`) or run the proxy without `--ngrok`"
+_TOKEN = "`ngrok config add-authtoken <YOUR_TOKEN>` (get one at https://dashboard.ngrok.com/get-started/your-authtoken)"
+_STOP_OTHER = "stop the other agent with `pkill ngrok` (on Windows `taskkill /IM ngrok.exe /F`)"
+_REMEDIES = {
+    **dict.fromkeys(("105", "107", "4018"), f"the auth token is missing or wrong: run {_TOKEN}"),
+    "108": f"this account allows one agent at a time: {_STOP_OTHER}",
+    "334": f"the URL is already online elsewhere: {_STOP_OTHER} or start it with `--pooling-enabled`",
+}
+# No proxy, whatever the environment says: it must neither see nor answer calls to this machine.
+_OPENER = build_opener(ProxyHandler({}))
+
+
+class Tunnel:
+    """ngrok in front of a local port. start() once, stop() once; a watcher thread in between.
+
+    start() and stop() belong to one thread. `announce` is called by the watcher and must not call stop().
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        announce: Callable[[str], None],
+        binary: str = "ngrok",
+        api_urls: Sequence[str] = ("http://127.0.0.1:4040",),
+        start_timeout: float = 20.0,
+        watch_interval: float = 5.0,
+        backoff: Sequence[float] = (1, 2, 5, 10, 30, 60),
+    ) -> None:
+        self._port = port
+        self._announce = announce
+        self._command = (binary, "http", str(port), "--log=stdout", "--log-format=json")
+        self._api_urls = tuple(api_urls)
+        self._start_timeout = start_timeout
+        self._watch_interval = watch_interval
+        self._backoff = tuple(backoff)
+        # Protects `_stopping` and the child's `log`; all else belongs to start(), then the watcher, then stop().
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._child = _Child(self._changed)
+        self._watcher = threading.Thread(target=self._watch, name="tunnel-watcher", daemon=True)
+        self._url = self._said = ""
+        self._attempts = 0
+
+    def start(self) -> str:
+        """The public https URL; raises StartupError with the command that helps, and then leaves nothing running."""
+        try:
+            self._url = url = self._open()
+            self._watcher.start()
+        except BaseException:  # a Ctrl-C while we wait must not leave the port online either
+            self.stop()
+            raise
+        return url
+
+    def stop(self) -> None:
+        """Ends the watcher and our own child; an agent that we reuse keeps running. A second call does nothing."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._child.close()
+
+    def _open(self) -> str:
+        if url := self._public_url():
+            return url
+        self._child.run(self._command)
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            with self._changed:
+                pause = min(_POLL, max(0.0, deadline - time.monotonic()))
+                self._changed.wait_for(lambda: self._stopping or self._child.log.ended or self._child.log.url, pause)
+                over, log = self._stopping or self._child.log.ended, self._child.log
+            if not over and (url := log.url or self._public_url()):
+                return url
+            if over or time.monotonic() >= deadline:
+                raise StartupError(_explain(log.error or "it gave no public URL", self._port))
+
+    def _public_url(self) -> str:
+        """The URL that reaches our port now, by an agent's API or, where none answers, by our child's log; or ""."""
+        log = self._child.log
+        if log.ended:
+            return ""
+        # A child with a URL but no API was configured so; then the known addresses belong to other agents.
+        apis = (log.api,) if log.api else () if log.url else self._api_urls
+        answers = [urls for api in apis if (urls := _listed(api, self._port)) is not None]
+        if not answers:
+            return log.url
+        listed = [url for urls in answers for url in urls]
+        # Several may lead here; the one that somebody pasted into Cursor is worth keeping.
+        return self._url if self._url in listed else next(iter(listed), "")
+
+    def _watch(self) -> None:
+        misses = 0
+        while self._wait(self._watch_interval):
+            if url := self._public_url():
+                misses = self._attempts = 0
+                self._move(url)
+            elif self._child.log.ended or (misses := misses + 1) == _PATIENCE:
+                misses = 0
+                self._reopen()
+
+    def _wait(self, seconds: float) -> bool:
+        """Waits, less long when the child ends; False once the tunnel is to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._child.log.ended, seconds)
+            return not self._stopping
+
+    def _reopen(self) -> None:
+        reason = _one_line(self._child.log.error)
+        self._say(f"ngrok: the tunnel is lost{reason and f' ({reason})'}; restarting it")
+        self._child.close()
+        while self._wait(self._backoff[min(self._attempts, len(self._backoff) - 1)]):
+            # Reset by a check that succeeds, not by a start that does: an agent that dies at once must not spin.
+            self._attempts += 1
+            try:
+                url = self._open()
+            except StartupError as failure:
+                self._child.close()
+                self._say(f"{failure}; trying again")
+            else:
+                self._say("ngrok: the tunnel is back")
+                self._move(url)
+                break
+
+    def _move(self, url: str) -> None:
+        if url != self._url:
+            self._url = url
+            self._say(f"ngrok: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
+
+    def _say(self, text: str) -> None:
+        if text != self._said and not self._stopping:  # a failure that repeats is no news, nor is our own end
+            self._said = text
+            with contextlib.suppress(Exception):  # a closed terminal must not end the watch
+                self._announce(text)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """What a child's log has told so far."""
+
+    api: str = ""
+    url: str = ""
+    error: str = ""
+    ended: bool = False
+
+    def after(self, line: str) -> "_Log":
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None  # plain text: a wrapper's complaint, or ngrok's own last words as `ERROR:  …` lines
+        coded = _ERROR_CODE.search(self.error)
+        match record:
+            case {"msg": "starting web service", "addr": str(address)}:
+                return replace(self, api=f"http://{address}")
+            case {"msg": "started tunnel", "url": str(url)} if _PUBLIC_URL.fullmatch(url):
+                return replace(self, url=url, error="")
+            case {"lvl": "eror" | "error" | "crit", "err": str(error)} if _ERROR_CODE.search(error) or not coded:
+                return replace(self, error=error)
+            case None if not coded and (text := line.removeprefix("ERROR:").strip()):
+                return replace(self, error=text)
+        return self
+
+
+class _Child:
+    """At most one ngrok process of ours, and the thread that empties its pipe into `log`."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self.log = _Log()
+        self._changed = changed
+        self._process: Popen[bytes] | None = None
+        self._reader = threading.Thread()
+
+    def run(self, command: Sequence[str]) -> None:
+        try:
+            # Its own session: Ctrl-C in the terminal is for us, and we then end the agent in our order.
+            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+        except OSError as error:
+            raise StartupError(f"ngrok: `{command[0]}` cannot be run ({error.strerror}): {_INSTALL}") from None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="tunnel-log", daemon=True)
+        self._reader.start()
+
+    def _read(self, output: IO[bytes]) -> None:
+        with output:
+            while not self.log.ended:
+                line = output.readline(_READ_LIMIT).decode(errors="replace")
+                with self._changed:
+                    self.log = self.log.after(line) if line else replace(self.log, ended=True)
+                    self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the process, politely first; returns when process, thread and pipe are gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for force in (False, True):
+            # The group, because some packages install `ngrok` as a script that starts the real one. Reaped last:
+            # until then its id cannot become a stranger's. macOS answers EPERM for a group that has ended.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if sys.platform == "win32":
+                    process.kill()
+                else:
+                    os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
+            self._reader.join(_GRACE)  # the log ends with the last process that could write to it
+        process.wait()
+        self.log = _Log()
+
+
+def _listed(api: str, port: int) -> list[str] | None:
+    """The public URLs that an agent forwards to our port; None when no agent answers there."""
+    answer = None
+    for path in ("/api/endpoints", "/api/tunnels"):
+        match _get(api + path):
+            case {"endpoints": list(items)} | {"tunnels": list(items)}:
+                answer = [url for item in items if (url := _forwarded(item, port))]
+        if answer:
+            break
+    return answer
+
+
+def _forwarded(item: object, port: int) -> str:
+    match item:
+        case {"url": str(url), "upstream": {"url": target}} | {"public_url": str(url), "config": {"addr": target}}:
+            return url if _PUBLIC_URL.fullmatch(url) and _is_ours(str(target), port) else ""
+    return ""
+
+
+def _is_ours(target: str, port: int) -> bool:
+    """Whether a forwarding target, in any of ngrok's spellings, is our port on this machine."""
+    try:
+        parts = urlsplit(target if "://" in target else f"//{target}" if ":" in target else f"//localhost:{target}")
+        return parts.port == port and parts.hostname in {"localhost", "127.0.0.1", "::1"}
+    except ValueError:
+        return False
+
+
+def _get(url: str) -> object:
+    """The JSON found at a local URL; None when there is none."""
+    try:
+        with _OPENER.open(url, timeout=_API_TIMEOUT) as answer:
+            return json.loads(answer.read(_READ_LIMIT))
+    except HTTPError as refusal:
+        refusal.close()
+    except (OSError, HTTPException, ValueError, RecursionError):
+        pass  # nobody there, or somebody who is not an agent
+    return None
+
+
+def _explain(error: str, port: int) -> str:
+    """One line: what is wrong with ngrok, and the command that helps."""
+    code = _ERROR_CODE.search(error)
+    if code and code[1] in _REMEDIES:
+        return f"ngrok: {_REMEDIES[code[1]]} ({code[0]})"
+    return f"ngrok: {_one_line(error)}; run `ngrok http {port}` to see more"
+
+
+def _one_line(text: str) -> str:
+    """Foreign text made fit to print: no control characters, no token, not long."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return _QUOTED_TOKEN.sub(r"\1…", " ".join(printable.split()))[:_QUOTE_LIMIT]

@@ -1,0 +1,486 @@
+"""The tunnel against a stand-in `ngrok`: a real process with a real log and a real API, but no network."""
+
+import http.server
+import importlib.util
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import tunnel as module
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.tunnel import Tunnel
+
+PORT = 9000  # never opened: only ngrok would connect to it
+URL = "https://first.ngrok-free.app"
+NEW = "https://second.ngrok-free.app"
+LOST = "ngrok: the tunnel is lost; restarting it"
+BACK = "ngrok: the tunnel is back"
+MOVED = f"ngrok: the public URL has changed; paste this Base URL into Cursor: {NEW}/v1"
+
+# Each launch plays the next part of plan.json; the last one repeats. `urls` has one answer per look at the API.
+STAND_IN = """
+import json, os, pathlib, signal, socketserver, sys
+from http.server import BaseHTTPRequestHandler
+
+home = pathlib.Path(__file__).parent
+plan = json.loads((home / "plan.json").read_text())
+launches = home / "launches"
+part = plan[min(len(launches.read_text().splitlines()), len(plan) - 1)]
+urls, path = part.get("urls", []), part.get("path", "/api/endpoints")
+signal.alarm(30)  # a broken test leaves nothing behind for longer
+if part.get("deaf"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class Api(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path != path:
+            return self.send_error(404)
+        url = urls.pop(0) if len(urls) > 1 else urls[0]
+        new = {"name": "x", "url": url, "upstream": {"url": "http://localhost:" + sys.argv[2]}}
+        old = {"name": "x", "public_url": url, "proto": "https", "config": {"addr": "http://localhost:" + sys.argv[2]}}
+        body = {"endpoints": [new]} if path == "/api/endpoints" else {"tunnels": [old]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body if url else {"endpoints": []}).encode())
+        if part.get("dies"):
+            os._exit(1)
+
+    def log_message(self, *_):
+        pass
+
+
+def launched(port):
+    with launches.open("a") as file:
+        print(json.dumps([os.getppid(), port, sys.argv[1:]]), file=file)
+
+
+if urls:
+    server = socketserver.TCPServer(("127.0.0.1", 0), Api)
+    launched(server.server_address[1])
+    address = "127.0.0.1:%d" % server.server_address[1]
+    print(json.dumps({"lvl": "info", "msg": "starting web service", "obj": "web", "addr": address}), flush=True)
+else:
+    launched(0)
+for line in part.get("log", []):
+    print(line if isinstance(line, str) else json.dumps(line), flush=True)
+if "log" in part and not part.get("stays"):
+    sys.exit(1)
+server.serve_forever() if urls else signal.pause()
+"""
+
+Part = dict[str, Any]
+
+OK: Part = {"urls": [URL]}
+OK_ELSEWHERE: Part = {"urls": [NEW]}
+DIES: Part = {"urls": [URL], "dies": True}
+NEVER: Part = {"urls": [""]}
+
+
+def fails(error: str) -> Part:
+    return {"log": [{"lvl": "info", "msg": "open config file", "err": None}, {"lvl": "eror", "err": error}]}
+
+
+def logs(*lines: object) -> Part:
+    started = {"lvl": "info", "msg": "started tunnel", "url": URL, "addr": f"http://localhost:{PORT}"}
+    return {"log": [*lines, started], "stays": True}
+
+
+class Agent:
+    """Somebody else's agent: answers each path with the bytes it was given, everything else with 404."""
+
+    def __init__(self, pages: dict[str, bytes]) -> None:
+        class Api(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page = pages.get(self.path)
+                if page is None:
+                    return self.send_error(404)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(page)
+                return None
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = socketserver.TCPServer(("127.0.0.1", 0), Api)
+        self.api = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def tunnels(addr: object = f"http://localhost:{PORT}", url: object = URL) -> bytes:
+    return json.dumps({"tunnels": [{"name": "x", "public_url": url, "config": {"addr": addr}}]}).encode()
+
+
+def endpoints(addr: object = f"http://localhost:{PORT}", url: object = URL) -> bytes:
+    return json.dumps({"endpoints": [{"name": "x", "url": url, "upstream": {"url": addr}}]}).encode()
+
+
+@unittest.skipIf(sys.platform == "win32", "the stand-in is a script with a shebang")
+class TunnelTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.addCleanup(self.expect_nothing_left, threading.enumerate(), len(os.listdir("/dev/fd")))
+        self.said: queue.Queue[str] = queue.Queue()
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.binary = self.home / "ngrok"
+        self.launches = self.home / "launches"
+        self.launches.touch()
+        self.install("exec ")
+        (self.home / "stand_in.py").write_text(STAND_IN)
+        self.enterContext(mock.patch.object(module, "Popen", self.launch))
+        self.enterContext(mock.patch.object(module, "_POLL", 0.02))
+
+    def launch(self, *arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        self.children.append(subprocess.Popen(*arguments, **options))
+        return self.children[-1]
+
+    def install(self, prefix: str = "", suffix: str = "") -> None:
+        command = shlex.join([sys.executable, "-S", "-E", str(self.home / "stand_in.py")])
+        self.binary.write_text(f'#!/bin/sh\n{prefix}{command} "$@"{suffix}\n')
+        self.binary.chmod(0o755)
+
+    def tunnel(self, *plan: Part, **options: Any) -> Tunnel:
+        (self.home / "plan.json").write_text(json.dumps(plan))
+        quick = {"binary": str(self.binary), "api_urls": (), "watch_interval": 0.01, "backoff": (0.001,)}
+        tunnel = Tunnel(PORT, **{"announce": self.said.put, **quick, **options})
+        self.addCleanup(tunnel.stop)
+        return tunnel
+
+    def agent(self, pages: dict[str, bytes]) -> Agent:
+        agent = Agent(pages)
+        self.addCleanup(agent.close)
+        return agent
+
+    def listed(self, page: bytes) -> list[str] | None:
+        """What an agent with this answer, in either API, is understood to forward to us."""
+        return module._listed(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
+
+    def failure(self, *plan: Part, **options: Any) -> str:
+        with self.assertRaises(StartupError) as caught:
+            self.tunnel(*plan, **options).start()
+        self.expect_children_gone()
+        message = str(caught.exception)
+        self.assertTrue(message.startswith("ngrok: ") and message.isprintable(), message)
+        return message
+
+    def launched(self) -> list[list[Any]]:
+        return [json.loads(line) for line in self.launches.read_text().splitlines()]
+
+    def expect_said(self, *texts: str) -> None:
+        self.assertEqual([self.said.get(timeout=20) for _ in texts], list(texts))
+
+    def expect_nothing_left(self, threads: list[threading.Thread], files: int) -> None:
+        self.expect_children_gone()
+        self.assertEqual(set(threading.enumerate()) - set(threads), set())
+        self.assertLessEqual(len(os.listdir("/dev/fd")), files)
+
+    def expect_children_gone(self) -> None:
+        self.assertNotIn(None, [child.returncode for child in self.children], "a child runs or was not reaped")
+
+
+class StartTest(TunnelTest):
+    def test_a_new_agent_gives_its_public_url(self) -> None:
+        self.assertEqual(self.tunnel(OK).start(), URL)
+        [[_, _, arguments]] = self.launched()
+        self.assertEqual(arguments, ["http", str(PORT), "--log=stdout", "--log-format=json"])
+
+    def test_an_agent_of_the_older_api_gives_its_public_url(self) -> None:
+        self.assertEqual(self.tunnel({"urls": [URL], "path": "/api/tunnels"}).start(), URL)
+
+    def test_an_agent_without_an_api_gives_its_url_in_the_log(self) -> None:
+        self.assertEqual(self.tunnel(logs()).start(), URL)
+
+    def test_an_agent_that_does_not_log_its_api_is_found_at_a_known_address(self) -> None:
+        pages: dict[str, bytes] = {}
+        agent = self.agent(pages)
+
+        def launch(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+            pages["/api/tunnels"] = tunnels()
+            return self.launch(*arguments, **options)
+
+        with mock.patch.object(module, "Popen", launch):
+            self.assertEqual(self.tunnel({"log": ["hello"], "stays": True}, api_urls=[agent.api]).start(), URL)
+        self.assertEqual(len(self.children), 1)
+
+    def test_an_agent_without_an_api_is_not_judged_by_another_agents_list(self) -> None:
+        agent = self.agent({"/api/tunnels": tunnels("http://localhost:1")})
+        tunnel = self.tunnel(logs(), api_urls=[agent.api])
+        self.assertEqual([tunnel.start(), tunnel._public_url()], [URL, URL])
+
+    def test_a_talkative_agent_never_fills_its_pipe(self) -> None:
+        chatter = [{"lvl": "info", "msg": "x" * 1000}] * 300
+        self.assertEqual(self.tunnel(logs(*chatter)).start(), URL)
+
+    def test_a_log_of_odd_lines_is_survived(self) -> None:
+        odd = ["", "[" * 100_000, "[]", "3", '{"msg": 3}', '{"msg": "starting web service", "addr": "no:port"}']
+        unfit = [{"msg": "started tunnel", "url": url} for url in (None, "http://plain.example", "https://a\x1b[2J")]
+        self.assertEqual(self.tunnel(logs(*odd, *unfit)).start(), URL)
+
+    def test_an_agent_that_already_forwards_to_us_is_reused_and_left_running(self) -> None:
+        for pages in ({"/api/endpoints": endpoints()}, {"/api/tunnels": tunnels()}):
+            with self.subTest(pages):
+                agent = self.agent(pages)
+                tunnel = self.tunnel(api_urls=["http://127.0.0.1:bad", agent.api])
+                self.assertEqual(tunnel.start(), URL)
+                tunnel.stop()
+                self.assertEqual(module._listed(agent.api, PORT), [URL])
+        self.assertEqual(self.children, [])
+
+    def test_an_agent_whose_newer_list_is_empty_is_asked_for_the_older_one(self) -> None:
+        agent = self.agent({"/api/endpoints": b'{"endpoints": []}', "/api/tunnels": tunnels()})
+        self.assertEqual(self.tunnel(api_urls=[agent.api]).start(), URL)
+
+    def test_our_port_is_recognised_in_every_spelling(self) -> None:
+        hosts = ("localhost:9000", "127.0.0.1:9000", "[::1]:9000", "LOCALHOST:9000")
+        for target in ("9000", 9000, *hosts, *(f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts)):
+            with self.subTest(target):
+                self.assertEqual(self.listed(endpoints(target)), [URL])
+                self.assertEqual(self.listed(tunnels(target)), [URL])
+
+    def test_another_port_or_machine_is_not_ours(self) -> None:
+        ports = ["http://localhost:90", "http://localhost", "19000", "²", "localhost:9000x", "localhost:99999999"]
+        odd: list[object] = ["example.com:9000", "file:///9000", "[::1:9000", "", None, [], {"url": 9000}, True]
+        for target in ports + odd:
+            with self.subTest(target):
+                self.assertEqual(self.listed(tunnels(target)), [])
+
+    def test_a_url_that_the_public_cannot_reach_is_not_taken(self) -> None:
+        for url in ("http://x.ngrok.app", "tcp://x.ngrok.io:1", "https://x.internal", "https://x\x1b.app", "", None):
+            with self.subTest(url):
+                self.assertEqual(self.listed(endpoints(url=url)), [])
+
+    def test_whoever_else_listens_there_is_no_agent(self) -> None:
+        for page in (b"", b"<html>", b"null", b"[]", b'{"tunnels": 3}', b'{"endpoints": {}}', b"[" * 100_000, b"\xff"):
+            with self.subTest(page):
+                self.assertIsNone(self.listed(page))
+
+    def test_odd_entries_in_a_list_are_skipped(self) -> None:
+        odd: list[object] = [1, None, {}, [], {"public_url": 1, "config": []}, {"url": URL, "upstream": None}]
+        page = json.dumps({"tunnels": odd + json.loads(tunnels())["tunnels"]}).encode()
+        self.assertEqual(self.listed(page), [URL])
+
+    def test_a_proxy_of_the_environment_is_not_asked(self) -> None:
+        """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
+        agent = self.agent({"/api/tunnels": tunnels()})
+        spec = importlib.util.spec_from_file_location("tunnel_behind_a_proxy", module.__file__)
+        assert spec is not None
+        assert spec.loader is not None
+        fresh = importlib.util.module_from_spec(spec)
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+            with mock.patch.dict(os.environ, {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}):
+                spec.loader.exec_module(fresh)
+                self.assertEqual(fresh._listed(agent.api, PORT), [URL])
+
+
+class FailureTest(TunnelTest):
+    def test_a_missing_binary_tells_how_to_install_it(self) -> None:
+        message = self.failure(binary=str(self.home / "absent"))
+        for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "without `--ngrok`", "No such file"):
+            self.assertIn(remedy, message)
+
+    def test_a_binary_that_is_no_program_tells_how_to_install_it(self) -> None:
+        self.binary.chmod(0o644)
+        self.assertIn("https://ngrok.com/download", self.failure())
+
+    def test_a_missing_or_wrong_token_gives_the_command_and_never_the_token(self) -> None:
+        for code in (4018, 105, 107):
+            with self.subTest(code):
+                message = self.failure(fails(f"failed:\nYour authtoken: s3cret\r\n\r\nERR_NGROK_{code}\r\n"))
+                self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", message)
+                self.assertIn("https://dashboard.ngrok.com/get-started/your-authtoken", message)
+                self.assertNotIn("s3cret", message)
+
+    def test_a_taken_url_gives_the_command_that_stops_its_holder(self) -> None:
+        message = self.failure(fails("failed to start tunnel: already online ERR_NGROK_334"))
+        for remedy in ("`pkill ngrok`", "`taskkill /IM ngrok.exe /F`", "`--pooling-enabled`"):
+            self.assertIn(remedy, message)
+
+    def test_an_account_of_one_agent_gives_the_command_that_stops_the_other(self) -> None:
+        message = self.failure(fails("limited to 1 simultaneous session ERR_NGROK_108"))
+        self.assertIn("`pkill ngrok`", message)
+        self.assertNotIn("--pooling-enabled", message)
+
+    def test_a_coded_error_outlives_the_noise_after_it(self) -> None:
+        part = fails("ERR_NGROK_334")
+        noise = [{"lvl": "crit", "msg": "command failed", "err": "session closed"}, "ERROR:  bye", "ERROR:"]
+        self.assertIn("ERR_NGROK_334", self.failure({"log": [*part["log"], *noise]}))
+
+    def test_an_unknown_error_is_quoted_clean_and_short(self) -> None:
+        message = self.failure(fails("\x1b[31mboom\x07\n\u202eERR_NGROK_1080 your authtoken: s3cret " + "x" * 1000))
+        self.assertTrue(message.startswith("ngrok: [31mboom ERR_NGROK_1080 your authtoken: … xxx"), message)
+        self.assertTrue(message.endswith(f"x; run `ngrok http {PORT}` to see more"), message)
+        self.assertLess(len(message), 300)
+
+    def test_a_complaint_in_plain_text_is_quoted(self) -> None:
+        message = self.failure({"log": ["USAGE", "ERROR:  unknown flag: --log", "ERROR:  "]})
+        self.assertTrue(message.startswith("ngrok: unknown flag: --log; "), message)
+
+    def test_an_agent_that_ends_in_silence_still_gives_a_command(self) -> None:
+        self.assertEqual(self.failure({"log": []}), "ngrok: it gave no public URL; run `ngrok http 9000` to see more")
+
+    def test_an_agent_that_never_gets_a_url_is_ended(self) -> None:
+        self.assertIn("no public URL", self.failure(NEVER, start_timeout=0.5))
+        self.assertEqual(len(self.children), 1)
+
+    def test_a_ctrl_c_while_starting_ends_the_agent(self) -> None:
+        tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
+        with mock.patch.object(module, "_listed", side_effect=[None, KeyboardInterrupt]):
+            self.assertRaises(KeyboardInterrupt, tunnel.start)
+        self.assertEqual(len(self.children), 1)
+        self.expect_children_gone()
+
+    def test_a_stop_while_starting_ends_the_agent(self) -> None:
+        """A signal handler may call stop() on the very thread that waits in start()."""
+        tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
+        with mock.patch.object(module, "_listed", side_effect=lambda *_: tunnel.stop() if self.children else None):
+            self.assertRaises(StartupError, tunnel.start)
+        self.assertEqual(len(self.children), 1)
+        self.expect_children_gone()
+
+
+class WatchTest(TunnelTest):
+    def test_a_dead_agent_is_replaced_and_its_new_url_told(self) -> None:
+        self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE).start(), URL)
+        self.expect_said(LOST, BACK, MOVED)
+
+    def test_a_replacement_at_the_same_url_asks_for_nothing(self) -> None:
+        tunnel = self.tunnel(DIES, {"urls": [URL, URL, NEW]})
+        tunnel.start()
+        self.expect_said(LOST, BACK, MOVED)  # the one change told is the third answer, not the restart
+        tunnel.stop()
+        self.assertTrue(self.said.empty())
+
+    def test_the_last_error_of_a_dead_agent_is_told(self) -> None:
+        last = {"lvl": "crit", "err": "session closed\nYour authtoken: s3cret"}
+        part = {**DIES, "log": [*logs()["log"], last], "stays": True}
+        self.tunnel(part, OK).start()
+        self.expect_said("ngrok: the tunnel is lost (session closed Your authtoken: …); restarting it", BACK)
+
+    def test_restarting_outlasts_the_back_off_and_tells_a_repeated_failure_once(self) -> None:
+        refused = fails("ERR_NGROK_334")
+        self.tunnel(DIES, refused, refused, refused, OK_ELSEWHERE, backoff=(0.001, 0.002)).start()
+        self.expect_said(LOST)
+        self.assertRegex(self.said.get(timeout=20), r"^ngrok: .*`pkill ngrok`.*; trying again$")
+        self.expect_said(BACK, MOVED)
+        self.assertEqual(len(self.children), 5)
+
+    def test_a_binary_removed_while_running_does_not_end_the_watch(self) -> None:
+        away = self.home / "away"
+
+        def announce(text: str) -> None:
+            if text == LOST:
+                self.binary.rename(away)
+            self.said.put(text)
+
+        self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
+        self.expect_said(LOST)
+        self.assertIn("https://ngrok.com/download", self.said.get(timeout=20))
+        away.rename(self.binary)
+        self.expect_said(BACK, MOVED)
+
+    def test_the_pauses_grow_and_the_last_one_repeats(self) -> None:
+        tunnel = self.tunnel(backoff=(1, 2, 5))
+        with mock.patch.object(tunnel, "_open", side_effect=StartupError("no")):
+            with mock.patch.object(tunnel, "_wait", side_effect=[True, True, True, True, False]) as wait:
+                tunnel._reopen()
+        self.assertEqual([call.args for call in wait.call_args_list], [(1,), (2,), (5,), (5,), (5,)])
+
+    def test_an_agent_that_starts_only_to_die_meets_growing_pauses_too(self) -> None:
+        tunnel = self.tunnel(DIES, backoff=(0.001, 3600), watch_interval=3600)
+        tunnel.start()
+        self.expect_said(LOST, BACK, LOST)
+        tunnel.stop()
+        self.assertEqual(len(self.children), 2)
+
+    def test_a_living_agent_that_lost_our_tunnel_is_replaced(self) -> None:
+        self.tunnel({"urls": [URL, ""]}, OK_ELSEWHERE).start()
+        self.expect_said(LOST, BACK, MOVED)
+
+    def test_a_short_gap_is_left_to_the_agent_to_mend(self) -> None:
+        self.tunnel({"urls": [URL, "", "", NEW]}).start()
+        self.expect_said(MOVED)
+        self.assertEqual(len(self.children), 1)
+
+    def test_a_reused_agent_that_goes_away_is_replaced_by_our_own(self) -> None:
+        pages = {"/api/tunnels": tunnels()}
+        self.tunnel(OK_ELSEWHERE, api_urls=[self.agent(pages).api]).start()
+        pages.clear()
+        self.expect_said(LOST, BACK, MOVED)
+
+    def test_the_url_in_use_is_kept_when_an_agent_lists_several(self) -> None:
+        both = [json.loads(tunnels(url=url))["tunnels"][0] for url in (NEW, URL)]
+        pages = {"/api/tunnels": tunnels()}
+        tunnel = self.tunnel(api_urls=[self.agent(pages).api])
+        self.assertEqual(tunnel.start(), URL)
+        pages["/api/tunnels"] = json.dumps({"tunnels": both}).encode()
+        self.assertEqual(tunnel._public_url(), URL)
+
+    def test_a_listener_that_fails_does_not_end_the_watch(self) -> None:
+        def announce(text: str) -> None:
+            self.said.put(text)
+            raise BrokenPipeError
+
+        self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
+        self.expect_said(LOST, BACK, MOVED)
+
+
+class StopTest(TunnelTest):
+    def test_a_ctrl_c_in_our_terminal_does_not_reach_the_agent(self) -> None:
+        self.tunnel(OK).start()
+        self.assertNotEqual(os.getpgid(self.children[0].pid), os.getpgrp())
+
+    def test_stopping_twice_is_stopping_once(self) -> None:
+        tunnel = self.tunnel(OK)
+        tunnel.start()
+        for _ in range(2):
+            tunnel.stop()
+            self.expect_children_gone()
+        self.assertTrue(self.said.empty())
+
+    def test_stopping_what_never_started_is_nothing(self) -> None:
+        self.tunnel(OK).stop()
+        self.assertEqual(self.children, [])
+
+    def test_stopping_does_not_wait_for_the_back_off(self) -> None:
+        tunnel = self.tunnel(DIES, backoff=(3600,))
+        tunnel.start()
+        self.expect_said(LOST)
+        tunnel.stop()
+        self.assertEqual(len(self.children), 1)
+
+    def test_an_agent_that_ignores_being_asked_is_killed(self) -> None:
+        tunnel = self.tunnel({**OK, "deaf": True})
+        tunnel.start()
+        with mock.patch.object(module, "_GRACE", 0.1):
+            tunnel.stop()
+        self.assertEqual(self.children[0].returncode, -signal.SIGKILL)
+
+    def test_a_wrapper_script_takes_the_real_agent_with_it(self) -> None:
+        self.install(suffix="; exit $?")
+        tunnel = self.tunnel(OK)
+        tunnel.start()
+        tunnel.stop()
+        [[parent, port, _]] = self.launched()
+        self.assertEqual(parent, self.children[0].pid)
+        with socket.socket() as probe, self.assertRaises(ConnectionRefusedError):
+            probe.connect(("127.0.0.1", port))
