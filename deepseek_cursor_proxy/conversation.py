@@ -45,6 +45,8 @@ class ChatRequest:
     thinking: bool = True
     effort: str = "high"
     params: Mapping[str, Any] = field(default_factory=dict)
+    # The client's own name for the chat, if it gives one.
+    conversation: str | None = None
     # Fields the client sent that DeepSeek has no word for; somebody should be told.
     dropped: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Reply
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
-from deepseek_cursor_proxy.reasoning.identity import History, answer_keys, identify
+from deepseek_cursor_proxy.reasoning.identity import History, identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
@@ -80,8 +80,8 @@ class Exchange:
 
     def _open(self, request: ChatRequest) -> None:
         strategy = self._services.config.missing_reasoning_strategy
-        history = identify(self._caller.namespace, request.messages)
-        found = self._services.reasoning_store.find(history.all_keys())
+        history = identify(self._caller.namespace, request.messages, request.conversation)
+        found = self._look_up(history)
         prepared = prepare(request, history, found, strategy)
         try:
             self._send(prepared)
@@ -89,6 +89,14 @@ class Exchange:
             if not deepseek.is_reasoning_refusal(refusal.status, refusal.message):
                 raise
             self._send_again(request, history, found, prepared)
+
+    def _look_up(self, history: History) -> Found:
+        """One query for a chat that only grew; a second for those turns that a client's edits put out of place."""
+        store = self._services.reasoning_store
+        found = store.find(history.exact_keys())
+        if weaker := history.weaker_keys(found):
+            found |= store.find(weaker)
+        return found
 
     def _send(self, prepared: Prepared, *, is_retry: bool = False) -> None:
         self.prepared = prepared
@@ -180,7 +188,7 @@ class Exchange:
             if choice not in self._recorded:
                 self._recorded.add(choice)
                 message = self._reply.message(choice)
-                entries.append((answer_keys(self.prepared.tail, message), message.reasoning or ""))
+                entries.append((self.prepared.history.answer_keys(message).all(), message.reasoning or ""))
         if entries:
             self._services.reasoning_store.record(entries)
 

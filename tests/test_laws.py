@@ -90,7 +90,7 @@ def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: di
         for delta in batch:
             reply.add(delta)  # type: ignore[arg-type]
     message = reply.message()
-    for key in identity.answer_keys(identity.identify(ME, before).tail, message):
+    for key in identity.identify(ME, before).answer_keys(message).all():
         found[key] = [message.reasoning or ""]
     return message
 

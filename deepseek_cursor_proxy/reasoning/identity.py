@@ -1,19 +1,29 @@
-"""Who a message is.
+"""Who a message is, and what proves it.
 
 A message is identified by its own canonical content and the identity of everything before it, so equal histories
-share keys and nothing else does. Each link is SHA-256 over the parent's digest and the message's fields, each field
-preceded by its length: no two different messages have the same bytes. Reasoning never takes part: it is what we look
-up. Our own display and notice are read away first, so a history is the same with or without them.
+share keys and nothing else does. Clients change histories, though: system prompts, tool sets, older messages. So a
+turn has weaker keys as well, each of which still proves that it is the same turn of the same caller:
 
-Rule: recording and looking up call the same function, `_keys`. This file knows no store.
+    exact    this message after exactly this history
+    call     one of its calls: an id nobody could have reused, with the same name and arguments
+    result   the answer to a result whose id nobody could have reused, with the same text
+    talk     this message after the same conversation, whatever the system messages say
+    place    this message after the same round of talk: from the answer before the last question on
+
+Each digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
+Reasoning never takes part: it is what we look up. Our own display and notice are read away first.
+
+Rule: recording and looking up call the same function, `_Walk.step`. This file knows no store.
 
 What is folded, because clients do it and it changes nothing for the model: outer white space of an assistant's text,
 absent / null / empty content, the spacing and key order of call arguments. Nothing else is; no Unicode is normalised.
+No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
@@ -22,18 +32,58 @@ from deepseek_cursor_proxy.reasoning import display, recovery
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
 _VERSION = b"deepseek-cursor-proxy identity 1"
 
+# DeepSeek's own ids, and the ids of others that are as long and as random; call_0 or toolu_17 prove nothing.
+_DEEPSEEK_ID = re.compile(r"call_[0-9]{2}_[A-Za-z0-9]{20,}")
+_RANDOM_PART = re.compile(r"(?:.*_)?([A-Za-z0-9-]{20,})", re.DOTALL)
+_FEWEST_DIFFERENT_CHARACTERS = 8
+
+# What the model said in a round must be this long before the round alone proves anything: "Done." recurs.
+_FEWEST_PLACE_BYTES = 20
+
 _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
+class Keys:
+    """What an assistant may be found under, strongest first. All but the exact key count only if unambiguous."""
+
+    exact: bytes
+    calls: tuple[bytes, ...] = ()
+    results: tuple[bytes, ...] = ()
+    talk: tuple[bytes, ...] = ()
+    place: tuple[bytes, ...] = ()
+
+    def weaker(self) -> tuple[bytes, ...]:
+        return (*self.calls, *self.results, *self.talk, *self.place)
+
+    def all(self) -> tuple[bytes, ...]:
+        return (self.exact, *self.weaker())
+
+
+@dataclass(frozen=True, slots=True)
 class History:
-    """Everybody in a history: the keys each assistant may be found under, strongest first, and where it ends."""
+    """Everybody in a history (None for all but assistants), and where an answer to it will stand."""
 
-    keys: tuple[tuple[bytes, ...], ...]
-    tail: bytes
+    keys: tuple[Keys | None, ...]
+    _end: "_Walk"
 
-    def all_keys(self) -> list[bytes]:
-        return [key for keys in self.keys for key in keys]
+    @property
+    def tail(self) -> bytes:
+        """The digest of the whole history."""
+        return self._end.exact
+
+    def answer_keys(self, answer: Message) -> Keys:
+        """The keys to record the answer to this history under."""
+        keys = self._end.copy().step(answer)
+        assert keys is not None
+        return keys
+
+    def exact_keys(self) -> list[bytes]:
+        return [keys.exact for keys in self.keys if keys is not None]
+
+    def weaker_keys(self, known: Container[bytes]) -> list[bytes]:
+        """The weaker keys of every assistant whose exact key is not among the known ones."""
+        return [key for keys in self.keys if keys is not None and keys.exact not in known for key in keys.weaker()]
 
 
 def namespace(base_url: str, credential: str) -> bytes:
@@ -41,29 +91,86 @@ def namespace(base_url: str, credential: str) -> bytes:
     return _digest(_VERSION, base_url.encode(), credential.encode())
 
 
-def identify(namespace: bytes, messages: Sequence[Message]) -> History:
-    """Identify every message of a history, in one pass over its bytes."""
-    keys: list[tuple[bytes, ...]] = []
-    parent = namespace
-    for message in messages:
-        link = _link(parent, message)
-        keys.append(_keys(link) if message.role == "assistant" else ())
-        parent = link
-    return History(tuple(keys), parent)
+def identify(namespace: bytes, messages: Sequence[Message], conversation: str | None = None) -> History:
+    """Identify every message of a history, in one pass over its bytes.
+
+    A conversation id the client gives narrows what merely looks like the same talk; it never widens anything.
+    """
+    walk = _Walk(namespace, conversation)
+    return History(tuple(walk.step(message) for message in messages), walk)
 
 
-def answer_keys(tail: bytes, answer: Message) -> tuple[bytes, ...]:
-    """The keys to record an answer under that follows the history ending in `tail`."""
-    return _keys(_link(tail, answer))
+class _Walk:
+    """The state while walking through a history: the chains so far, and what was said last."""
+
+    def __init__(self, namespace: bytes, conversation: str | None) -> None:
+        self._namespace = namespace
+        self._narrowed = _digest(namespace, b"talk", _text(conversation or ""))
+        self.exact = namespace
+        self._talk = self._narrowed
+        # The chain of the current round; None in the first one, which has no answer before it to hold on to.
+        self._place: bytes | None = None
+        self._place_bytes = 0
+        self._last_answer: tuple[bytes, int] | None = None
+        self._results: tuple[str, ...] = ()
+        self._is_asking = False
+
+    def copy(self) -> "_Walk":
+        twin = object.__new__(_Walk)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def step(self, message: Message) -> Keys | None:
+        """Take one message into the chains; the keys it has if it is an assistant."""
+        fields = _fields(message)
+        own = _digest(*fields)
+        self.exact = _link(self.exact, own)
+        if message.role == "system":
+            # Prompts are rewritten and reminders slipped in anywhere; only the exact key minds.
+            return None
+        if message.role == "user" and not self._is_asking:
+            self._begin_round()
+        self._is_asking = message.role == "user"
+        self._talk = _link(self._talk, own)
+        self._place = None if self._place is None else _link(self._place, own)
+        if message.role == "assistant":
+            # Its text and the arguments of its calls; see _fields for where these stand.
+            return self._assistant(message, own, len(fields[2]) + sum(map(len, fields[6::4])))
+        self._results = (*self._results, message.tool_call_id or "") if message.role == "tool" else ()
+        return None
+
+    def _begin_round(self) -> None:
+        if self._last_answer is not None:
+            answer, self._place_bytes = self._last_answer
+            self._place = _digest(self._narrowed, b"place", answer)
+
+    def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
+        self._place_bytes += size
+        keys = Keys(
+            exact=self.exact,
+            calls=tuple(self._call_key(call) for call in message.tool_calls if is_unique_id(call.id)),
+            results=tuple(
+                _digest(self._namespace, b"result", _text(each), own) for each in self._results if is_unique_id(each)
+            ),
+            talk=(_digest(self._talk, b"talk key"),),
+            place=(self._place,) if self._place is not None and self._place_bytes >= _FEWEST_PLACE_BYTES else (),
+        )
+        self._last_answer = own, size
+        self._results = ()
+        return keys
+
+    def _call_key(self, call: ToolCall) -> bytes:
+        return _digest(self._namespace, b"call", _text(call.id), _text(call.name), _arguments(call))
 
 
-def _keys(link: bytes) -> tuple[bytes, ...]:
-    # One key so far, and the strongest there can be: this very message after exactly this history.
-    return (link,)
-
-
-def _link(parent: bytes, message: Message) -> bytes:
-    return _digest(parent, *_fields(message))
+def is_unique_id(call_id: str) -> bool:
+    """Whether nobody could have given this id to another call."""
+    if _DEEPSEEK_ID.fullmatch(call_id):
+        return True
+    found = _RANDOM_PART.fullmatch(call_id)
+    if found is None or found.group(1).isdigit():
+        return False
+    return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
 
 
 def _fields(message: Message) -> list[bytes]:
@@ -106,6 +213,11 @@ def _arguments(call: ToolCall) -> bytes:
 def _text(text: str) -> bytes:
     # A lone surrogate is legal in JSON and has no UTF-8 form; it still has to be told apart from its neighbours.
     return text.encode("utf-8", "surrogatepass")
+
+
+def _link(parent: bytes, own: bytes) -> bytes:
+    # Two digests of fixed length: nothing to delimit.
+    return hashlib.sha256(parent + own).digest()
 
 
 def _digest(*fields: bytes) -> bytes:

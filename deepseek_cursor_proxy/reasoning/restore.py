@@ -5,7 +5,7 @@ them, and returns the request to send. Our own blocks and notices leave the text
 
 An assistant's reasoning comes from the first of these that has it:
   1. CLIENT   a string in the request, even an empty one
-  2. STORE    this very turn, remembered
+  2. STORE    this turn, remembered: by its exact key, else by a weaker one that proves it
   3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
   4. nobody   a filler where DeepSeek is content with one; in a tool loop the strategy decides
 """
@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import display, recovery
-from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.reasoning.identity import History, Keys
 
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
@@ -40,6 +40,8 @@ class Turn:
     source: Source
     is_empty: bool
     has_notice: bool
+    # Which kind of key found it, when the store did; or why no key could.
+    proof: str = ""
 
     @property
     def is_lost(self) -> bool:
@@ -64,7 +66,7 @@ class Prepared:
     """A request ready to be sent, where to record its answer, and what was done to it on the way."""
 
     request: ChatRequest
-    tail: bytes
+    history: History
     turns: tuple[Turn, ...]
     transcribed: int = 0
     # Where the native part begins in the client's numbering; 0 when all of it is native.
@@ -93,10 +95,41 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
     turns = []
     for index, need in enumerate(needs(request)):
         if messages[index].role == "assistant":
-            known = next((found[key][0] for key in history.keys[index] if key in found), None)
-            messages[index], turn = _restore_one(messages[index], index, need, known)
+            keys = history.keys[index]
+            assert keys is not None
+            messages[index], turn = _restore_one(messages[index], index, need, recall(keys, found))
             turns.append(turn)
     return Restoration(tuple(messages), tuple(turns))
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What the store knows of a turn (None: nothing it can vouch for), and how it knows or why not."""
+
+    reasoning: str | None
+    proof: str
+
+
+def recall(keys: Keys, found: Found) -> Recalled:
+    """The reasoning of a turn, by the strongest of its keys that names exactly one."""
+    if keys.exact in found:
+        # Regenerated word for word: the client shows the last one.
+        return Recalled(found[keys.exact][0], "exact")
+    doubt = ""
+    for proof, several in (("call", keys.calls), ("result", keys.results)):
+        texts = [found[key] for key in several if key in found]
+        if texts and all(len(each) == 1 for each in texts):
+            # A client that merged two turns into one message left the calls of both in it, in order.
+            return Recalled("\n\n".join(dict.fromkeys(each[0] for each in texts if each[0])), proof)
+        doubt = doubt or (f"ambiguous {proof}" if texts else "")
+    for proof, one in (("talk", keys.talk), ("place", keys.place)):
+        for key in one:
+            if len(found.get(key, ())) == 1:
+                return Recalled(found[key][0], proof)
+            if key in found:
+                # Two turns could be meant: neither is attached, and a still weaker key proves even less.
+                return Recalled(None, doubt or f"ambiguous {proof}")
+    return Recalled(None, doubt or "unknown")
 
 
 def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
@@ -120,21 +153,21 @@ def prepare_again(request: ChatRequest, history: History, found: Found, refused:
     return _recovered(request, history, restoration, lost[-1]) if lost else refused
 
 
-def _restore_one(message: Message, index: int, need: Need, known: str | None) -> tuple[Message, Turn]:
+def _restore_one(message: Message, index: int, need: Need, known: Recalled) -> tuple[Message, Turn]:
     text = message.content if isinstance(message.content, str) else ""
     block = display.leading_block(text)
-    reasoning, source = known, Source.STORE
+    reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if message.reasoning is not None:
-        reasoning, source = message.reasoning, Source.CLIENT
-    elif known is None and block is not None and display.leading_block(text, block.end) is None:
+        reasoning, source, proof = message.reasoning, Source.CLIENT, ""
+    elif known.reasoning is None and block is not None and display.leading_block(text, block.end) is None:
         reasoning, source = block.reasoning, Source.DISPLAY
-    elif known is None:
+    elif known.reasoning is None:
         source = Source.NOBODY
     # A block that says something else than the reasoning is the model's own text and stays.
     is_ours = block is not None and reasoning is not None and reasoning.startswith(block.reasoning)
     start = block.end if block is not None and is_ours else 0
     end = recovery.notice_end(text, start)
-    turn = Turn(index, need, source, not reasoning, end > start)
+    turn = Turn(index, need, source, not reasoning, end > start, proof)
     content = text[end:] if end else message.content
     return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn
 
@@ -149,7 +182,7 @@ def _to_send(reasoning: str | None, turn: Turn) -> str | None:
 
 
 def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
-    return Prepared(replace(request, messages=restoration.messages), history.tail, restoration.turns)
+    return Prepared(replace(request, messages=restoration.messages), history, restoration.turns)
 
 
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: int) -> Prepared:
@@ -160,7 +193,7 @@ def _recovered(request: ChatRequest, history: History, restoration: Restoration,
     has_told = any(turn.has_notice for turn in restoration.turns if turn.index >= recovered.boundary)
     return Prepared(
         replace(request, messages=recovered.messages),
-        history.tail,
+        history,
         restoration.turns,
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,

@@ -6,9 +6,11 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import Need
 from deepseek_cursor_proxy.observers import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, Turn
 from tests.histories import TOOLS, user
 
+NOBODY = identity.identify(b"", ())
 REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
 TURNS = (
     Turn(1, Need.HARD, Source.STORE, False, False),
@@ -48,7 +50,7 @@ class ConsoleTestCase(unittest.TestCase):
 
 class TestConsole(ConsoleTestCase):
     def test_four_short_lines_per_request(self) -> None:
-        prepared = Prepared(REQUEST, b"", TURNS)
+        prepared = Prepared(REQUEST, NOBODY, TURNS)
         self.assertEqual(
             [
                 "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
@@ -60,8 +62,8 @@ class TestConsole(ConsoleTestCase):
         )
 
     def test_recovery_retries_and_thinking_off_are_said(self) -> None:
-        recovered = Prepared(REQUEST, b"", TURNS, transcribed=5)
-        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), b"", ())
+        recovered = Prepared(REQUEST, NOBODY, TURNS, transcribed=5)
+        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), NOBODY, ())
         lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
         self.assertIn("recovered: 5 messages replayed as text", lines[0])
         self.assertIn("second try", lines[0])
@@ -72,7 +74,12 @@ class TestConsole(ConsoleTestCase):
         self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
 
     def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
-        events = (received(), Restored(7, Prepared(REQUEST, b"", TURNS), False), Sent(7, {"a": 1}, 5, 0.1), finished())
+        events = (
+            received(),
+            Restored(7, Prepared(REQUEST, NOBODY, TURNS), False),
+            Sent(7, {"a": 1}, 5, 0.1),
+            finished(),
+        )
         self.assertNotIn("secret", "".join(self.lines(*events)))
         loud = self.lines(*events, verbose=True)
         for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import unittest
+from collections.abc import Sequence
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.reasoning import identity
@@ -12,6 +13,10 @@ ME = identity.namespace("https://api.deepseek.com", "sk-me")
 CHAT = (system("s"), user("hi"), assistant("", ("call_1", "read", '{"a":1}')), result("call_1"), assistant("done"))
 
 
+def _all(history: identity.History) -> set[bytes]:
+    return {key for keys in history.keys if keys is not None for key in keys.all()}
+
+
 def tail(*messages: Message, namespace: bytes = ME) -> bytes:
     return identity.identify(namespace, messages).tail
 
@@ -21,13 +26,24 @@ class TestIdentity(unittest.TestCase):
         """The one law of this file: what an answer is recorded under is what its echo is looked up under."""
         for index, message in enumerate(CHAT):
             if message.role == "assistant":
-                recorded = identity.answer_keys(tail(*CHAT[:index]), message)
+                recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
                 self.assertEqual(recorded, identity.identify(ME, CHAT).keys[index])
+
+    def test_asking_for_an_answers_keys_changes_nothing(self) -> None:
+        history = identity.identify(ME, CHAT)
+        self.assertEqual(history.answer_keys(assistant("a")), history.answer_keys(assistant("a")))
+        self.assertEqual(tail(*CHAT), history.tail)
 
     def test_only_assistants_have_keys(self) -> None:
         keys = identity.identify(ME, CHAT).keys
-        self.assertEqual([0, 0, 1, 0, 1], [len(each) for each in keys])
-        self.assertEqual([*keys[2], *keys[4]], identity.identify(ME, CHAT).all_keys())
+        self.assertEqual([False, False, True, False, True], [each is not None for each in keys])
+
+    def test_weaker_keys_are_asked_for_only_where_the_exact_one_is_unknown(self) -> None:
+        history = identity.identify(ME, CHAT)
+        first, second = history.exact_keys()
+        self.assertEqual([], history.weaker_keys({first, second}))
+        assert history.keys[4] is not None
+        self.assertEqual(list(history.keys[4].weaker()), history.weaker_keys({first}))
 
     def test_reasoning_takes_no_part(self) -> None:
         with_reasoning = [dataclasses.replace(message, reasoning="whatever") for message in CHAT]
@@ -36,10 +52,10 @@ class TestIdentity(unittest.TestCase):
     def test_two_callers_share_nothing(self) -> None:
         for base_url, key in (("https://api.deepseek.com", "sk-you"), ("https://other.example", "sk-me")):
             other = identity.identify(identity.namespace(base_url, key), CHAT)
-            self.assertFalse(set(other.all_keys()) & set(identity.identify(ME, CHAT).all_keys()))
+            self.assertFalse(_all(other) & _all(identity.identify(ME, CHAT)))
 
     def test_a_key_holds_neither_the_credential_nor_the_text(self) -> None:
-        for key in (ME, *identity.identify(ME, CHAT).all_keys()):
+        for key in (ME, *_all(identity.identify(ME, CHAT))):
             self.assertEqual(32, len(key))
 
     def test_every_difference_makes_a_different_history(self) -> None:
@@ -110,4 +126,96 @@ class TestIdentity(unittest.TestCase):
 
     def test_the_canonical_form_is_pinned(self) -> None:
         """Changing it forgets everything people have stored: then raise the version in identity, and this digest."""
-        self.assertEqual("d03e5257de65888f", tail(*CHAT).hex()[:16])
+        self.assertEqual("04c7c91c7947ae01", tail(*CHAT).hex()[:16])
+
+
+ID, OTHER_ID = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_01_Z9y8X7w6V5u4T3s2R1q0"
+LONG = "Here is what I found in the file."
+U, U2, SAID = user("fix it"), user("go on"), assistant(LONG)
+STRONG, WEAK = assistant("", (ID, "read", '{"a":1}')), assistant("", ("call_0", "read", '{"a":1}'))
+
+
+class TestProofs(unittest.TestCase):
+    """Which key still finds a turn after which edit: the order of the keys, and the reason for each."""
+
+    def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
+        recorded = identity.identify(ME, before).answer_keys(turn)
+        looked_up = identity.identify(ME, [*now, turn]).keys[-1]
+        assert looked_up is not None
+        kinds = [field.name for field in dataclasses.fields(identity.Keys)]
+        shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
+        return [name for name in kinds if shared[name]]
+
+    def test_what_each_key_survives(self) -> None:
+        results = (STRONG, result(ID, "the file"))
+        elided = (STRONG, result(ID, "[truncated]"))
+        s, s2, u9, talked = system("S"), system("S2"), user("a summary"), (U, SAID, U2)
+        for name, before, turn, now, expected in (
+            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "talk"]),
+            ("another system prompt", (s, U), WEAK, (s2, U), ["talk"]),
+            ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["talk", "place"]),
+            ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["calls"]),
+            ("the question edited, a short id", (s, U), WEAK, (s, u9), []),
+            ("the question edited, a plain answer", (s, U), SAID, (s, u9), []),
+            ("an old question edited", (s, *talked), SAID, (s, u9, SAID, U2), ["place"]),
+            ("an old question edited, a short id", (s, *talked), WEAK, (s, u9, SAID, U2), ["place"]),
+            ("the past compacted", (s, U, SAID, *talked), STRONG, (s, u9), ["calls"]),
+            ("the past compacted, the last round kept", (s, U, SAID, U, SAID, U2), WEAK, (u9, SAID, U2), ["place"]),
+            ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["results"]),
+            ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["results"]),
+            ("a short id, the same question, another past", (U, SAID, U2), WEAK, (u9, assistant("No."), U2), []),
+            ("a short id under another first question", (U,), WEAK, (u9,), []),
+        ):
+            with self.subTest(name):
+                self.assertEqual(expected, self.proofs(before, turn, now))
+
+    def test_different_words_calls_or_arguments_share_nothing(self) -> None:
+        for other in (
+            assistant("", (OTHER_ID, "read", '{"a":1}')),
+            assistant("", (ID, "write", '{"a":1}')),
+            assistant("", (ID, "read", '{"a":2}')),
+        ):
+            self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(identity.identify(ME, (U, other))))
+
+    def test_each_of_parallel_calls_proves_the_turn(self) -> None:
+        both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
+        split = identity.identify(ME, (U, assistant("", (OTHER_ID, "b", "{}")))).keys[1]
+        assert split is not None
+        self.assertLess(set(split.calls), set(both.calls))
+
+    def test_a_conversation_id_narrows_and_never_widens(self) -> None:
+        named = identity.identify(ME, (U, SAID, U2, SAID), "chat-1").keys[3]
+        other = identity.identify(ME, (U, SAID, U2, SAID), "chat-2").keys[3]
+        assert named is not None
+        assert other is not None
+        self.assertEqual(named.exact, other.exact)
+        self.assertFalse({*named.talk, *named.place} & {*other.talk, *other.place})
+
+    def test_few_words_prove_no_place(self) -> None:
+        keys = identity.identify(ME, (U, assistant("ok"), U2, assistant("ok"))).keys[3]
+        assert keys is not None
+        self.assertEqual((), keys.place)
+
+    def test_which_ids_nobody_could_have_reused(self) -> None:
+        for call_id, is_unique in {
+            ID: True,
+            "call_abcDEF123ghiJKL456mnoPQ": True,
+            "toolu_01A09q90qw90lq917835lq9": True,
+            "550e8400-e29b-41d4-a716-446655440000": True,
+            "chatcmpl-tool-9f86d081884c7d659a2feaa0c55ad015": True,
+            "": False,
+            "call_0": False,
+            "call_1": False,
+            "functions.read_file:0": False,
+            "call_00_short": False,
+            "call_000000000000000000000001": False,
+            "12345678901234567890": False,
+            "call_aaaaaaaaaaaaaaaaaaaaaaaa": False,
+        }.items():
+            with self.subTest(call_id):
+                self.assertEqual(is_unique, identity.is_unique_id(call_id))
+
+
+def _tuple(keys: identity.Keys, name: str) -> tuple[bytes, ...]:
+    value = getattr(keys, name)
+    return (value,) if isinstance(value, bytes) else value

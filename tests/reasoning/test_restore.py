@@ -26,9 +26,8 @@ class Memory:
         self.found: dict[bytes, Sequence[str]] = {}
 
     def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
-        tail = identity.identify(ME, before).tail
-        for key in identity.answer_keys(tail, answer):
-            self.found[key] = [reasoning, *self.found.get(key, ())]
+        for key in identity.identify(ME, before).answer_keys(answer).all():
+            self.found[key] = list(dict.fromkeys([reasoning, *self.found.get(key, ())]))
 
     def prepare(
         self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
@@ -190,7 +189,8 @@ class TestStrategies(unittest.TestCase):
         self.assertFalse(prepared.is_recovered)
 
     def test_recovery_does_not_change_where_the_answer_is_recorded(self) -> None:
-        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).tail, self.memory.prepare(S, U, A, T, U2).tail)
+        prepared = self.memory.prepare(S, U, A, T, U2)
+        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).tail, prepared.history.tail)
 
 
 class TestAfterARefusal(unittest.TestCase):
