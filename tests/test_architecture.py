@@ -25,7 +25,7 @@ LEVELS = {
         "tunnel",
         "private_files",
     ],
-    1: ["protocols", "protocols.*", "reasoning", "reasoning.*", "deepseek"],
+    1: ["protocols", "protocols.*", "reasoning", "reasoning.*", "deepseek", "tool_history"],
     0: ["conversation", "sse", "wire", "http1", "encodings", "errors", "config", "__init__"],
 }
 PURE_LEVELS = (0, 1)

@@ -10,8 +10,9 @@ An assistant's reasoning comes from the first of these that has it:
   4. nobody   a filler where DeepSeek is content with one; in a tool loop the strategy decides
 """
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -19,6 +20,7 @@ from deepseek_cursor_proxy.deepseek import FILLER, Need, needs
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import display, recovery
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
+from deepseek_cursor_proxy.tool_history import Repaired, repair
 
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
@@ -55,10 +57,20 @@ class Turn:
 
 @dataclass(frozen=True)
 class Restoration:
-    """The history with every reasoning that somebody had; `turns` tells of each assistant in it."""
+    """The history with every reasoning that somebody had and its tool calls in order; `turns` tells of each assistant."""
 
-    messages: tuple[Message, ...]
+    repaired: Repaired
     turns: tuple[Turn, ...]
+
+    @functools.cached_property
+    def positions(self) -> Mapping[int, int]:
+        """Where each assistant of the client's history stands in the repaired one; those that said nothing do not."""
+        pairs = zip(self.repaired.origins, self.repaired.messages, strict=True)
+        return {origin: at for at, (origin, message) in enumerate(pairs) if message.role == "assistant"}
+
+    def native(self, boundary: int) -> list[Turn]:
+        """The turns that stand at or behind a place of the repaired history."""
+        return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
 
 
 @dataclass(frozen=True)
@@ -68,8 +80,10 @@ class Prepared:
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
+    # What was done to the tool history, and how often.
+    repairs: Mapping[str, int] = field(default_factory=dict)
     transcribed: int = 0
-    # Where the native part begins in the client's numbering; 0 when all of it is native.
+    # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
 
@@ -99,7 +113,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
             assert keys is not None
             messages[index], turn = _restore_one(messages[index], index, need, recall(keys, found))
             turns.append(turn)
-    return Restoration(tuple(messages), tuple(turns))
+    return Restoration(repair(messages), tuple(turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +149,7 @@ def recall(keys: Keys, found: Found) -> Recalled:
 def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
     """The request to send, by the strategy for reasoning that is missing where it matters."""
     restoration = restore(request, history, found)
-    lost = [turn.index for turn in restoration.turns if turn.is_lost]
+    lost = [turn for turn in restoration.native(0) if turn.is_lost]
     if lost and strategy == "reject":
         raise _missing(len(lost))
     if lost and strategy == "recover":
@@ -146,8 +160,8 @@ def prepare(request: ChatRequest, history: History, found: Found, strategy: str)
 def prepare_again(request: ChatRequest, history: History, found: Found, refused: Prepared, strategy: str) -> Prepared:
     """After DeepSeek's refusal: of what was sent natively, every turn with a filler counts as lost, or all if none."""
     restoration = restore(request, history, found)
-    native = [turn for turn in restoration.turns if turn.index >= refused.boundary]
-    lost = [turn.index for turn in native if turn.is_made_up] or [turn.index for turn in native]
+    native = restoration.native(refused.boundary)
+    lost = [turn for turn in native if turn.is_made_up] or native
     if strategy == "reject":
         raise _missing(len(lost))
     return _recovered(request, history, restoration, lost[-1]) if lost else refused
@@ -182,19 +196,20 @@ def _to_send(reasoning: str | None, turn: Turn) -> str | None:
 
 
 def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
-    return Prepared(replace(request, messages=restoration.messages), history, restoration.turns)
+    repaired = restoration.repaired
+    return Prepared(replace(request, messages=repaired.messages), history, restoration.turns, repaired.repairs)
 
 
-def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: int) -> Prepared:
-    recovered = recovery.recover(restoration.messages, last_lost)
+def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
+    restored = _as_restored(request, history, restoration)
+    recovered = recovery.recover(restored.request.messages, restoration.positions[last_lost.index])
     if recovered is None:
         # Nothing to answer is left without a user message; the fillers are already in place.
-        return _as_restored(request, history, restoration)
-    has_told = any(turn.has_notice for turn in restoration.turns if turn.index >= recovered.boundary)
-    return Prepared(
-        replace(request, messages=recovered.messages),
-        history,
-        restoration.turns,
+        return restored
+    has_told = any(turn.has_notice for turn in restoration.native(recovered.boundary))
+    return replace(
+        restored,
+        request=replace(request, messages=recovered.messages),
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,
         notice="" if has_told else recovery.NOTICE,
