@@ -39,10 +39,12 @@ def generated(rng: random.Random) -> Answer:
         for _ in range(rng.choice((0, 0, 1, 2)))
     )
     # Content that begins with a block of its own is the model's business; see test_restore.
-    content = words(rng, 6).lstrip("<") or None
+    content = words(rng, 6).lstrip("<") or rng.choice((None, "x"))
     if content is not None and content.startswith(NOTICE):
         content = "x" + content
-    return Answer(reasoning=words(rng, 12), content=content, calls=calls, piece=rng.choice((1, 3, 16)))
+    # An answer that says nothing at all leaves the history; see test_tool_history.
+    reasoning = words(rng, 12) or ("" if calls or (content or "").strip() else "hm")
+    return Answer(reasoning=reasoning, content=content, calls=calls, piece=rng.choice((1, 3, 16)))
 
 
 def chunks(answer: Answer, stream: bool) -> Batches:

@@ -70,7 +70,7 @@ def leading_block(text: str, start: int = 0) -> Block | None:
         inside = start + len(form.opening)
         stop = text.find(form.closing.rstrip("\n"), inside)
         if stop < 0:
-            return None
+            return _stopped(text, inside) if form is COLLAPSIBLE else None
         end = stop + len(form.closing)
         if not text.startswith(form.closing, stop):
             # Clients trim the text of a turn that has nothing after the block; anything else is not our writing.
@@ -79,6 +79,12 @@ def leading_block(text: str, start: int = 0) -> Block | None:
             end = len(text)
         return Block(form.unescape(text[inside:stop]), end)
     return None
+
+
+def _stopped(text: str, inside: int) -> Block:
+    """A block that never ends: somebody pressed Stop while the model was thinking. Nothing else opens like ours."""
+    whole, _ = COLLAPSIBLE.split_unfinished(text[inside:])
+    return Block(COLLAPSIBLE.unescape(whole), len(text))
 
 
 def mirror(batches: Batches, form: Form | None, notice: str = "") -> Batches:

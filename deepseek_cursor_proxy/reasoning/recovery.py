@@ -7,6 +7,7 @@ begins with the same bytes and DeepSeek's prefix cache goes on hitting.
 The notice is written and recognised here, and nowhere trusted: it decides only whether to show it again.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ from deepseek_cursor_proxy.deepseek import plain_text
 
 NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
 NOTICE = NOTICE_LINE + "\n\n"
+
+# Notices of this program's relatives, which old chats still carry: never ours to act on, only to take out.
+_FOREIGN_NOTICE = re.compile(
+    r"\[(?:deepseek-cursor-proxy|cursor-deepseek)\] (?:Refreshed|Recovered)[^\n]{0,300}(?:\n+|\Z)"
+)
 
 _PREAMBLE = (
     "Earlier tool-call turns of this conversation could not be replayed natively, because the reasoning that belongs "
@@ -31,13 +37,17 @@ class Recovery:
     boundary: int
 
 
+def is_notice(text: str, start: int = 0) -> bool:
+    """Whether our notice stands at `start`; its line breaks may have been trimmed away behind it."""
+    return text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
+
+
 def notice_end(text: str, start: int = 0) -> int:
-    """Where the text goes on after a notice of ours at `start`; `start` itself when there is none."""
+    """Where the text goes on after a notice at `start`; `start` itself when there is none."""
     if text.startswith(NOTICE, start):
         return start + len(NOTICE)
-    if text[start:].rstrip() == NOTICE_LINE:
-        return len(text)
-    return start
+    foreign = _FOREIGN_NOTICE.match(text, start)
+    return foreign.end() if foreign else start
 
 
 def recover(messages: Sequence[Message], last_lost: int) -> Recovery | None:

@@ -181,7 +181,7 @@ def _restore_one(message: Message, index: int, need: Need, known: Recalled) -> t
     is_ours = block is not None and reasoning is not None and reasoning.startswith(block.reasoning)
     start = block.end if block is not None and is_ours else 0
     end = recovery.notice_end(text, start)
-    turn = Turn(index, need, source, not reasoning, end > start, proof)
+    turn = Turn(index, need, source, not reasoning, recovery.is_notice(text, start), proof)
     content = text[end:] if end else message.content
     return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn
 

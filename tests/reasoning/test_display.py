@@ -78,7 +78,6 @@ class TestForms(unittest.TestCase):
             " " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing,
             "<details>\n<summary>Notes</summary>\n\nx\n</details>\n\n",
             "<details>\n<summary>Thinking</summary>\nx\n</details>\n\n",
-            COLLAPSIBLE.opening + "never closed",
             COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only",
             "The tag <think> opens the thinking.",
             "<think>",
@@ -86,6 +85,13 @@ class TestForms(unittest.TestCase):
         ):
             with self.subTest(text):
                 self.assertIsNone(display.leading_block(text))
+
+    def test_a_block_that_was_stopped_while_thinking_is_ours(self) -> None:
+        for cut, reasoning in (("half a thou", "half a thou"), ("half <\\/det", "half "), ("", "")):
+            block = display.leading_block(COLLAPSIBLE.opening + cut)
+            assert block is not None
+            self.assertEqual(reasoning, block.reasoning)
+            self.assertEqual(len(COLLAPSIBLE.opening + cut), block.end)
 
     def test_a_block_whose_end_was_trimmed_is_still_one(self) -> None:
         for form in FORMS:

@@ -75,8 +75,18 @@ class TestNotice(unittest.TestCase):
             (NOTICE_LINE + "\n", 0, len(NOTICE_LINE) + 1),
             ("x" + NOTICE, 1, 1 + len(NOTICE)),
             ("x" + NOTICE, 0, 0),
-            (NOTICE_LINE + " and more", 0, 0),
+            ("[deepseek-cursor-proxy] Hello", 0, 0),
             ("", 0, 0),
         ):
             with self.subTest(text):
                 self.assertEqual(end, recovery.notice_end(text, start))
+
+    def test_notices_of_relatives_are_taken_out_but_are_not_ours(self) -> None:
+        for line in (
+            "[deepseek-cursor-proxy] Recovered this DeepSeek chat because the reasoning was lost.",
+            "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
+            "[cursor-deepseek] Recovered from missing reasoning_content.",
+        ):
+            self.assertEqual("Hi", (line + "\n\nHi")[recovery.notice_end(line + "\n\nHi") :])
+            self.assertFalse(recovery.is_notice(line + "\n\nHi"))
+        self.assertTrue(recovery.is_notice(NOTICE + "Hi"))
