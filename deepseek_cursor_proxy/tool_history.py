@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.deepseek import plain_text
+from deepseek_cursor_proxy.deepseek import FILLER, plain_text
 
 CANCELLED = "[cancelled: this call was not answered]"
 
@@ -102,7 +102,7 @@ class _Bench:
             self._line.append(self._open)
             return
         self._open = None
-        if not message.content and not (message.reasoning or "").strip() and not message.prefix:
+        if not message.content and message.reasoning in (None, "", FILLER) and not message.prefix:
             self._repairs["emptied"] += 1
             return
         self._line.append((index, message))
