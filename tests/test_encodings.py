@@ -30,6 +30,19 @@ class TestUnpacker(unittest.TestCase):
         with self.assertRaises(TooMuch):
             Unpacker("", 3).feed(b"four")
 
+    def test_several_gzip_members_are_one_content(self) -> None:
+        packed = gzip.compress(b"one ") + gzip.compress(b"two")
+        for step in (1, len(packed)):
+            unpack = Unpacker("gzip", 100)
+            pieces = [unpack.feed(packed[start : start + step]) for start in range(0, len(packed), step)]
+            self.assertEqual(b"one two", b"".join(pieces))
+
+    def test_what_follows_the_end_must_be_another_member_and_these_are_few(self) -> None:
+        """A finished decompressor piles up whatever it is fed, at quadratic cost."""
+        for tail in (b"\0" * 100, b"junk", gzip.compress(b"") * 100):
+            with self.assertRaises(ValueError):
+                Unpacker("gzip", 1000).feed(gzip.compress(b"{}") + tail)
+
     def test_damage_is_an_error(self) -> None:
         with self.assertRaises(ValueError):
             Unpacker("gzip", 1000).feed(b"this is not gzip")
