@@ -94,6 +94,14 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def decode_foreign_json(data: str | bytes) -> Any:
+    """JSON of upstream's; numbers that JSON has no word for (some gateways write -Infinity) become null."""
+    try:
+        return _decode_foreign(data if isinstance(data, str) else data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def safe_text(text: object, limit: int = 200) -> str:
     """Foreign text for a log line or a terminal: no control characters, no line breaks, not endless."""
     shown = str(text)
@@ -113,6 +121,12 @@ def _finite(text: str) -> float:
     return number
 
 
+def _finite_or_none(text: str) -> float | None:
+    number = float(text)
+    return number if abs(number) != float("inf") else None
+
+
+_decode_foreign = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
 _decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

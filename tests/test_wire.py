@@ -2,7 +2,7 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.wire import HttpReply, decode_json_object, encode_json, safe_text
+from deepseek_cursor_proxy.wire import HttpReply, decode_foreign_json, decode_json_object, encode_json, safe_text
 
 
 class TestEncoding(unittest.TestCase):
@@ -56,6 +56,17 @@ class TestDecoding(unittest.TestCase):
 
     def test_lone_surrogates_are_read(self) -> None:
         self.assertEqual({"a": "\ud800"}, decode_json_object(b'{"a":"\\ud800"}'))
+
+
+class TestForeignDecoding(unittest.TestCase):
+    def test_numbers_json_has_no_word_for_become_null(self) -> None:
+        read = decode_foreign_json('{"a":NaN,"b":-Infinity,"c":1e999,"d":1.5}')
+        self.assertEqual({"a": None, "b": None, "c": None, "d": 1.5}, read)
+
+    def test_everything_else_that_is_not_json_is_a_value_error(self) -> None:
+        for data in (b"\xff", "{", "[" * 100_000):
+            with self.assertRaises(ValueError):
+                decode_foreign_json(data)
 
 
 class TestSafeText(unittest.TestCase):

@@ -12,7 +12,7 @@ from typing import Any
 from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
-from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.wire import encode_json
 
@@ -43,6 +43,11 @@ class ChatCompletions:
                     yield b"".join(map(writer.write, batch))
             except ProxyError as error:
                 yield sse.event(encode_json(_stream_error(error)))
+            except (ValueError, RecursionError):
+                # Read but not writable again, such as JSON nested to the brim: told like any other failure.
+                yield sse.event(
+                    encode_json(_stream_error(UpstreamFailed("DeepSeek sent an event that cannot be passed on.")))
+                )
             yield sse.DONE
 
     def error(self, error: ProxyError) -> dict[str, Any]:
