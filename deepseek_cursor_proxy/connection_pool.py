@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.wire import Peer
@@ -23,6 +24,14 @@ _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
 # Linux can tell a closing client from one that sends more; elsewhere its socket has to be looked into.
 _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0)
+
+
+class Stirred(Enum):
+    """What a socket turned out to be ready for."""
+
+    NOTHING = "nothing"
+    READABLE = "readable"
+    WRITABLE = "writable"
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Connection:
     def __init__(self, origin: Origin, sock: socket.socket) -> None:
         self.origin = origin
         self.is_reused = False
+        # A request was not sent in full: this connection can carry no other.
+        self.is_out_of_step = False
         self.idle_since = 0.0
         self._sock = sock
 
@@ -53,13 +64,24 @@ class Connection:
             raise
         return cls(origin, sock)
 
-    def send(self, data: bytes, stall_timeout: float) -> None:
-        """Send everything; TimeoutError when nothing moves for that long."""
-        self._sock.settimeout(stall_timeout)
+    def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
+        """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
+
+        Raises ClientGone when `peer` leaves meanwhile.
+        """
+        self._sock.setblocking(False)
         view = memoryview(data)
         while view:
-            view = view[self._sock.send(view) :]
-        self._sock.setblocking(False)
+            try:
+                view = view[self._sock.send(view) :]
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                stirred = _wait(self._sock, True, stall_timeout, peer)
+                if stirred is Stirred.NOTHING:
+                    raise TimeoutError from None
+                if stirred is Stirred.READABLE and not isinstance(self._sock, ssl.SSLSocket):
+                    # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
+                    self.is_out_of_step = True
+                    return
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
         """What arrives, b"" when the other side closed, None when the moment `until` came first.
@@ -137,19 +159,24 @@ class ConnectionPool:
 
 def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
     """Whether the socket has something to read within that time; raises ClientGone when the peer leaves first."""
+    return _wait(sock, False, seconds, peer) is Stirred.READABLE
+
+
+def _wait(sock: socket.socket, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
+    """What the socket is ready for within that time; raises ClientGone when the peer leaves first."""
     if not hasattr(select, "poll"):
-        return _select_readable(sock, seconds, peer)
+        return _select(sock, for_writing, seconds, peer)
     poll = select.poll()
-    poll.register(sock, select.POLLIN)
+    poll.register(sock, select.POLLIN | (select.POLLOUT if for_writing else 0))
     if peer is not None:
         poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
     deadline = time.monotonic() + seconds
     while True:
         ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
         if sock.fileno() in ready:
-            return True
+            return Stirred.WRITABLE if ready[sock.fileno()] == select.POLLOUT else Stirred.READABLE
         if not ready:
-            return False
+            return Stirred.NOTHING
         assert peer is not None
         if _CLIENT_LEAVES or peer.has_left():
             raise ClientGone
@@ -157,16 +184,19 @@ def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> boo
         poll.unregister(peer.fileno())
 
 
-def _select_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
+def _select(sock: socket.socket, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
     """The same for systems without poll (Windows)."""
     watched = [sock.fileno()] + ([peer.fileno()] if peer is not None else [])
+    writing = [sock.fileno()] if for_writing else []
     deadline = time.monotonic() + seconds
     while True:
-        ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
-        if sock.fileno() in ready:
-            return True
-        if not ready:
-            return False
+        reads, writes, _ = select.select(watched, writing, [], max(0.0, deadline - time.monotonic()))
+        if sock.fileno() in reads:
+            return Stirred.READABLE
+        if writes:
+            return Stirred.WRITABLE
+        if not reads:
+            return Stirred.NOTHING
         if peer is not None and peer.has_left():
             raise ClientGone
         watched = watched[:1]

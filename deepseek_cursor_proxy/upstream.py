@@ -85,7 +85,7 @@ class _PoolHandler(urllib.request.BaseHandler):
         connection = None
         try:
             connection = self._pool.take(origin, fresh=fresh)
-            connection.send(request, self._config.write_timeout)
+            connection.send(request, self._config.write_timeout, peer)
             return Answer.begin(connection, self._pool, self._config, peer)
         except ClientGone:
             _close(connection)

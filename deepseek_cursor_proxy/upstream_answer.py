@@ -125,7 +125,7 @@ class Answer:
             seconds = _RETRY_AFTER_SECONDS
         if body is not None and "error" in body:
             return UpstreamRefused(self.status, deepseek.error_message(body), body, seconds)
-        said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:2000].decode("utf-8", "replace")).split())[:200]
+        said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
         return UpstreamRefused(
             self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, seconds
         )
@@ -220,7 +220,8 @@ class Answer:
         self._is_closed = True
         if was_complete and not self._is_ended:
             self._await_end()
-        if self._is_ended and self._keeps_alive and not self._body.rest:
+        is_in_step = not (self._body.rest or self._first or self._connection.is_out_of_step)
+        if self._is_ended and self._keeps_alive and is_in_step:
             self._pool.give_back(self._connection)
         else:
             self._connection.close()

@@ -4,7 +4,7 @@ import time
 import unittest
 
 from deepseek_cursor_proxy import connection_pool
-from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, wait_readable
+from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, Stirred, wait_readable
 from deepseek_cursor_proxy.errors import ClientGone
 
 SOON = 10.0
@@ -146,13 +146,13 @@ class TestReceiving(PoolTestCase):
         one, two = socket.socketpair()
         for sock in (ours, theirs, one, two):
             self.addCleanup(sock.close)
-        self.assertFalse(connection_pool._select_readable(one, 0.01, Client(ours)))
+        self.assertFalse(connection_pool._select(one, False, 0.01, Client(ours)) is Stirred.READABLE)
         theirs.sendall(b"early")
-        self.assertFalse(connection_pool._select_readable(one, 0.01, Client(ours)))
+        self.assertFalse(connection_pool._select(one, False, 0.01, Client(ours)) is Stirred.READABLE)
         two.sendall(b"x")
-        self.assertTrue(connection_pool._select_readable(one, SOON, Client(ours)))
+        self.assertTrue(connection_pool._select(one, False, SOON, Client(ours)) is Stirred.READABLE)
         one.recv(1)
         ours.recv(10)
         theirs.close()
         with self.assertRaises(ClientGone):
-            connection_pool._select_readable(one, SOON, Client(ours))
+            connection_pool._select(one, False, SOON, Client(ours))

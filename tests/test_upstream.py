@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import socket
+import threading
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.upstream import Upstream
 from deepseek_cursor_proxy.upstream_answer import Answer, Silence
-from tests.harness import SocketTestCase
+from tests.harness import PATIENCE, SocketTestCase
 
 BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
@@ -74,6 +75,34 @@ class TestKeepAlive(UpstreamTestCase):
         kept._sock.shutdown(socket.SHUT_RDWR)
         with mock.patch.object(type(kept), "is_stale", False):
             self.assertEqual(200, self.send(upstream).status)
+
+    def test_a_connection_with_something_behind_its_answer_is_not_kept(self) -> None:
+        upstream = self.upstream()
+        self.fake.answer(Raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n", then_close=False))
+        with self.assertRaises(UpstreamRefused):
+            self.send(upstream)
+        self.assertEqual(200, self.send(upstream).status)
+
+    def test_an_answer_that_comes_before_the_request_is_sent_is_read(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        hung_up = threading.Event()
+
+        def refuse_early() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(1000)
+                accepted.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+                hung_up.wait(PATIENCE)
+
+        thread = threading.Thread(target=refuse_early)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(hung_up.set)
+        upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with self.assertRaises(UpstreamRefused) as caught:
+            upstream.send(b"x" * 30_000_000, "sk-test", None)
+        self.assertEqual(413, caught.exception.status)
 
     def test_a_fresh_connection_without_an_answer_is_not_retried(self) -> None:
         self.fake.answer(Raw(b""))
