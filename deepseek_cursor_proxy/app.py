@@ -182,7 +182,8 @@ def _find(request: HttpRequest) -> tuple[Route, str]:
 
 def _credential(request: HttpRequest) -> str:
     scheme, _, token = (request.header("authorization") or "").partition(" ")
-    key = token.strip() if scheme.lower() == "bearer" else (request.header("api-key") or "").strip()
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    key = bearer or (request.header("api-key") or "").strip()
     if not _CREDENTIAL.fullmatch(key):
         raise Unauthorized(
             "No API key. Send your DeepSeek key as 'Authorization: Bearer sk-…' "

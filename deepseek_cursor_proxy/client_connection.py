@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     ClientGone,
+    ProtocolError,
     ProxyError,
     RequestTimeout,
     TooLarge,
@@ -76,9 +77,9 @@ class ClientConnection:
                 self._shut(socket.SHUT_RD)
 
     def abort(self) -> None:
-        """Whatever is going on: our own waits see a client that has left."""
+        """Whatever is going on: our own waits see a client that has left, and a write to it fails."""
         self._is_stopping = True
-        self._shut(socket.SHUT_RD)
+        self._shut(socket.SHUT_RDWR)
 
     def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):
@@ -158,8 +159,9 @@ class ClientConnection:
             received = self.receive(head_until or idle_until)
             if received is None and not buffer.is_empty:
                 raise RequestTimeout("The request did not arrive in time.")
+            if not received and not buffer.is_empty:
+                raise ProtocolError("The request ends in the middle of its head.")
             if not received:
-                # Done, idle, or gone in the middle of a head, which is not worth an answer.
                 return None
             data = received
 
@@ -184,8 +186,12 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
+        """Send everything; TimeoutError when the client takes nothing for that long, however slowly it reads."""
         self._sock.settimeout(self._config.write_timeout)
-        self._sock.sendall(data)
+        sent = self._sock.send(data)
+        while sent < len(data):
+            data = data[sent:]
+            sent = self._sock.send(data)
 
     def _write(self, reply: HttpReply, *, keep: bool, with_body: bool = True) -> None:
         assert isinstance(reply.body, bytes)
@@ -216,7 +222,8 @@ class ClientConnection:
 
 
 def _connection_header(keep: bool) -> Headers:
-    return () if keep else (("Connection", "close"),)
+    # Said both ways: HTTP/1.0 assumes the opposite of 1.1.
+    return (("Connection", "keep-alive" if keep else "close"),)
 
 
 class _RequestBody:
@@ -254,9 +261,11 @@ class _RequestBody:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
+        finally:
+            # The next request, if there is one, even when this body is of no use.
+            self._connection.put_back(self._decoder.rest)
         if not unpack.is_complete:
             raise BadRequest("The compressed request body is incomplete.")
-        self._connection.put_back(self._decoder.rest)
         return body
 
     def _pieces(self, decoder: http1.BodyDecoder) -> Iterator[bytes]:
@@ -273,5 +282,5 @@ class _RequestBody:
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
             if not more:
-                raise ClientGone
+                raise BadRequest("The request body ends before its announced end.", code="incomplete_body")
             data = more

@@ -193,6 +193,33 @@ def _send_all(sock: socket.socket, data: bytes) -> None:
     except OSError:
         return
 
+    def test_what_follows_a_body_of_no_use_is_still_a_request(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
+        file = sock.makefile("rb")
+        self.addCleanup(file.close)
+        self.assertEqual(b"HTTP/1.1 400 Bad Request\r\n", file.readline())
+        while (line := file.readline()) and b"HTTP/1.1 200 OK" not in line:
+            pass
+        self.assertTrue(line)
+
+    def test_truncated_requests_are_told_so(self) -> None:
+        proxy = self.proxy()
+        chunked = request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        for data in (request_bytes(b"x" * 100)[:-99], chunked + b"5\r\nab", b"POST /v1/chat/comp"):
+            sock = self.connect(proxy)
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            self.assertEqual(400, read_reply(sock)[0])
+
+    def test_a_blank_bearer_beside_an_api_key_does_not_matter(self) -> None:
+        request = request_bytes(BODY, headers=["api-key: sk-azure"]).replace(b"Bearer sk-test", b"Bearer ")
+        self.assertEqual(200, self.ask(self.proxy(), request)[0])
+
+    def test_an_endless_word_in_a_field_is_not_echoed_in_full(self) -> None:
+        body = {**BODY, "tools": [{"type": "x" * 100_000}]}
+        self.assertLess(len(self.ask(self.proxy(), request_bytes(body))[2]), 1000)
+
 
 class TestConnections(EdgeTestCase):
     def test_requests_follow_each_other_on_one_connection(self) -> None:
@@ -225,6 +252,25 @@ class TestConnections(EdgeTestCase):
         self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
         sock.sendall(HEALTH)
         self.assertEqual(200, read_reply(sock)[0])
+
+    def test_http_1_0_may_ask_to_stay(self) -> None:
+        sock = self.connect(self.proxy())
+        for _ in range(2):
+            sock.sendall(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            self.assertEqual("keep-alive", read_reply(sock)[1]["connection"])
+
+    def test_a_slow_but_steady_reader_gets_everything(self) -> None:
+        proxy = self.proxy(write_timeout=0.5)
+        self.fake.answer(Answer(content="x" * 12_000_000, piece=1_000_000))
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(BODY))
+        size, pause = 0, threading.Event()
+        while size < 12_000_000:
+            received = sock.recv(500_000)
+            self.assertTrue(received, "cut off")
+            size += len(received)
+            # Slower in all than the timeout, never as long between two reads.
+            pause.wait(0.03)
 
     def test_http_1_0_gets_its_stream_unchunked_until_the_end(self) -> None:
         sock = self.connect(self.proxy())

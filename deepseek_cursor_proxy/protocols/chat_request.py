@@ -157,7 +157,9 @@ def _tool(tool: Any, param: str) -> Json:
         raise _wrong(param, "an object")
     kind = tool.get("type", "function")
     if kind != "function":
-        raise BadRequest(f"{param}.type is {kind!r}; DeepSeek runs only function tools.", param=f"{param}.type")
+        raise BadRequest(
+            f"{param}.type is {str(kind)[:40]!r}; DeepSeek runs only function tools.", param=f"{param}.type"
+        )
     if "function" not in tool and "name" in tool:
         # The flat form of the Responses API.
         return _nested({key: value for key, value in tool.items() if key != "type"}, param)
