@@ -154,10 +154,20 @@ class _Choice:
     def message(self) -> Message:
         return Message(
             role="assistant",
-            content="".join(self._text),
-            reasoning="".join(self._reasoning),
+            content=_joined(self._text),
+            reasoning=_joined(self._reasoning),
             tool_calls=tuple(self._calls[index].whole() for index in sorted(self._calls)),
         )
+
+
+def _joined(pieces: list[str]) -> str:
+    """The pieces as one text; a character that was cut into two surrogates becomes whole again."""
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text
 
 
 class _Call:
@@ -173,4 +183,4 @@ class _Call:
         self._arguments.append(piece.arguments)
 
     def whole(self) -> ToolCall:
-        return ToolCall(self._id, self._name, "".join(self._arguments))
+        return ToolCall(self._id, self._name, _joined(self._arguments))

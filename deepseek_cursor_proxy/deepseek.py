@@ -6,11 +6,12 @@ Facts are as of November 2026; thinking is on by default there, so it is always 
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
 from deepseek_cursor_proxy.errors import UpstreamFailed
 
 # DeepSeek's current names, in the order clients are offered them.
@@ -34,6 +35,8 @@ EFFORTS = {
 # Where reasoning must be present and there is none. V4-Pro has refused ""; a single space passes everywhere.
 FILLER = " "
 
+# Beyond this a call counts as whole only when the answer says that it has finished.
+_LONG_ARGUMENTS = 16_384
 # More parallel calls than any model makes; a larger index is damage, and would make us hold its empty neighbours.
 _MAX_INDEX = 128
 
@@ -51,6 +54,10 @@ class Need(Enum):
 def upstream_model(asked: str, default: str) -> str:
     """The name to send: DeepSeek's own names stay, everything else becomes the configured model."""
     return asked if asked in _KNOWN_MODELS else default
+
+
+def sees_pictures(model: str) -> bool:
+    return model not in _TEXT_ONLY_MODELS
 
 
 def needs(request: ChatRequest) -> list[Need]:
@@ -72,6 +79,16 @@ def needs(request: ChatRequest) -> list[Need]:
 def is_forced(tool_choice: object) -> bool:
     """Whether a tool choice leaves the model no choice; DeepSeek refuses that while thinking."""
     return tool_choice is not None and tool_choice not in ("auto", "none")
+
+
+def is_whole_call(call: ToolCall) -> bool:
+    """Whether nothing of a call is still to come. Long arguments are not looked into again with every piece of them."""
+    if not (call.id and call.name) or len(call.arguments) > _LONG_ARGUMENTS:
+        return False
+    try:
+        return isinstance(json.loads(call.arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def is_reasoning_refusal(status: int, message: str) -> bool:
@@ -111,7 +128,7 @@ def plain_text(content: str | Parts) -> str:
 
 
 def _message(message: Message, request: ChatRequest) -> dict[str, Any]:
-    keeps_parts = message.role == "user" and request.model not in _TEXT_ONLY_MODELS
+    keeps_parts = message.role == "user" and sees_pictures(request.model)
     content = message.content if keeps_parts else plain_text(message.content)
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
@@ -140,7 +157,7 @@ def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
 def _placeholder(part: Mapping[str, Any]) -> str:
     # The digest keeps the words the same in every later request, which keeps DeepSeek's prefix cache hitting.
     digest = hashlib.sha256(repr(sorted(part.items())).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"[{part['type']} {digest}: not shown, this model reads text only]"
+    return f"[{part['type']} {digest}: not shown here]"
 
 
 # … and back: chunks and completions as canonical deltas.
@@ -160,7 +177,7 @@ def completion(body: Mapping[str, Any]) -> list[Delta]:
 
 
 def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
-    if "error" in body:
+    if body.get("error"):
         raise UpstreamFailed(f"DeepSeek broke the answer off: {error_message(body) or 'no reason given'}")
     choices = body.get("choices")
     usage = _usage(body.get("usage"))
@@ -170,8 +187,11 @@ def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
     if not whole:
         return [Delta(usage=usage, source={**body, "choices": []})]
     last = len(whole) - 1
+    without_usage = {name: value for name, value in body.items() if name != "usage"}
     return [
-        _delta(choice, part, usage if position == last else None, {**body, "choices": [choice]})
+        _delta(choice, part, usage, {**body, "choices": [choice]})
+        if position == last
+        else _delta(choice, part, None, {**without_usage, "choices": [choice]})
         for position, choice in enumerate(whole)
     ]
 

@@ -28,6 +28,10 @@ class TestReply(unittest.TestCase):
         self.assertEqual("tool_calls", reply.finish_reason())
         self.assertEqual({"prompt_tokens": 3}, reply.usage)
 
+    def test_a_character_cut_in_two_becomes_whole(self) -> None:
+        message = reply_of(Delta(text="a\ud83d"), Delta(text="\ude00b"), Delta(text="\ud800")).message()
+        self.assertEqual("a\U0001f600b\ud800", message.content)
+
     def test_parallel_calls_keep_their_order_and_a_repeated_name_is_not_continued(self) -> None:
         reply = reply_of(
             Delta(calls=(CallPiece(1, "b", "second"),)),

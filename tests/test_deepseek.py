@@ -1,7 +1,7 @@
 import unittest
 
 from deepseek_cursor_proxy import deepseek
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import Need
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.histories import TOOLS, assistant, result, system, user
@@ -125,6 +125,7 @@ class TestDeltas(unittest.TestCase):
         found = deepseek.deltas({**chunk, "usage": {"total_tokens": 1}})
         self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
+        self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
 
     def test_odd_parts_are_passed_over(self) -> None:
         for odd in (
@@ -147,6 +148,22 @@ class TestDeltas(unittest.TestCase):
             with self.assertRaises(UpstreamFailed) as caught:
                 deepseek.deltas(body)
             self.assertIn("overloaded", caught.exception.message)
+
+    def test_an_error_that_is_null_is_none(self) -> None:
+        (delta,) = deepseek.deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
+        self.assertEqual("x", delta.text)
+
+    def test_a_call_is_whole_when_its_arguments_are(self) -> None:
+        for call, is_whole in (
+            (ToolCall("a", "f", '{"x": {}}'), True),
+            (ToolCall("a", "f", '{"x": {}'), False),
+            (ToolCall("a", "f", ""), False),
+            (ToolCall("", "f", "{}"), False),
+            (ToolCall("a", "", "{}"), False),
+            (ToolCall("a", "f", "[" * 16_000), False),
+            (ToolCall("a", "f", '{"x": "' + "y" * 100_000 + '"}'), False),
+        ):
+            self.assertEqual(is_whole, deepseek.is_whole_call(call))
 
     def test_a_completion_without_choices_is_a_failure(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):

@@ -43,7 +43,7 @@ def generated(rng: random.Random) -> Answer:
     if content is not None and content.startswith(NOTICE):
         content = "x" + content
     # An answer that says nothing at all leaves the history; see test_tool_history.
-    reasoning = words(rng, 12) or ("" if calls or (content or "").strip() else "hm")
+    reasoning = words(rng, 12).strip(" ") or ("" if calls or (content or "").strip() else "hm")
     return Answer(reasoning=reasoning, content=content, calls=calls, piece=rng.choice((1, 3, 16)))
 
 

@@ -120,15 +120,17 @@ class _Mirror:
         self._form = form
         self._notice = notice
         self._is_open = False
-        self._was_open = False
+        self._has_spoken = False
         self._unfinished = ""
 
     def show(self, delta: Delta) -> Delta:
         says_something = bool(delta.text or delta.calls or delta.finish_reason)
+        # A block counts only at the very start of the text, so later thinking is not shown: it could not be undone.
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""
         if says_something:
             before += self._close() + self._notice
             self._notice = ""
+            self._has_spoken = True
         return replace(delta, text=before + (delta.text or "")) if before else delta
 
     def abandon(self, choice: int) -> Delta | None:
@@ -138,11 +140,10 @@ class _Mirror:
 
     def _thinking(self, reasoning: str) -> str:
         assert self._form is not None
-        if self._was_open and not self._is_open:
-            # A second span after the answer began stays out: a block counts only at the very start of the text.
+        if self._has_spoken:
             return ""
         opening = "" if self._is_open else self._form.opening
-        self._is_open = self._was_open = True
+        self._is_open = True
         whole, self._unfinished = self._form.split_unfinished(self._unfinished + reasoning)
         return opening + self._form.escape(whole)
 

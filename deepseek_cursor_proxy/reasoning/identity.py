@@ -205,9 +205,18 @@ def _spoken(text: str) -> str:
 def _arguments(call: ToolCall) -> bytes:
     # Half of the measured clients parse the arguments and serialise them again in their own way.
     try:
-        return _canonical_json(json.loads(call.arguments)).encode()
+        return _canonical_json(_read_arguments(call.arguments)).encode()
     except (ValueError, RecursionError):
         return _text(call.arguments)
+
+
+def _number(text: str) -> float | int:
+    # JavaScript writes 1.0 as 1 and 1e3 as 1000; up to 2^53 these are the same numbers.
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+_read_arguments = json.JSONDecoder(parse_float=_number).decode
 
 
 def _text(text: str) -> bytes:

@@ -50,15 +50,19 @@ def notice_end(text: str, start: int = 0) -> int:
     return foreign.end() if foreign else start
 
 
-def recover(messages: Sequence[Message], last_lost: int) -> Recovery | None:
-    """The history with everything up to `last_lost` and its results as a transcript; None without a user message."""
+def recover(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Recovery | None:
+    """The history with everything up to `last_lost` and its results as a transcript; None without a user message.
+
+    A model that sees gets the pictures of the transcript behind it.
+    """
     if not any(message.role == "user" for message in messages):
         return None
     boundary = _after_results(messages, last_lost)
     opening = _leading_systems(messages)
     transcript = Message("system", _transcript(messages[opening:boundary]))
     question = _question_before(messages, boundary)
-    recovered = (*messages[:opening], transcript, *question, *messages[boundary:])
+    pictures = _pictures(messages[opening:boundary]) if with_pictures else ()
+    recovered = (*messages[:opening], transcript, *pictures, *question, *messages[boundary:])
     return Recovery(recovered, boundary - opening, boundary)
 
 
@@ -77,6 +81,13 @@ def _question_before(messages: Sequence[Message], boundary: int) -> tuple[Messag
     return tuple(asked[-1:])
 
 
+def _pictures(messages: Sequence[Message]) -> tuple[Message, ...]:
+    parts = [part for each in messages if not isinstance(each.content, str) for part in each.content]
+    pictures = [part for part in parts if part["type"] != "text"]
+    lead = {"type": "text", "text": "[the pictures of the transcript, in order]"}
+    return (Message("user", (lead, *pictures)),) if pictures else ()
+
+
 def _leading_systems(messages: Sequence[Message]) -> int:
     count = 0
     while count < len(messages) and messages[count].role == "system":
@@ -91,7 +102,7 @@ def _transcript(messages: Sequence[Message]) -> str:
 def _entry(message: Message) -> str:
     if message.role == "tool":
         return f"[result of {message.tool_call_id}]\n{plain_text(message.content)}"
-    lines = [f"[{message.role}]"]
+    lines = [f"[{message.role} {message.name}]" if message.name else f"[{message.role}]"]
     if message.reasoning and message.reasoning.strip():
         lines.append(f"(thinking) {message.reasoning}")
     if content := plain_text(message.content):

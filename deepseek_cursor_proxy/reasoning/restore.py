@@ -16,11 +16,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek import FILLER, Need, needs
+from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import display, recovery
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
 from deepseek_cursor_proxy.tool_history import Repaired, repair
+
+# A block this long that begins like the reasoning is no accident.
+_SHORTEST_BEGINNING = 16
 
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
@@ -57,7 +60,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Restoration:
-    """The history with every reasoning that somebody had and its tool calls in order; `turns` tells of each assistant."""
+    """The history with every reasoning somebody had and its tool calls in order; `turns` tells of each assistant."""
 
     repaired: Repaired
     turns: tuple[Turn, ...]
@@ -157,11 +160,12 @@ def prepare(request: ChatRequest, history: History, found: Found, strategy: str)
     return _as_restored(request, history, restoration)
 
 
-def prepare_again(request: ChatRequest, history: History, found: Found, refused: Prepared, strategy: str) -> Prepared:
+def prepare_again(request: ChatRequest, found: Found, refused: Prepared, strategy: str) -> Prepared:
     """After DeepSeek's refusal: of what was sent natively, every turn with a filler counts as lost, or all if none."""
+    history = refused.history
     restoration = restore(request, history, found)
     native = restoration.native(refused.boundary)
-    lost = [turn for turn in native if turn.is_made_up] or native
+    lost = [turn for turn in native if turn.is_empty or turn.source is Source.NOBODY] or native
     if strategy == "reject":
         raise _missing(len(lost))
     return _recovered(request, history, restoration, lost[-1]) if lost else refused
@@ -177,13 +181,23 @@ def _restore_one(message: Message, index: int, need: Need, known: Recalled) -> t
         reasoning, source = block.reasoning, Source.DISPLAY
     elif known.reasoning is None:
         source = Source.NOBODY
-    # A block that says something else than the reasoning is the model's own text and stays.
-    is_ours = block is not None and reasoning is not None and reasoning.startswith(block.reasoning)
-    start = block.end if block is not None and is_ours else 0
+    start = block.end if block is not None and _is_ours(block, known.reasoning, reasoning) else 0
     end = recovery.notice_end(text, start)
     turn = Turn(index, need, source, not reasoning, recovery.is_notice(text, start), proof)
     content = text[end:] if end else message.content
     return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn
+
+
+def _is_ours(block: display.Block, *reasonings: str | None) -> bool:
+    """Whether a block shows the turn's reasoning; one that says something else is the model's own text and stays."""
+    shown = block.reasoning
+    return any(
+        reasoning == shown
+        # Stopped, or thought on after the answer began: the block shows how the reasoning begins.
+        or (len(shown) >= _SHORTEST_BEGINNING and reasoning.startswith(shown))
+        for reasoning in reasonings
+        if reasoning
+    )
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:
@@ -202,7 +216,8 @@ def _as_restored(request: ChatRequest, history: History, restoration: Restoratio
 
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
     restored = _as_restored(request, history, restoration)
-    recovered = recovery.recover(restored.request.messages, restoration.positions[last_lost.index])
+    last = restoration.positions[last_lost.index]
+    recovered = recovery.recover(restored.request.messages, last, with_pictures=sees_pictures(request.model))
     if recovered is None:
         # Nothing to answer is left without a user message; the fillers are already in place.
         return restored

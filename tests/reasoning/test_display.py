@@ -123,6 +123,10 @@ class TestMirror(unittest.TestCase):
             shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
         )
 
+    def test_reasoning_after_the_first_word_opens_no_block(self) -> None:
+        for first in (Delta(text="Hi"), Delta(calls=(CallPiece(0, "a", "b"),))):
+            self.assertIsNone(shown(first, Delta(reasoning="late"))[-1])
+
     def test_a_second_span_of_reasoning_is_not_shown(self) -> None:
         """A block counts only at the very start, so a later one could not be taken out again."""
         self.assertEqual("later", shown(Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c", text="later"))[-1])

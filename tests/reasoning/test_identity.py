@@ -107,6 +107,7 @@ class TestIdentity(unittest.TestCase):
             assistant("done\n", call),
             assistant("  done", call),
             assistant("done", ("a", "f", '{"y":[1,2],"x":1}')),
+            assistant("done", ("a", "f", '{"y":[1.0,2e0],"x":1.0}')),
             assistant(COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "done", call),
             assistant(PLAIN.opening + "x" + PLAIN.closing + "done", call),
             assistant(NOTICE + "done", call),

@@ -59,6 +59,16 @@ class TestRecover(unittest.TestCase):
         assert found is not None
         self.assertEqual((3, 4), (found.transcribed, found.boundary))
 
+    def test_a_model_that_sees_gets_the_pictures_behind_the_transcript(self) -> None:
+        part = {"type": "image_url", "image_url": {"url": "x"}}
+        found = recovery.recover((Message("user", (part,)), A, T, U2), 1, with_pictures=True)
+        assert found is not None
+        self.assertEqual("user", found.messages[1].role)
+        self.assertIn(part, found.messages[1].content)
+
+    def test_names_are_kept(self) -> None:
+        self.assertIn("[user bob]", recovered(Message("user", "hi", name="bob"), A, T, U2, last_lost=1)[0].content)
+
     def test_pictures_leave_their_mark(self) -> None:
         picture = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
         self.assertIn("see\n[image_url ", recovered(picture, A, T, U2, last_lost=1)[0].content)

@@ -38,7 +38,7 @@ class Memory:
     def prepare_again(self, *messages: Message, strategy: str = "recover") -> Prepared:
         history, request = identity.identify(ME, messages), _request(messages, True, True)
         refused = prepare(request, history, self.found, "recover" if strategy == "recover" else "placeholder")
-        return prepare_again(request, history, self.found, refused, strategy)
+        return prepare_again(request, self.found, refused, strategy)
 
 
 def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
@@ -47,6 +47,11 @@ def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRe
 
 def reasonings(prepared: Prepared) -> list[str | None]:
     return [message.reasoning for message in prepared.request.messages if message.role == "assistant"]
+
+
+def _said(prepared: Prepared) -> tuple[object, str | None]:
+    message = prepared.request.messages[1]
+    return message.content, message.reasoning
 
 
 class TestSources(unittest.TestCase):
@@ -97,6 +102,24 @@ class TestSources(unittest.TestCase):
         self.memory.record((U,), assistant(own, CALL), "known")
         prepared = self.memory.prepare(U, assistant(own, CALL), T)
         self.assertEqual((own, "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning))
+
+    def test_our_block_goes_even_if_the_client_sends_other_reasoning(self) -> None:
+        self.memory.record((U,), assistant("Hi", CALL), "known")
+        for sent in ("", " ", "other"):
+            prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL, reasoning=sent), T)
+            self.assertEqual("Hi", prepared.request.messages[1].content)
+
+    def test_an_empty_block_or_a_short_likeness_is_the_models_own(self) -> None:
+        for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
+            self.memory.record((U,), assistant(text, CALL), reasoning)
+            self.assertEqual(text, self.memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
+
+    def test_a_turn_stopped_while_thinking_is_found_and_its_block_taken_out(self) -> None:
+        self.memory.record((U,), assistant(""), "half a thought, and some more")
+        prepared = self.memory.prepare(U, assistant(COLLAPSIBLE.opening + "half a thought, a"), U2)
+        self.assertEqual(("", "half a thought, and some more"), _said(prepared))
+        unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
+        self.assertEqual(("", "half"), _said(unknown))
 
     def test_the_models_own_block_survives_behind_ours(self) -> None:
         own = block("the model wrote this itself") + "Hi"
@@ -204,6 +227,15 @@ class TestAfterARefusal(unittest.TestCase):
         self.assertTrue(prepared.is_recovered)
         self.assertEqual([], reasonings(prepared))
         self.assertEqual("U3", prepared.request.messages[-1].content)
+
+    def test_a_turn_that_needed_none_counts_too(self) -> None:
+        """Some DeepSeeks want reasoning on every assistant once there was a call, tools or not."""
+        history = (U, A, T, U2, assistant("foreign"), user("U3"))
+        self.memory.record((U,), A, "")
+        request = _request(history, False, True)
+        refused = self.memory.prepare(*history, tools=False)
+        prepared = prepare_again(request, self.memory.found, refused, "recover")
+        self.assertEqual([], reasonings(prepared))
 
     def test_when_no_filler_was_sent_all_turns_are_suspects(self) -> None:
         self.memory.record((U,), A, "known")
