@@ -7,7 +7,7 @@
 What a client saw complete is stored before the batch that completes it is handed on.
 """
 
-import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Reply
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import History, identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
-from deepseek_cursor_proxy.wire import Peer, encode_json
+from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, encode_json
+
+_SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}")
 
 COMPLETED = "completed"
 CLIENT_LEFT = "client left"
@@ -57,6 +59,9 @@ class Exchange:
         self._first_delta: float | None = None
         self._reply = Reply()
         self._recorded: set[int] = set()
+        self._asked = asked
+        self._found: Found = {}
+        self._has_retried = False
         self._outcome = CLIENT_LEFT
         self._status = 499
         self._is_closed = False
@@ -79,16 +84,15 @@ class Exchange:
         return exchange
 
     def _open(self, request: ChatRequest) -> None:
-        strategy = self._services.config.missing_reasoning_strategy
         history = identify(self._caller.namespace, request.messages, request.conversation)
-        found = self._look_up(history)
-        prepared = prepare(request, history, found, strategy)
+        self._found = self._look_up(history)
+        prepared = prepare(request, history, self._found, self._services.config.missing_reasoning_strategy)
         try:
             self._send(prepared)
         except UpstreamRefused as refusal:
             if not deepseek.is_reasoning_refusal(refusal.status, refusal.message):
                 raise
-            self._send_again(request, history, found, prepared)
+            self._send_again()
 
     def _look_up(self, history: History) -> Found:
         """One query for a chat that only grew; a second for those turns that a client's edits put out of place."""
@@ -98,19 +102,21 @@ class Exchange:
             found |= store.find(weaker)
         return found
 
-    def _send(self, prepared: Prepared, *, is_retry: bool = False) -> None:
+    def _send(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self._services.observers.notice(Restored(self._number, prepared, is_retry))
+        self._services.observers.notice(Restored(self._number, prepared, self._has_retried))
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
         self._answer = self._services.upstream.send(body, self._caller.credential, self._caller.peer)
         self._services.observers.notice(Sent(self._number, payload, len(body), time.monotonic() - self._started))
 
-    def _send_again(self, request: ChatRequest, history: History, found: Found, refused: Prepared) -> None:
+    def _send_again(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
+        assert self.prepared is not None
+        self._has_retried = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
-            self._send(prepare_again(request, history, found, refused, strategy), is_retry=True)
+            self._send(prepare_again(self._asked.request, self._found, self.prepared, strategy))
         except UpstreamRefused as refusal:
             if not deepseek.is_reasoning_refusal(refusal.status, refusal.message):
                 raise
@@ -126,10 +132,14 @@ class Exchange:
         assert self._answer is not None
         assert self.prepared is not None
         try:
-            if self.prepared.request.stream:
-                yield from self._streamed(self._answer)
-            else:
-                yield self._whole(self._answer)
+            try:
+                yield from self._read()
+            except UpstreamFailed as error:
+                if not self._may_heal(error):
+                    raise
+                self._answer.close()
+                self._send_again()
+                yield from self._read()
             self._outcome, self._status = COMPLETED, 200
         except (ProxyError, ClientGone) as error:
             self._fail(error)
@@ -137,11 +147,24 @@ class Exchange:
         finally:
             self.close()
 
+    def _may_heal(self, error: UpstreamFailed) -> bool:
+        """Some gateways put the refusal into a good answer; as long as nothing was said, it can be tried again."""
+        is_first = not self._has_retried and self._reply.is_empty
+        return is_first and deepseek.is_reasoning_refusal(400, error.message)
+
+    def _read(self) -> Batches:
+        assert self._answer is not None
+        assert self.prepared is not None
+        if self.prepared.request.stream:
+            yield from self._streamed(self._answer)
+        else:
+            yield self._whole(self._answer)
+
     def _whole(self, answer: Answer) -> Batch:
         raw = answer.read()
         try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError):
+            body = decode_foreign_json(raw)
+        except ValueError:
             raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
         if not isinstance(body, dict):
             raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
@@ -179,24 +202,34 @@ class Exchange:
                 self._reply.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
+                self._identify_calls(item)
         self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
 
+    def _identify_calls(self, delta: Delta) -> None:
+        """Some clients start a call as soon as they have all of it: then its turn has to be known already."""
+        if delta.calls and delta.calls[-1].arguments.endswith("}") and delta.choice not in self._recorded:
+            message = self._reply.message(delta.choice)
+            if all(deepseek.is_whole_call(call) for call in message.tool_calls):
+                self._record([message])
+
     def _remember(self, choices: Sequence[int]) -> None:
-        assert self.prepared is not None
-        entries = []
-        for choice in choices:
-            if choice not in self._recorded:
-                self._recorded.add(choice)
-                message = self._reply.message(choice)
-                entries.append((self.prepared.history.answer_keys(message).all(), message.reasoning or ""))
-        if entries:
+        new = [choice for choice in choices if choice not in self._recorded]
+        self._recorded.update(new)
+        self._record([self._reply.message(choice) for choice in new])
+
+    def _record(self, answers: Sequence[Message]) -> None:
+        if answers and self.prepared is not None:
+            history = self.prepared.history
+            entries = [(history.answer_keys(answer).all(), answer.reasoning or "") for answer in answers]
             self._services.reasoning_store.record(entries)
 
     # Ending …
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ProxyError):
-            self._outcome, self._status = error.message, error.status
+            # Upstream's own words may quote the key it was called with.
+            self._outcome = _SECRET.sub("sk-***", error.message.replace(self._caller.credential, "***"))
+            self._status = error.status
         elif not isinstance(error, (ClientGone, GeneratorExit)):
             self._outcome, self._status = f"unexpected {type(error).__name__}", 500
 
@@ -205,9 +238,8 @@ class Exchange:
         if self._is_closed:
             return
         self._is_closed = True
-        if self.prepared is not None:
-            # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-            self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
+        # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
+        self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
         if self._answer is not None:
             self._answer.close(was_complete=self._outcome == COMPLETED)
         self._services.observers.notice(self._finished())
@@ -247,10 +279,10 @@ class _Reading:
             self.is_done = True
             return
         try:
-            chunk = json.loads(data)
+            chunk = decode_foreign_json(data)
             if isinstance(chunk, dict):
                 self.batch.extend(deepseek.deltas(chunk))
         except ProxyError as error:
             self.problem = error
-        except (ValueError, RecursionError):
+        except ValueError:
             self.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")

@@ -240,7 +240,11 @@ class _Child:
                     process.kill()
                 else:
                     os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
-            self._reader.join(_GRACE)  # the log ends with the last process that could write to it
+            if self._reader.ident is not None:
+                self._reader.join(_GRACE)  # the log ends with the last process that could write to it
+        if self._reader.ident is None and process.stdout is not None:
+            # A signal came between starting the process and starting to read its log.
+            process.stdout.close()
         process.wait()
         self.log = _Log()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning.recovery import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
@@ -250,8 +250,45 @@ class TestRefusals(SocketTestCase):
             assert answer.error is not None
             self.assertEqual((failure.status, failure.message), (answer.status, answer.error["message"]))
 
+    def test_a_refusal_inside_a_good_answer_heals_too(self) -> None:
+        error = json.dumps({"error": {"message": REFUSAL.message}}).encode()
+        plain = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(error) + error
+        stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: " + error + b"\n\n"
+        for is_stream, data in ((False, plain), (True, stream)):
+            self.fake.answer(Raw(data), Answer(reasoning="R.", content="Good."))
+            answer = self.client(self.proxy(), stream=is_stream).ask("hi").final
+            self.assertEqual((200, block("R.") + "Good."), (answer.status, answer.content))
+
+    def test_numbers_that_are_none_do_not_break_a_stream(self) -> None:
+        chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":-Infinity}]}\n\n'
+        last = b'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        self.fake.answer(Raw(head + chunk + last))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
+
+    def test_the_key_is_in_no_log_even_if_upstream_quotes_it(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Failure(401, "Incorrect API key provided: sk-very-secret-key"))
+        with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+            self.client(proxy, key="sk-very-secret-key").ask("hi")
+        self.assertNotIn("secret", "".join(logged.output))
+
 
 class TestStopping(SocketTestCase):
+    def test_a_call_is_known_as_soon_as_all_of_it_was_seen(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), stall_after=4, piece=100))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        seen = b""
+        while b"a.py" not in seen:
+            seen += sock.recv(65536)
+        self.assertNotIn(b'"finish_reason":"tool_calls"', seen)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+        self.fake.release.set()
+
     def test_stored_before_the_client_can_know_that_the_turn_is_complete(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))

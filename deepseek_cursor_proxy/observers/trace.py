@@ -26,7 +26,6 @@ class Trace:
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
-        private_files.make_directory(self._directory)
 
     def notice(self, event: Event) -> None:
         match event:
@@ -64,6 +63,7 @@ class Trace:
 
     def _write(self, trace: dict[str, Any]) -> None:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
+        private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{trace['number']:06d}.json"
         private_files.write(path, encode_json(trace))
 
