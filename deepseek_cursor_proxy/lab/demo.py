@@ -1,0 +1,179 @@
+"""The proxy at work, without a key: a scripted Cursor asks a made-up DeepSeek, first directly, then through the proxy.
+
+Each request is watched from all sides (what Cursor sent, what reached DeepSeek, what Cursor saw) and judged by what
+the made-up DeepSeek remembers having thought, never by what the proxy says about itself.
+Loopback only, no file; everything that is started has ended before `run` returns.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, TextIO
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
+from deepseek_cursor_proxy.reasoning.display import leading_block
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+
+# The first takes two tools to answer; the second shows that finished turns are carried along as well.
+_QUESTIONS = ("What is the weather like here?", "Do I need an umbrella?")
+_GREEN, _RED, _BOLD, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def run(out: TextIO | None = None) -> int:
+    """Play the chat and explain it; 0 only if every request was accepted with every reasoning exactly as it was."""
+    page = _Page(out or sys.stdout)
+    with closing(_DeepSeek()) as deepseek:
+        page.show_problem(_play(deepseek, deepseek.url)[-1])
+    with closing(_DeepSeek()) as deepseek, _proxy(deepseek.url) as url:
+        requests = _play(deepseek, url)
+    for number, request in enumerate(requests, 1):
+        page.show(number, request)
+    page.show_result(requests)
+    return 0 if all(request.is_good for request in requests) else 1
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One request from all sides; `thoughts` are those of the turns before it, as DeepSeek had them."""
+
+    sent: Sequence[Mapping[str, Any]]
+    arrived: Sequence[Seen]
+    answer: ClientAnswer
+    thoughts: Sequence[str]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether DeepSeek took it at the first try, and the answer came through whole."""
+        return [seen.status for seen in self.arrived] == [200] and self.answer.is_whole
+
+    @property
+    def turns(self) -> list[tuple[str | None, str | None]]:
+        """For every turn before this request, its reasoning and the one that reached DeepSeek."""
+        messages = self.arrived[-1].payload.get("messages", ()) if self.arrived else ()
+        found = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
+        return list(zip_longest(self.thoughts, found))
+
+    @property
+    def is_good(self) -> bool:
+        return self.is_accepted and all(real == found for real, found in self.turns)
+
+
+class _DeepSeek(FakeDeepSeek):
+    """Remembers what it thought; its one client waits for every answer, so the list needs no lock."""
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        super().__init__(responder=self._think)
+        self.start()
+
+    def _think(self, payload: dict[str, Any]) -> Step:
+        answer = weather_responder(payload)
+        self.thoughts.append(answer.reasoning or "")
+        return answer
+
+
+class _WatchedCursor(CursorClient):
+    def __init__(self, base_url: str, deepseek: _DeepSeek) -> None:
+        super().__init__(base_url, tools=WEATHER_TOOLS)
+        self.requests: list[_Request] = []
+        self._deepseek = deepseek
+
+    def post(self, messages: Sequence[Mapping[str, Any]] | None = None) -> ClientAnswer:
+        sent = list(self.messages if messages is None else messages)
+        before, thoughts = len(self._deepseek.seen), list(self._deepseek.thoughts)
+        answer = super().post(messages)
+        self.requests.append(_Request(sent, self._deepseek.seen[before:], answer, thoughts))
+        return answer
+
+
+def _play(deepseek: _DeepSeek, base_url: str) -> list[_Request]:
+    """All questions, or as far as the chat gets."""
+    with closing(_WatchedCursor(base_url, deepseek)) as cursor:
+        for question in _QUESTIONS:
+            if not cursor.ask(question).final.is_whole:
+                break
+        return cursor.requests
+
+
+@contextmanager
+def _proxy(upstream: str) -> Iterator[str]:
+    """The real proxy, in this process and with a memory that ends with it; its base URL."""
+    address = ("127.0.0.1", 0)
+    with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
+        proxy.config, proxy.reasoning_store = ProxyConfig(upstream_base_url=upstream), store
+        # The interval is how long shutdown may wait for the accepting loop to look up.
+        accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,))
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_port}/v1"
+        finally:
+            proxy.shutdown()
+            accepting.join()
+
+
+class _Page:
+    """Writes the story, in colour where a person reads it on a terminal."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._is_colourful = out.isatty()
+
+    def show_problem(self, refused: _Request) -> None:
+        self._line(f"Without the proxy, request {len(refused.thoughts) + 1} of a Cursor chat with tools fails:", _BOLD)
+        self._line(f"   HTTP {refused.answer.status}  {(refused.answer.error or {}).get('message')}", _RED)
+        self._line("\nThrough the proxy, the same chat:", _BOLD)
+
+    def show(self, number: int, request: _Request) -> None:
+        self._line(f"\n{number}. Cursor sends {_news(request.sent[-1])}", _BOLD)
+        echoed = enumerate((message for message in request.sent if message["role"] == "assistant"), 1)
+        stripped = ", ".join(str(turn) for turn, message in echoed if "reasoning_content" not in message)
+        self._fact("Cursor stripped", f"reasoning_content of turn {stripped}" if stripped else "nothing yet")
+        for turn, (real, found) in enumerate(request.turns, 1):
+            words = "nothing" if found is None else f'"{found[:44]}…"'
+            verdict = "exact" if found == real else "NOT what DeepSeek had thought"
+            label = "the proxy put back" if turn == 1 else ""
+            self._fact(label, f"turn {turn}: {words}  {verdict}", "" if found == real else _RED)
+        self._fact("DeepSeek", *(("accepted it", _GREEN) if request.is_accepted else (_refusal(request), _RED)))
+        for label, text in _shown(request.answer):
+            self._fact(label, text)
+
+    def show_result(self, requests: Sequence[_Request]) -> None:
+        accepted = sum(request.is_accepted for request in requests)
+        exact = [real == found for request in requests for real, found in request.turns]
+        is_good = all(request.is_good for request in requests)
+        summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings put back"
+        self._line(f"\n{summary} exactly.", _GREEN if is_good else _RED)
+        if is_good:
+            self._line("Now with your own key: python -m deepseek_cursor_proxy")
+
+    def _fact(self, label: str, text: str, colour: str = "") -> None:
+        self._line(f"   {label:<20}{text}", colour)
+
+    def _line(self, text: str, colour: str = "") -> None:
+        print(f"{colour}{text}{_PLAIN}" if colour and self._is_colourful else text, file=self._out)
+
+
+def _news(message: Mapping[str, Any]) -> str:
+    return f"the result of a tool: {message['content']}" if message["role"] == "tool" else f'"{message["content"]}"'
+
+
+def _refusal(request: _Request) -> str:
+    tries = " and ".join(str(seen.status) for seen in request.arrived) or "was not asked"
+    return f"{tries}; Cursor got {request.answer.status} {(request.answer.error or {}).get('message', '')}"
+
+
+def _shown(answer: ClientAnswer) -> Iterator[tuple[str, str]]:
+    """What is on Cursor's screen: the thinking that folds, the text, the tools it is asked to run."""
+    block = leading_block(answer.content)
+    if block is not None:
+        yield "Cursor shows", f"[Thinking] {block.reasoning}"
+    if text := answer.content[block.end if block else 0 :]:
+        yield "", text
+    for call in answer.calls:
+        yield "", f"-> runs {call.name}({call.arguments})"
