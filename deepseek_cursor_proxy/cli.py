@@ -1,0 +1,187 @@
+"""The command line: each subcommand a function that returns an exit code.
+
+0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr says why and what helps).
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy.config import CONFIG_PATH, SETTINGS, Loaded, ProxyConfig, Setting, expanded, shown
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.wire import safe_text
+
+_DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
+_EPILOG = "Without a command the proxy is served. `serve --help` lists all settings."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
+        given.insert(0, "serve")
+    _print_whatever_the_terminal_can()
+    try:
+        options = vars(_parser().parse_args(given))
+        code = int(options.pop("command")(options))
+        # Here rather than at exit, where nobody could say anything about it.
+        sys.stdout.flush()
+        return code
+    except StartupError as error:
+        print(f"deepseek-cursor-proxy: {safe_text(error, 1000)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Somebody piped us into `head`; there is nobody left to tell.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return 0
+
+
+def _print_whatever_the_terminal_can() -> None:
+    """A character that an old code page lacks is worth a question mark, not a traceback; stderr does so by itself."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+# Commands …
+
+
+def _serve(options: dict[str, Any]) -> int:
+    clear_store = options.pop("clear_reasoning_cache", False)
+    if options.get("config") is None:
+        serve.ensure_config_file()
+    loaded = _load(options)
+    return serve.run(loaded.config, _config_path(options), clear_store=clear_store)
+
+
+def _config_show(options: dict[str, Any]) -> int:
+    loaded = _load(options)
+    width = max(len(each.key) for each in SETTINGS)
+    for each in SETTINGS:
+        value = shown(getattr(loaded.config, each.field))
+        print(f"{each.key:<{width}} = {value:<42} # {loaded.origins[each.field]}")
+    return 0
+
+
+def _config_show_path(options: dict[str, Any]) -> int:
+    print(expanded(_config_path(options)))
+    return 0
+
+
+def _store_stats(options: dict[str, Any]) -> int:
+    config = _load(options).config
+    with serve.opened_store(config) as store:
+        stats = store.stats()
+    oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
+    print(f"store        {config.reasoning_content_path}")
+    print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
+    print(f"keys         {stats.keys:,}")
+    print(f"text         {stats.bytes:,} bytes")
+    print(f"oldest use   {oldest}")
+    return 0
+
+
+def _store_clear(options: dict[str, Any]) -> int:
+    with serve.opened_store(_load(options).config) as store:
+        print(f"Cleared {store.clear():,} stored reasonings.")
+    return 0
+
+
+def _demo(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy.lab import demo
+
+    return demo.run()
+
+
+def _bench(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy.lab import benchmark
+
+    return benchmark.run(quick=options["quick"])
+
+
+# Reading the line …
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes flags in full only, and refuses in one line; its subcommands are parsed by the same class."""
+
+    def __init__(self, **details: Any) -> None:
+        # An abbreviation that works today is ambiguous with the next setting.
+        super().__init__(allow_abbrev=False, **details)
+
+    def error(self, message: str) -> NoReturn:
+        raise StartupError(f"{message}; `{self.prog} --help` lists what there is")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="deepseek-cursor-proxy", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    settings = _settings_parser()
+
+    serving = commands.add_parser("serve", parents=[settings], help="run the proxy (the default)")
+    serving.add_argument(
+        "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning before starting"
+    )
+    serving.set_defaults(command=_serve)
+    commands.add_parser("demo", help="try it without a key, against a DeepSeek made up here").set_defaults(
+        command=_demo
+    )
+    bench = commands.add_parser("bench", help="measure it against a DeepSeek made up here")
+    bench.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
+    bench.set_defaults(command=_bench)
+
+    config = commands.add_parser("config", help="look at the settings").add_subparsers(metavar="WHAT", required=True)
+    show = config.add_parser("show", parents=[settings], help="effective values and where each comes from")
+    show.set_defaults(command=_config_show)
+    config.add_parser("path", parents=[settings], help="where the configuration file is").set_defaults(
+        command=_config_show_path
+    )
+
+    store = commands.add_parser("store", help="look after the stored reasoning").add_subparsers(
+        metavar="WHAT", required=True
+    )
+    store.add_parser("stats", parents=[settings], help="how much is stored").set_defaults(command=_store_stats)
+    store.add_parser("clear", parents=[settings], help="delete all of it").set_defaults(command=_store_clear)
+    return parser
+
+
+def _settings_parser() -> _Parser:
+    """One flag per declared setting; values are checked where those of the file are."""
+    parser = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration file (default {CONFIG_PATH})")
+    for each in SETTINGS:
+        parser.add_argument(each.flag, dest=each.key, **_flag_details(each))
+    return parser
+
+
+def _flag_details(each: Setting) -> dict[str, Any]:
+    help = f"{each.help} (default {shown(each.default)})".replace("%", "%%")
+    if each.kind is bool:
+        return {"action": argparse.BooleanOptionalAction, "help": help}
+    metavar = "{" + ",".join(each.choices) + "}" if each.choices else each.kind.__name__.upper()
+    return {"metavar": metavar, "help": help}
+
+
+def _config_path(options: dict[str, Any]) -> Path:
+    return options.get("config") or CONFIG_PATH
+
+
+def _load(options: dict[str, Any]) -> Loaded:
+    path = _config_path(options)
+    # Whatever else is wrong with the file, reading it will tell.
+    with contextlib.suppress(OSError):
+        if options.get("config") is not None and not expanded(path).exists():
+            raise StartupError(f"config: {path} does not exist; write it, or leave --config out for the default")
+    flags = {name: value for name, value in options.items() if name != "config"}
+    return ProxyConfig.load(path, os.environ, flags)

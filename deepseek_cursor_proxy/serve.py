@@ -1,0 +1,186 @@
+"""The running process: store, listener, tunnel, signals. What is started is stopped in reverse order."""
+
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from deepseek_cursor_proxy import __version__, private_files
+from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig, expanded, template
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.tunnel import Tunnel
+from deepseek_cursor_proxy.wire import safe_text
+
+
+def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError when something is not as it should be."""
+    _log_to_stderr(verbose=config.verbose)
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(opened_store(config))
+        if clear_store:
+            print(f"Cleared {store.clear()} stored reasonings.")
+        if config.trace_dir is not None:
+            _make_trace_directory(config.trace_dir)
+        server = _listen(config)
+        stack.callback(server.server_close)
+        server.config, server.reasoning_store = config, store
+        stack.enter_context(_signals(stop.set))
+        tunnel = Tunnel(server.server_port, announce=lambda line: print(line, flush=True))
+        # Stopped after the server: running answers still leave through it.
+        stack.callback(tunnel.stop)
+        stack.enter_context(_serving(server, config.shutdown_grace))
+        public_url = _public_url(tunnel, stop) if config.ngrok else None
+        if not stop.is_set():
+            print(_welcome(config, config_path, server.server_port, public_url), flush=True)
+        # In turns: on Windows a wait without an end lets no Ctrl-C through.
+        while not stop.wait(0.5):
+            pass
+        print("Stopping; running answers may finish.", flush=True)
+    print("Stopped.", flush=True)
+    return 0
+
+
+@contextlib.contextmanager
+def opened_store(config: ProxyConfig) -> Iterator[ReasoningStore]:
+    """The store the configuration names, closed in the end; StartupError for what SQLite has against it."""
+    path = config.reasoning_content_path
+    opened = ReasoningStore(
+        expanded(path),
+        max_age_seconds=config.reasoning_cache_max_age_seconds,
+        max_rows=config.reasoning_cache_max_rows,
+    )
+    with contextlib.closing(opened) as store:
+        try:
+            yield store
+        except sqlite3.Error as error:
+            raise StartupError(f"cannot use {path}: {error}; stop whatever else uses it and try again") from None
+
+
+def ensure_config_file() -> None:
+    """Leave a commented configuration on the first run, so that there is something to edit."""
+    path = expanded(CONFIG_PATH)
+    try:
+        if not path.exists():
+            private_files.make_directory(path.parent)
+            private_files.write(path, template().encode())
+    except OSError as error:
+        raise StartupError(
+            f"cannot write {path}: {error.strerror}; make its directory writable, or pass --config with a file of "
+            "yours and --reasoning-content-path with a place for the store"
+        ) from None
+
+
+def _make_trace_directory(trace_dir: Path) -> None:
+    """Find out now, not at the first request, that there is no place for traces."""
+    try:
+        private_files.make_directory(expanded(trace_dir))
+    except OSError as error:
+        raise StartupError(
+            f"cannot write into {trace_dir}: {error.strerror}; choose another directory with --trace-dir"
+        ) from None
+
+
+def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
+    where = f"{config.host}:{config.port}"
+    try:
+        return DeepSeekProxyServer((config.host, config.port), DeepSeekProxyHandler)
+    # UnicodeError: longer than any name on a network can be.
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, (socket.gaierror, UnicodeError)):
+            raise StartupError(f"--host {config.host} is not an address of this machine") from None
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"{where} is in use, perhaps by a proxy that is already running; stop that one or choose another port "
+                f"with --port {config.port + 1 if config.port < 65535 else 9000}"
+            ) from None
+        raise StartupError(f"cannot listen on {where}: {error.strerror}; choose another --host or --port") from None
+
+
+@contextlib.contextmanager
+def _serving(server: DeepSeekProxyServer, grace: float) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.25}, name="accept")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.drain(grace)
+
+
+def _public_url(tunnel: Tunnel, stop: threading.Event) -> str | None:
+    """Where the tunnel begins; None when the proxy is told to stop before there is one."""
+
+    def give_up() -> None:
+        stop.set()
+        tunnel.stop()
+
+    try:
+        # ngrok may take its time; whoever presses Ctrl-C meanwhile does not wait for it.
+        with _signals(give_up):
+            return tunnel.start()
+    except StartupError:
+        if stop.is_set():
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM ask to stop; what they did before is put back afterwards."""
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _SafeFormatter(logging.Formatter):
+    """Log lines cannot be forged: whatever a stranger got into one, it stays on it and moves no cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if record.name.startswith("deepseek_cursor_proxy.observers.console") or record.exc_info:
+            return line
+        return safe_text(line, 1000)
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_SafeFormatter("%(message)s"))
+    log = logging.getLogger("deepseek_cursor_proxy")
+    log.handlers = [handler]
+    log.propagate = False
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None) -> str:
+    """What a person needs to know now, and nothing else."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    local = f"http://{host}:{port}/v1"
+    lines = [
+        f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
+        f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
+        "  OpenAI API Key             your DeepSeek key (sk-…)",
+        f"  Model to add and choose    {config.upstream_model}",
+        f"Settings {config_path} · reasoning {config.reasoning_content_path}",
+    ]
+    if public_url is None:
+        lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
+    lines.append("Stop with Ctrl-C.")
+    return "\n".join(lines)

@@ -1,0 +1,267 @@
+"""The command line in this process: what it prints, what it refuses, its exit codes. Serving is in test_serve."""
+
+import contextlib
+import io
+import os
+import sqlite3
+import tempfile
+import unittest
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy import __version__, cli, database, serve
+from deepseek_cursor_proxy.config import SETTINGS
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        # Nothing of the developer's own settings takes part.
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
+        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "COLUMNS": "100"}
+        self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
+        # A line that should have been refused must not serve for ever.
+        self.serving = self.enterContext(mock.patch.object(serve, "run", return_value=0))
+        self.directory = self.home / ".deepseek-cursor-proxy"
+        self.store = self.directory / "reasoning_content.sqlite3"
+
+    def run_line(self, *arguments: str) -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = cli.main(arguments)
+            except SystemExit as end:  # how argparse ends after --help and --version
+                self.assertIsInstance(end.code, int)
+                code = int(end.code or 0)
+        return Ran(code, out.getvalue(), err.getvalue())
+
+    def printed(self, *arguments: str) -> str:
+        ran = self.run_line(*arguments)
+        self.assertEqual((ran.code, ran.err), (0, ""))
+        return ran.out
+
+    def refusal(self, *arguments: str) -> str:
+        """The one line that a command which cannot be done leaves on stderr."""
+        ran = self.run_line(*arguments)
+        self.assertEqual((ran.code, ran.out), (2, ""), ran.err)
+        self.assertRegex(ran.err, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
+        return ran.err.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
+
+    def shown(self, *arguments: str) -> dict[str, tuple[str, str]]:
+        """What `config show` says: key, value, origin."""
+        rows = {}
+        for line in self.printed("config", "show", *arguments).splitlines():
+            assignment, _, origin = line.rpartition(" # ")
+            key, _, value = assignment.partition(" = ")
+            rows[key.strip()] = (value.strip(), origin)
+        return rows
+
+    def fill_store(self, *texts: str) -> None:
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            store.record([([text.encode().ljust(32)], text) for text in texts])
+
+
+class HelpTest(CliTest):
+    def test_the_version_is_told(self) -> None:
+        self.assertEqual(self.printed("--version"), f"deepseek-cursor-proxy {__version__}\n")
+
+    def test_help_lists_every_command(self) -> None:
+        for flag in ("--help", "-h"):
+            text = self.printed(flag)
+            for command in ("serve", "demo", "bench", "config", "store"):
+                self.assertRegex(text, rf"\n    {command} +\w")
+
+    def test_help_on_serving_lists_every_setting(self) -> None:
+        text = self.printed("serve", "--help")
+        for each in SETTINGS:
+            self.assertIn(f"  {each.flag}", text)
+        for flag in ("--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
+            self.assertIn(flag, text)
+
+    def test_help_behind_a_flag_is_help_on_serving(self) -> None:
+        self.assertIn("--reasoning-effort", self.printed("--verbose", "--help"))
+
+    def test_looking_creates_no_file(self) -> None:
+        for line in (["--version"], ["--help"], ["config", "show"], ["config", "path"], ["serve", "--help"]):
+            self.run_line(*line)
+        self.assertEqual(list(self.home.iterdir()), [])
+
+
+class ConfigCommandTest(CliTest):
+    def test_show_has_a_line_for_every_setting(self) -> None:
+        self.assertEqual(list(self.shown()), [each.key for each in SETTINGS])
+        self.assertEqual({origin for _, origin in self.shown().values()}, {"default"})
+
+    def test_show_tells_where_each_value_comes_from(self) -> None:
+        file = self.home / "mine.toml"
+        file.write_text('model = "of the file"\nport = 1\nhost = "of the file"\n')
+        environment = {"DEEPSEEK_CURSOR_PROXY_PORT": "2", "DEEPSEEK_CURSOR_PROXY_HOST": "of the environment"}
+        with mock.patch.dict(os.environ, environment):
+            shown = self.shown("--config", str(file), "--port", "3", "--no-display-reasoning", "--cors")
+        self.assertEqual(shown["model"], ('"of the file"', str(file)))
+        self.assertEqual(shown["host"], ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"))
+        self.assertEqual(shown["port"], ("3", "flag --port"))
+        self.assertEqual(shown["display_reasoning"], ("false", "flag --display-reasoning"))
+        self.assertEqual(shown["cors"], ("true", "flag --cors"))
+        self.assertEqual(shown["thinking"], ('"enabled"', "default"))
+
+    def test_show_reads_the_file_in_the_home_directory(self) -> None:
+        self.directory.mkdir()
+        (self.directory / "config.toml").write_text("port = 1")
+        value, origin = self.shown()["port"]
+        self.assertEqual((value, Path(origin)), ("1", Path("~/.deepseek-cursor-proxy/config.toml")))
+
+    def test_path_tells_the_file_in_use(self) -> None:
+        self.assertEqual(self.printed("config", "path"), f"{self.directory / 'config.toml'}\n")
+        self.assertEqual(self.printed("config", "path", "--config", "~/x.toml"), f"{self.home / 'x.toml'}\n")
+
+
+class StoreCommandTest(CliTest):
+    def test_stats_of_a_store_that_was_never_used(self) -> None:
+        lines = [line.split(maxsplit=1) for line in self.printed("store", "stats").splitlines()]
+        self.assertEqual([name for name, _ in lines], ["store", "reasonings", "keys", "text", "oldest"])
+        self.assertIn(["reasonings", "0 (of at most 100,000)"], lines)
+        self.assertIn(["oldest", "use   -"], lines)
+
+    def test_stats_count_what_is_stored(self) -> None:
+        self.fill_store("one", "three", "fourteen")
+        text = self.printed("store", "stats", "--reasoning-cache-max-rows", "7000")
+        self.assertRegex(text, r"reasonings +3 \(of at most 7,000\)\nkeys +3\ntext +16 bytes\noldest use +20\d\d-")
+
+    def test_clear_forgets_everything_and_tells_how_much_it_was(self) -> None:
+        self.fill_store("one", "two")
+        self.assertEqual(self.printed("store", "clear"), "Cleared 2 stored reasonings.\n")
+        self.assertEqual(self.printed("store", "clear"), "Cleared 0 stored reasonings.\n")
+
+    def test_the_store_of_a_flag_is_meant(self) -> None:
+        self.fill_store("one")
+        text = self.printed("store", "stats", "--reasoning-content-path", "~/other.sqlite3")
+        self.assertRegex(text, r"reasonings +0 ")
+        self.assertIn(str(self.home / "other.sqlite3"), text)
+
+    def test_a_directory_in_the_place_of_the_store_is_one_line(self) -> None:
+        self.assertIn("--reasoning-content-path", self.refusal("store", "stats", "--reasoning-content-path", "~"))
+
+    def test_a_file_that_is_no_store_is_one_line(self) -> None:
+        (self.home / "letter").write_text("Dear reader, " * 100)
+        line = self.refusal("store", "clear", "--reasoning-content-path", "~/letter")
+        self.assertIn(str(self.home / "letter"), line)
+        self.assertTrue((self.home / "letter").read_text().startswith("Dear reader, "))
+
+    def test_a_store_that_somebody_holds_is_one_line(self) -> None:
+        self.fill_store("one")
+        self.enterContext(mock.patch.object(database, "_BUSY_TIMEOUT_SECONDS", 0.01))
+        with contextlib.closing(sqlite3.connect(self.store, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            line = self.refusal("store", "clear")
+        self.assertRegex(line, "^cannot use .+: database is locked; stop whatever else uses it and try again$")
+        self.assertEqual(self.printed("store", "clear"), "Cleared 1 stored reasonings.\n")
+
+
+class RefusalTest(CliTest):
+    def test_an_unknown_flag_is_one_line_with_a_hint(self) -> None:
+        for line in (["--bogus"], ["serve", "--bogus"], ["config", "show", "--bogus"], ["demo", "--port", "1"]):
+            with self.subTest(line):
+                self.assertRegex(self.refusal(*line), "unrecognized arguments: .+ --help` lists what there is$")
+
+    def test_a_line_that_says_too_little_or_too_much_is_one_line(self) -> None:
+        for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
+            with self.subTest(line):
+                self.assertIn("--help`", self.refusal(*line))
+
+    def test_a_flag_is_not_abbreviated(self) -> None:
+        """An abbreviation that works today would become ambiguous with the next setting."""
+        for command in ([], ["serve"], ["config", "show"], ["config", "path"], ["store", "stats"], ["store", "clear"]):
+            for flag in ("--por", "--hos=x", "--verb", "--no-ngr", "--conf"):
+                with self.subTest(command, flag=flag):
+                    self.assertIn("unrecognized arguments", self.refusal(*command, flag))
+        self.assertIn("unrecognized arguments", self.refusal("--vers"))
+        self.assertIn("unrecognized arguments", self.refusal("--clear-reasoning"))
+
+    def test_a_bad_value_is_one_line_whichever_command_meets_it(self) -> None:
+        for command in ([], ["serve"], ["config", "show"], ["store", "stats"], ["store", "clear"]):
+            with self.subTest(command):
+                line = self.refusal(*command, "--port", "abc")
+                self.assertEqual(line, 'config: port = "abc" is not a whole number (flag --port)')
+
+    def test_odd_values_never_make_a_second_line(self) -> None:
+        for flag, value in (
+            ("--port", "1\n2"),
+            ("--port", "\x1b[2J"),
+            ("--port", "\udcff"),
+            ("--port", "9" * 5000),
+            ("--thinking", "x" * 5000),
+            ("--base-url", "http://[::1"),
+            ("--host", "a\nb"),
+            ("--request-timeout", "nan"),
+        ):
+            with self.subTest(flag, value=value[:10]):
+                line = self.refusal("config", "show", flag, value)
+                self.assertTrue(line.startswith(f"config: {flag[2:].replace('-', '_')} = "), line)
+                self.assertTrue(line.endswith(f"(flag {flag})"), line)
+
+    def test_a_bad_value_of_the_environment_names_the_variable(self) -> None:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_THINKING": "perhaps"}):
+            line = self.refusal("config", "show")
+        self.assertIn('thinking = "perhaps" is not one of enabled, disabled', line)
+        self.assertIn("environment DEEPSEEK_CURSOR_PROXY_THINKING", line)
+
+    def test_a_named_configuration_that_does_not_exist_is_one_line(self) -> None:
+        for command in ([], ["config", "show"], ["store", "stats"]):
+            with self.subTest(command):
+                line = self.refusal(*command, "--config", "~/absent.toml")
+                self.assertRegex(line, r"^config: .*absent\.toml does not exist; write it, or leave --config out")
+        self.assertEqual(list(self.home.iterdir()), [])
+
+    def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
+        for path in (str(self.home), "", "x" * 5000):
+            with self.subTest(path[:20]):
+                self.assertRegex(self.refusal("config", "show", "--config", path), "^config: (cannot read|.+ exist)")
+
+    @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
+    def test_a_home_that_does_not_exist_is_one_line(self) -> None:
+        for line in (["config", "show"], ["config", "path"], []):
+            with self.subTest(line):
+                self.assertIn("write the whole path", self.refusal(*line, "--config", "~no-such-user/x.toml"))
+
+    def test_an_unknown_key_of_the_file_names_the_nearest(self) -> None:
+        (self.home / "mine.toml").write_text("prot = 1")
+        line = self.refusal("config", "show", "--config", str(self.home / "mine.toml"))
+        self.assertEqual(line, f'config: unknown key "prot" ({self.home / "mine.toml"}); did you mean "port"?')
+
+
+class EndingTest(CliTest):
+    def test_ctrl_c_has_its_own_exit_code(self) -> None:
+        self.serving.side_effect = KeyboardInterrupt
+        self.assertEqual(self.run_line(), Ran(130, "", ""))
+
+    @unittest.skipIf(os.name == "nt", "Windows has another word for it")
+    def test_a_reader_that_left_is_no_failure(self) -> None:
+        """`config show | head -1`, and no complaint when Python flushes at its end."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
+            self.assertEqual(cli.main(["config", "show"]), 0)
+
+    def test_a_terminal_that_lacks_a_character_gets_a_question_mark(self) -> None:
+        shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\n")
+        with contextlib.redirect_stdout(shown):
+            self.assertEqual(cli.main(["config", "show", "--model", "modèle"]), 0)
+            shown.flush()
+        self.assertIn(b'"mod?le"', shown.buffer.getvalue())
+
+    def test_flags_alone_mean_serving(self) -> None:
+        for line in ([], ["--port", "0"], ["serve", "--port", "0"]):
+            with self.subTest(line):
+                self.assertEqual(self.run_line(*line), Ran(0, "", ""))
+                self.assertEqual(self.serving.call_args.args[0].port, 0 if line else 9000)
+                self.assertEqual(self.serving.call_args.kwargs, {"clear_store": False})

@@ -1,0 +1,373 @@
+"""The proxy as a process of its own: how it starts, how it refuses to start, how it stops."""
+
+import contextlib
+import http.client
+import io
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy.config import ProxyConfig, template
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.server import DeepSeekProxyServer
+from tests import test_tunnel
+
+# Less than ngrok gets to start, so that whoever waits for that is noticed.
+PATIENCE = 15.0
+# Longer than any test may take: a process that ends did not wait for this.
+ENDLESS_GRACE = ("--shutdown-grace", "3600")
+WINDOWS = os.name == "nt"
+
+
+class Process:
+    """A run of the command line; a thread turns its stdout into lines, its stderr goes to a file."""
+
+    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], errors: Path) -> None:
+        self._errors = errors
+        self._lines: queue.Queue[str] = queue.Queue()
+        command = [sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy", *arguments]
+        with errors.open("wb") as file:
+            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.put(line)
+
+    def read_until(self, text: str) -> str:
+        """What is printed up to the line that has this text."""
+        printed = ""
+        while text not in printed:
+            try:
+                printed += self._lines.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise AssertionError(f"{text!r} was never printed; {printed!r} was, and {self.errors!r}") from None
+        return printed
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        return self._process.wait(PATIENCE)
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(encoding="utf-8")
+
+    def rest(self) -> str:
+        """What was printed since; to be asked after the end."""
+        self._reader.join(PATIENCE)
+        return "".join(self._lines.queue)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+        self._reader.join(PATIENCE)
+
+
+class ServeTest(unittest.TestCase):
+    def setUp(self) -> None:
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.home, self.bin = place / "home", place / "bin"
+        self.home.mkdir()
+        self.bin.mkdir()
+        self.directory = self.home / ".deepseek-cursor-proxy"
+        self.store = self.directory / "reasoning_content.sqlite3"
+
+    def launch(self, *arguments: str, **environment: str) -> Process:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
+        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
+        ours |= {"PYTHONPATH": str(Path(__file__).parents[1]), **environment}
+        process = Process(arguments, ours, self.bin.parent / "errors")
+        self.addCleanup(process.close)
+        return process
+
+    def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
+        """A proxy that is up, and what it said about that."""
+        process = self.launch("--port", "0", *arguments, **environment)
+        return process, process.read_until("Stop with Ctrl-C.\n")
+
+    def refusal(self, *arguments: str, **environment: str) -> str:
+        """The one line with which a proxy does not start."""
+        process = self.launch(*arguments, **environment)
+        self.assertEqual(process.wait(), 2, process.errors)
+        self.assertEqual(process.rest(), "")
+        self.assertRegex(process.errors, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
+        return process.errors.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
+
+    def expect_stopped(self, process: Process) -> None:
+        self.assertEqual(process.wait(), 0, process.errors)
+        self.assertTrue(process.rest().endswith("Stopped.\n"))
+        self.assertNotIn("Traceback", process.errors)
+        self.assertNotIn("Warning", process.errors)
+
+    def expect_mode(self, path: Path, mode: int) -> None:
+        if not WINDOWS:
+            self.assertEqual(oct(stat.S_IMODE(path.stat().st_mode)), oct(mode))
+
+
+def address(welcome: str) -> tuple[str, int]:
+    """Where the proxy listens, from the URL it asks people to paste."""
+    [url] = [word for word in welcome.split() if word.startswith("http://")]
+    host, _, port = url.removeprefix("http://").removesuffix("/v1").rpartition(":")
+    return host, int(port)
+
+
+class StartTest(ServeTest):
+    def test_the_first_lines_are_all_that_cursor_asks_for(self) -> None:
+        _, welcome = self.serve("--model", "deepseek-flash")
+        lines = welcome.splitlines()
+        self.assertIn(f"deepseek-cursor-proxy {__version__} is running", lines[0])
+        host, port = address(welcome)
+        self.assertRegex(lines[1], rf"Override OpenAI Base URL +http://127\.0\.0\.1:{port}/v1$")
+        self.assertRegex(lines[2], r"OpenAI API Key +your DeepSeek key \(sk-…\)$")
+        self.assertRegex(lines[3], r"Model .+ deepseek-flash$")
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[4])
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[4])
+        self.assertRegex(lines[5], "cannot reach this machine .* --ngrok")
+        with contextlib.closing(http.client.HTTPConnection(host, port, timeout=PATIENCE)) as connection:
+            connection.request("GET", "/healthz")
+            self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
+
+    def test_the_first_run_leaves_a_private_configuration_to_edit(self) -> None:
+        if not WINDOWS:
+            self.addCleanup(os.umask, os.umask(0))
+        self.serve()
+        self.assertEqual((self.directory / "config.toml").read_text(encoding="utf-8"), template())
+        self.expect_mode(self.directory, 0o700)
+        self.expect_mode(self.directory / "config.toml", 0o600)
+        self.expect_mode(self.store, 0o600)
+
+    def test_a_configuration_that_exists_is_read_and_left_as_it_is(self) -> None:
+        self.directory.mkdir()
+        (self.directory / "config.toml").write_text('model = "mine"\n')
+        _, welcome = self.serve()
+        self.assertRegex(welcome, "Model .+ mine\n")
+        self.assertEqual((self.directory / "config.toml").read_text(), 'model = "mine"\n')
+
+    def test_with_a_configuration_of_their_own_nobody_gets_another(self) -> None:
+        (self.home / "mine.toml").write_text('reasoning_content_path = "~/mine.sqlite3"\n')
+        _, welcome = self.serve("--config", str(self.home / "mine.toml"))
+        self.assertIn(str(self.home / "mine.toml"), welcome)
+        self.assertIn(str(self.home / "mine.sqlite3"), welcome)
+        self.assertFalse(self.directory.exists())
+
+    def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
+        _, welcome = self.serve(PYTHONIOENCODING="ascii")
+        self.assertIn("(sk-?)", welcome)
+
+    def test_the_cache_is_cleared_on_request(self) -> None:
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            store.record([([b"1" * 32], "one"), ([b"2" * 32], "two")])
+        _, welcome = self.serve("--clear-reasoning-cache")
+        self.assertTrue(welcome.startswith("Cleared 2 stored reasonings.\n"), welcome)
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 0)
+
+
+class RefusalTest(ServeTest):
+    def test_a_port_in_use_is_one_line_with_the_remedy(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            line = self.refusal("--port", str(port))
+        self.assertIn(f"127.0.0.1:{port} is in use", line)
+        self.assertRegex(line, r"another port with --port \d+$")
+
+    def test_a_host_that_is_not_here_is_one_line(self) -> None:
+        self.assertIn("is not an address of this machine", self.refusal("--port", "0", "--host", "x" * 70))
+
+    def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
+        line = self.refusal("--config", str(self.home))
+        self.assertRegex(line, "^config: cannot read .+; fix it or pass another file with --config$")
+
+    def test_a_directory_that_cannot_be_written_is_one_line(self) -> None:
+        self.directory.write_text("a file in its place stops even root")
+        line = self.refusal("--port", "0")
+        self.assertIn(f"cannot write {self.directory / 'config.toml'}", line)
+        self.assertIn("make its directory writable, or pass --config", line)
+
+    def test_a_directory_in_the_place_of_the_store_is_one_line(self) -> None:
+        self.store.mkdir(parents=True)
+        line = self.refusal("--port", "0")
+        self.assertIn(str(self.store), line)
+        self.assertIn("--reasoning-content-path", line)
+
+    def test_a_file_in_the_place_of_the_traces_is_one_line(self) -> None:
+        (self.home / "traces").touch()
+        line = self.refusal("--port", "0", "--trace-dir", str(self.home / "traces"))
+        self.assertIn(f"cannot write into {self.home / 'traces'}", line)
+        self.assertIn("--trace-dir", line)
+
+    def test_no_ngrok_on_this_machine_is_one_line(self) -> None:
+        line = self.refusal("--port", "0", "--ngrok", PATH=str(self.bin))
+        self.assertIn("https://ngrok.com/download", line)
+
+
+@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+class StopTest(ServeTest):
+    def connect(self, welcome: str) -> http.client.HTTPConnection:
+        """A kept-alive connection that has been served before."""
+        connection = http.client.HTTPConnection(*address(welcome), timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        connection.request("GET", "/healthz")
+        self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
+        return connection
+
+    def stream(self, welcome: str) -> http.client.HTTPResponse:
+        """A streamed answer whose first event has arrived."""
+        connection = self.connect(welcome)
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": "Bearer sk-test"})
+        response = connection.getresponse()
+        self.addCleanup(response.close)
+        self.assertTrue(response.readline().startswith(b"data: "))
+        return response
+
+    def fake(self, content: str) -> FakeDeepSeek:
+        """A DeepSeek that pauses in the middle of its thinking."""
+        fake = self.enterContext(FakeDeepSeek())
+        fake.answer(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
+        return fake
+
+    def test_either_signal_stops_it_cleanly(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                process, _ = self.serve()
+                process.send(number)
+                self.expect_stopped(process)
+                self.assertEqual(process.errors, "")
+
+    def test_an_answer_in_progress_is_finished_first(self) -> None:
+        fake = self.fake("Here it is, whole.")
+        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
+        idle, response = self.connect(welcome), self.stream(welcome)
+        process.send(signal.SIGTERM)
+        self.assertEqual(idle.sock.recv(1), b"")  # those who wait for nothing are sent away first
+        fake.release.set()
+        events = list(read_events(response))
+        self.assertEqual(events.pop(), "[DONE]")
+        said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+        self.assertTrue(said.endswith("One moment.\n</details>\n\nHere it is, whole."), said)
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "stop")
+        self.expect_stopped(process)
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 1)
+
+    def test_an_answer_that_stalls_does_not_outlast_the_grace_period(self) -> None:
+        fake = self.fake("Never said.")
+        process, welcome = self.serve("--base-url", fake.url, "--shutdown-grace", "0.2")
+        response = self.stream(welcome)
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+        with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
+            response.read()
+        self.assertTrue(fake.wait_for_hangup(PATIENCE))
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
+
+    def test_a_client_that_only_stays_connected_is_not_waited_for(self) -> None:
+        process, welcome = self.serve(*ENDLESS_GRACE)
+        self.connect(welcome)
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
+    def test_the_tunnel_outlives_the_last_answer(self) -> None:
+        """Cursor's answers leave through it."""
+        order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
+        with (
+            mock.patch.object(serve, "Tunnel", return_value=order.tunnel),
+            mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
+            mock.patch.object(serve, "_log_to_stderr"),
+            mock.patch.object(serve, "_welcome", side_effect=lambda *_: signal.raise_signal(signal.SIGTERM)),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            before = signal.getsignal(signal.SIGTERM)
+            config = ProxyConfig(port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
+            self.assertEqual(serve.run(config, Path("unused")), 0)
+        self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+def read_events(response: http.client.HTTPResponse) -> Iterator[Any]:
+    """The events still to come, decoded; the last one is a word."""
+    for line in response.read().splitlines():
+        if line.startswith(b"data: "):
+            yield "[DONE]" if line == b"data: [DONE]" else json.loads(line.removeprefix(b"data: "))
+
+
+@unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
+class NgrokTest(ServeTest):
+    def install(self, part: test_tunnel.Part) -> dict[str, str]:
+        """Puts the stand-in first on PATH."""
+        (self.bin / "stand_in.py").write_text(test_tunnel.STAND_IN)
+        (self.bin / "plan.json").write_text(json.dumps([part]))
+        (self.bin / "launches").write_text("")
+        command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "stand_in.py")])
+        (self.bin / "ngrok").write_text(f'#!/bin/sh\necho $$ > "{self.bin}/pid"\nexec {command} "$@"\n')
+        (self.bin / "ngrok").chmod(0o755)
+        return {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+
+    def expect_agent_gone(self) -> None:
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int((self.bin / "pid").read_text()), 0)
+
+    def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
+        process, welcome = self.serve("--ngrok", **self.install(test_tunnel.OK))
+        self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_tunnel.URL}/v1\n")
+        self.assertNotIn("cannot reach this machine", welcome)
+        [_, _, arguments] = json.loads((self.bin / "launches").read_text())
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(arguments[1]), timeout=PATIENCE)) as local:
+            local.request("GET", "/healthz")
+            self.assertEqual(local.getresponse().read(), b'{"ok":true}')
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+        self.expect_agent_gone()
+
+    def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
+        line = self.refusal("--port", "0", "--ngrok", **self.install(test_tunnel.fails("ERR_NGROK_4018")))
+        self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
+
+    def test_nobody_has_to_wait_for_a_slow_ngrok_to_stop(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                asked = Asked()
+                agent = test_tunnel.Agent(asked)
+                self.addCleanup(agent.close)
+                started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
+                environment = self.install({"log": [started], "stays": True})
+                process = self.launch("--port", "0", "--ngrok", **environment)
+                self.assertTrue(asked.event.wait(PATIENCE))
+                process.send(number)
+                self.expect_stopped(process)
+                self.expect_agent_gone()
+
+
+class Asked(dict[str, bytes]):
+    """The pages of an agent that has no URL yet; tells when somebody asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.event.set()
+        return default
