@@ -221,7 +221,7 @@ class Exchange:
         if answers and self.prepared is not None:
             history = self.prepared.history
             entries = [(history.answer_keys(answer).all(), answer.reasoning or "") for answer in answers]
-            self._services.reasoning_store.record(entries)
+            self._services.reasoning_store.record(entries, self.prepared.links)
 
     # Ending …
 

@@ -65,12 +65,20 @@ class ReasoningStore:
 
     # Recording …
 
-    def record(self, entries: Sequence[tuple[Sequence[bytes], str]]) -> bool:
-        """Keep reasonings, each under all its keys, in one transaction; whether that worked."""
+    def record(self, entries: Sequence[tuple[Sequence[bytes], str]], links: Sequence[tuple[bytes, bytes]] = ()) -> bool:
+        """Keep reasonings, each under all its keys, in one transaction; whether that worked.
+
+        A link makes what is known under its first key known under its second as well.
+        """
         now = self._clock()
         with self._faults("record"), self.database.transaction() as connection:
             for keys, text in entries:
                 self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
+            connection.executemany(
+                "INSERT OR IGNORE INTO keys (key, reasoning) "
+                "SELECT ?2, reasoning FROM keys WHERE key = ?1 ORDER BY reasoning DESC LIMIT 1",
+                links,
+            )
             self._write_uses(connection, now)
             self._prune_soon()
             return True

@@ -52,6 +52,14 @@ class TestRemembering(StoreTestCase):
             store.record([((key(1),), "why")])
         self.assertEqual(1, store.stats().reasonings)
 
+    def test_a_link_makes_a_reasoning_known_under_another_key_without_a_copy(self) -> None:
+        store = self.store()
+        store.record([((key(1),), "why")])
+        store.record([((key(2),), "other")], [(key(1), key(3)), (key(8), key(9))])
+        store.record([], [(key(1), key(3))])
+        self.assertEqual({key(3): ["why"]}, store.find([key(3), key(9)]))
+        self.assertEqual(2, store.stats().reasonings)
+
     def test_any_text_survives(self) -> None:
         store = self.store()
         for number, text in enumerate(("", " ", "\0", "\ud800", "思考\u2028", "x" * 1_000_000)):

@@ -45,7 +45,7 @@ _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What an assistant may be found under, strongest first. All but the exact key count only if unambiguous."""
+    """What an assistant may be found under, strongest first; each counts only if it names one reasoning."""
 
     exact: bytes
     calls: tuple[bytes, ...] = ()

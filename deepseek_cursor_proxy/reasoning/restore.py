@@ -64,6 +64,7 @@ class Restoration:
 
     repaired: Repaired
     turns: tuple[Turn, ...]
+    links: tuple[tuple[bytes, bytes], ...] = ()
 
     @functools.cached_property
     def positions(self) -> Mapping[int, int]:
@@ -83,6 +84,9 @@ class Prepared:
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
+    # Turns that a weaker key found: remembered under their exact key as well, they are found at once next time, and
+    # no other chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
+    links: tuple[tuple[bytes, bytes], ...] = ()
     # What was done to the tool history, and how often.
     repairs: Mapping[str, int] = field(default_factory=dict)
     transcribed: int = 0
@@ -109,14 +113,22 @@ class Prepared:
 def restore(request: ChatRequest, history: History, found: Found) -> Restoration:
     """Fill the reasoning of every assistant that somebody can vouch for, and take our display out of its text."""
     messages = list(request.messages)
-    turns = []
+    turns, links = [], []
     for index, need in enumerate(needs(request)):
         if messages[index].role == "assistant":
             keys = history.keys[index]
             assert keys is not None
-            messages[index], turn = _restore_one(messages[index], index, need, recall(keys, found))
+            known = recall(keys, found, _shown(messages[index]))
+            messages[index], turn = _restore_one(messages[index], index, need, known)
             turns.append(turn)
-    return Restoration(repair(messages), tuple(turns))
+            if known.key is not None:
+                links.append((known.key, keys.exact))
+    return Restoration(repair(messages), tuple(turns), tuple(links))
+
+
+def _shown(message: Message) -> str | None:
+    block = display.leading_block(message.content) if isinstance(message.content, str) else None
+    return block.reasoning if block is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +137,43 @@ class Recalled:
 
     reasoning: str | None
     proof: str
+    # The key that found it, when that was not the exact one: see Prepared.links.
+    key: bytes | None = None
 
 
-def recall(keys: Keys, found: Found) -> Recalled:
-    """The reasoning of a turn, by the strongest of its keys that names exactly one."""
-    if keys.exact in found:
-        # Regenerated word for word: the client shows the last one.
-        return Recalled(found[keys.exact][0], "exact")
-    doubt = ""
-    for proof, several in (("call", keys.calls), ("result", keys.results)):
-        texts = [found[key] for key in several if key in found]
-        if texts and all(len(each) == 1 for each in texts):
+def recall(keys: Keys, found: Found, shown: str | None = None) -> Recalled:
+    """The reasoning of a turn, by the strongest of its keys that names exactly one.
+
+    Two stored turns that could both be meant and differ prove nothing, unless the client still shows which it is.
+    """
+    doubt = "unknown"
+    for proof, several in (
+        ("exact", (keys.exact,)),
+        ("call", keys.calls),
+        ("result", keys.results),
+        ("talk", keys.talk),
+        ("place", keys.place),
+    ):
+        texts = {key: _meant(found[key], shown) for key in several if key in found}
+        whole = dict.fromkeys(text for text in texts.values() if text is not None)
+        if proof in ("talk", "place") and shown and not all(_fits(text, shown) for text in whole):
+            # The client shows other thoughts in their place: this is somebody else's turn in the same words.
+            return Recalled(None, f"contradicted {proof}")
+        if texts and None not in texts.values():
             # A client that merged two turns into one message left the calls of both in it, in order.
-            return Recalled("\n\n".join(dict.fromkeys(each[0] for each in texts if each[0])), proof)
-        doubt = doubt or (f"ambiguous {proof}" if texts else "")
-    for proof, one in (("talk", keys.talk), ("place", keys.place)):
-        for key in one:
-            if len(found.get(key, ())) == 1:
-                return Recalled(found[key][0], proof)
-            if key in found:
-                # Two turns could be meant: neither is attached, and a still weaker key proves even less.
-                return Recalled(None, doubt or f"ambiguous {proof}")
-    return Recalled(None, doubt or "unknown")
+            joined = "\n\n".join(text for text in whole if text)
+            certain = [key for key in texts if len(found[key]) == 1]
+            return Recalled(joined, proof, certain[0] if certain and len(whole) == 1 and proof != "exact" else None)
+        if texts and doubt == "unknown":
+            doubt = f"ambiguous {proof}"
+    return Recalled(None, doubt)
+
+
+def _meant(texts: Sequence[str], shown: str | None) -> str | None:
+    """Which of the reasonings recorded under one key is meant; None when that is not certain."""
+    if len(texts) == 1:
+        return texts[0]
+    return next((text for text in texts if text == shown), None)
 
 
 def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
@@ -190,14 +217,12 @@ def _restore_one(message: Message, index: int, need: Need, known: Recalled) -> t
 
 def _is_ours(block: display.Block, *reasonings: str | None) -> bool:
     """Whether a block shows the turn's reasoning; one that says something else is the model's own text and stays."""
-    shown = block.reasoning
-    return any(
-        reasoning == shown
-        # Stopped, or thought on after the answer began: the block shows how the reasoning begins.
-        or (len(shown) >= _SHORTEST_BEGINNING and reasoning.startswith(shown))
-        for reasoning in reasonings
-        if reasoning
-    )
+    return any(reasoning and _fits(reasoning, block.reasoning) for reasoning in reasonings)
+
+
+def _fits(reasoning: str, shown: str) -> bool:
+    # Stopped, or thought on after the answer began: then the block shows how the reasoning begins.
+    return reasoning == shown or (len(shown) >= _SHORTEST_BEGINNING and reasoning.startswith(shown))
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:
@@ -210,8 +235,8 @@ def _to_send(reasoning: str | None, turn: Turn) -> str | None:
 
 
 def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
-    repaired = restoration.repaired
-    return Prepared(replace(request, messages=repaired.messages), history, restoration.turns, repaired.repairs)
+    repaired, links = restoration.repaired, restoration.links
+    return Prepared(replace(request, messages=repaired.messages), history, restoration.turns, links, repaired.repairs)
 
 
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:

@@ -64,10 +64,51 @@ class TestSources(unittest.TestCase):
         self.assertEqual(["known"], reasonings(prepared))
         self.assertEqual((1, 0, False), (prepared.filled, prepared.missing, prepared.is_recovered))
 
-    def test_the_newest_of_two_for_the_very_same_turn_wins(self) -> None:
-        self.memory.record((U,), A, "old")
-        self.memory.record((U,), A, "new")
-        self.assertEqual(["new"], reasonings(self.memory.prepare(U, A, T)))
+    def test_two_that_could_both_be_meant_and_differ_prove_nothing(self) -> None:
+        self.memory.record((U,), A, "one agent")
+        self.memory.record((U,), A, "another agent")
+        prepared = self.memory.prepare(U, A, T, strategy="placeholder")
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual("ambiguous exact", prepared.turns[0].proof)
+
+    def test_unless_the_client_still_shows_which(self) -> None:
+        for reasoning in ("one agent", "another agent"):
+            self.memory.record((U,), A, reasoning)
+        for reasoning in ("one agent", "another agent"):
+            prepared = self.memory.prepare(U, assistant(block(reasoning), CALL), T)
+            self.assertEqual([reasoning], reasonings(prepared))
+
+    def test_thoughts_the_client_shows_disprove_a_turn_in_the_same_words(self) -> None:
+        said = "a plain answer of some length"
+        self.memory.record((U,), assistant(said), "of another chat")
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
+        self.assertEqual("contradicted talk", prepared.turns[0].proof)
+
+    def test_or_an_id_nobody_else_has_tells_them_apart(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U,), assistant("", unique), "by id")
+        prepared = self.memory.prepare(system("new"), user("other"), assistant("", unique), result(unique[0]))
+        self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
+
+    def test_what_a_weaker_key_found_is_linked_to_its_exact_key(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "known")
+        history = identity.identify(ME, (system("new"), U, said))
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
+        keys = history.keys[2]
+        assert keys is not None
+        self.assertEqual(((keys.talk[0], keys.exact),), prepared.links)
+        self.assertEqual((), self.memory.prepare(U, said, U2).links)
+
+    def test_a_message_merged_from_two_turns_gets_the_thoughts_of_both(self) -> None:
+        one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
+        self.memory.record((U,), assistant("", one), "first")
+        self.memory.record((U, assistant("", one), result(one[0])), assistant("", two), "second")
+        merged = assistant("", one, two)
+        prepared = self.memory.prepare(user("x"), merged, result(one[0]), result(two[0]))
+        self.assertEqual(["first\n\nsecond"], reasonings(prepared))
 
     def test_what_the_client_kept_is_left_alone(self) -> None:
         self.memory.record((U,), A, "stored")
@@ -111,8 +152,9 @@ class TestSources(unittest.TestCase):
 
     def test_an_empty_block_or_a_short_likeness_is_the_models_own(self) -> None:
         for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
-            self.memory.record((U,), assistant(text, CALL), reasoning)
-            self.assertEqual(text, self.memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
+            memory = Memory()
+            memory.record((U,), assistant(text, CALL), reasoning)
+            self.assertEqual(text, memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
 
     def test_a_turn_stopped_while_thinking_is_found_and_its_block_taken_out(self) -> None:
         self.memory.record((U,), assistant(""), "half a thought, and some more")
