@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning.recovery import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.generated_chats import World
 from tests.histories import TOOLS
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
@@ -117,3 +118,32 @@ def _echo(request: Any, answer: Answer, stream: bool, form: display.Form | None,
 def _results(answer: Answer) -> Iterator[dict[str, Any]]:
     for call in answer.calls:
         yield {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+
+
+class TestTheFiveLaws(unittest.TestCase):
+    """Exactness, no foreign reasoning, nothing lost, a stable prefix, histories that carry themselves."""
+
+    def run_worlds(self, seeds: range, steps: int, **details: bool) -> None:
+        for seed in seeds:
+            failure = _first_failure(seed, steps, details)
+            if failure is not None:
+                fewest = min(count for count in range(1, steps + 1) if _first_failure(seed, count, details))
+                self.fail(f"seed {seed}, smallest after {fewest} steps: {_first_failure(seed, fewest, details)}")
+
+    def test_every_law_holds_on_every_request_of_generated_chats(self) -> None:
+        self.run_worlds(range(120), 14)
+
+    def test_a_proxy_that_forgot_everything_restores_from_what_clients_show(self) -> None:
+        self.run_worlds(range(60), 10, forgets=True)
+
+
+def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | None:
+    world = World(seed, **details)
+    for _ in range(steps):
+        try:
+            chat = world.step()
+        except AssertionError as error:
+            last = [chat.messages() for chat in world.chats]
+            return f"{error}\n{json.dumps(last, indent=1)[:6000]}"
+        del chat
+    return None
