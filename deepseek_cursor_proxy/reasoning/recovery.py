@@ -7,6 +7,7 @@ begins with the same bytes and DeepSeek's prefix cache goes on hitting.
 The notice is written and recognised here, and nowhere trusted: it decides only whether to show it again.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,16 +97,22 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    return "\n\n".join([_PREAMBLE, "--- transcript ---", *map(_entry, messages), "--- end of transcript ---"])
+    entries = [_entry(message) for message in messages]
+    # Its own digest marks every line of ours: a tool result cannot foresee it, so it cannot play another role or
+    # end the transcript; and the same transcript has the same marks in every later request.
+    mark = hashlib.sha256("\0".join(text for _, text in entries).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    lines = [f"--- {mark} {who} ---\n{text}" for who, text in entries]
+    return "\n\n".join([_PREAMBLE, f"--- {mark} transcript ---", *lines, f"--- {mark} end of transcript ---"])
 
 
-def _entry(message: Message) -> str:
+def _entry(message: Message) -> tuple[str, str]:
+    """Who speaks, and everything that was said."""
     if message.role == "tool":
-        return f"[result of {message.tool_call_id}]\n{plain_text(message.content)}"
-    lines = [f"[{message.role} {message.name}]" if message.name else f"[{message.role}]"]
+        return f"result of {message.tool_call_id}", plain_text(message.content)
+    lines = []
     if message.reasoning and message.reasoning.strip():
         lines.append(f"(thinking) {message.reasoning}")
     if content := plain_text(message.content):
         lines.append(content)
-    lines += [f"[call {call.id}: {call.name}]\n{call.arguments}" for call in message.tool_calls]
-    return "\n".join(lines)
+    lines += [f"(calls {call.name}, id {call.id})\n{call.arguments}" for call in message.tool_calls]
+    return f"{message.role} {message.name}" if message.name else message.role, "\n".join(lines)
