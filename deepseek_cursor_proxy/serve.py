@@ -82,8 +82,11 @@ def ensure_config_file() -> None:
 
 def _make_trace_directory(trace_dir: Path) -> None:
     """Find out now, not at the first request, that there is no place for traces."""
+    probe = expanded(trace_dir) / ".can-write"
     try:
-        private_files.make_directory(expanded(trace_dir))
+        private_files.make_directory(probe.parent)
+        private_files.write(probe, b"")
+        probe.unlink()
     except OSError as error:
         raise StartupError(
             f"cannot write into {trace_dir}: {error.strerror}; choose another directory with --trace-dir"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy import deepseek, private_files
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.wire import encode_json
 
@@ -33,10 +33,10 @@ class Trace:
                 with self._lock:
                     self._open[event.number] = self._begun(event)
             case Restored():
-                # A second one follows a refusal; both are worth seeing.
+                # A second one follows a refusal; both are worth seeing, also when DeepSeek is never reached.
                 self._trace_of(event).setdefault("restored", []).append(_restored(event))
+                self._trace_of(event)["upstream_request"] = deepseek.payload(event.prepared.request)
             case Sent():
-                self._trace_of(event)["upstream_request"] = event.payload
                 self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
             case Finished():
                 with self._lock:

@@ -60,6 +60,7 @@ class TestTrace(SocketTestCase):
         self.client(proxy).ask("hi")
         (trace,) = self.traces()
         self.assertEqual(("sorry", 500, None), (trace["outcome"], trace["status"], trace["reply"]))
+        self.assertEqual("hi", trace["upstream_request"]["messages"][1]["content"])
 
     def test_a_refusal_and_its_second_try_are_both_there(self) -> None:
         proxy = self.proxy(trace_dir=self.directory)
