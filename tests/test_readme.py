@@ -1,0 +1,60 @@
+"""The README says what the program does: its settings table, flags, quoted texts and links are checked against it."""
+
+import re
+import unittest
+from pathlib import Path
+
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
+from deepseek_cursor_proxy.reasoning.recovery import NOTICE_LINE
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+PRINT_TABLE = 'python -c "from deepseek_cursor_proxy.config import settings_table; print(settings_table())"'
+
+# Flags that are no settings.
+OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--quick", "--version", "--help"}
+# Flags of other programs, as the README names them.
+FOREIGN_FLAGS = {"--strict"}
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_the_settings_table_is_the_declared_one(self) -> None:
+        table = README.partition("<!-- settings -->")[2].partition("<!-- /settings -->")[0].strip()
+        self.assertTrue(
+            table == settings_table(),
+            "the settings table in README.md is out of date; put between <!-- settings --> and <!-- /settings --> "
+            f"what this prints:\n\n    {PRINT_TABLE}\n",
+        )
+
+    def test_every_flag_it_names_exists(self) -> None:
+        known = {each.flag for each in SETTINGS}
+        known |= {each.flag.replace("--", "--no-") for each in SETTINGS if each.kind is bool}
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+        self.assertEqual(named - known - OTHER_FLAGS - FOREIGN_FLAGS, set())
+
+    def test_every_environment_variable_it_names_exists(self) -> None:
+        named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", README))
+        self.assertEqual(named - {each.environment for each in SETTINGS}, set())
+
+    def test_it_quotes_the_notice_as_the_proxy_writes_it(self) -> None:
+        self.assertIn(f"`{NOTICE_LINE}`", README)
+
+    def test_its_newest_changes_are_of_this_version(self) -> None:
+        self.assertEqual(re.findall(r"^### ([0-9.]+)$", README, re.MULTILINE)[0], __version__)
+        self.assertIn(f"deepseek-cursor-proxy {__version__} is running.", README)
+
+    def test_its_links_lead_somewhere(self) -> None:
+        titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+        for target in re.findall(r"\]\(([^)]+)\)", README):
+            with self.subTest(target=target):
+                if target.startswith("#"):
+                    self.assertIn(target[1:], anchors)
+                elif not target.startswith("https://"):
+                    self.assertTrue((ROOT / target).is_file())
+
+
+if __name__ == "__main__":
+    unittest.main()
