@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.generated_chats import World
 from tests.histories import TOOLS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE_LINE
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE_LINE
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
 from tests.histories import TOOLS

@@ -2,16 +2,19 @@
 
 Writer and reader of the block live here together, so they cannot drift apart: what `mirror` writes, `leading_block`
 reads back byte for byte, whatever the reasoning contains. Tags inside the reasoning that would end or nest the block
-get one backslash after their `<`; the reader takes it out again. Text that merely looks like a block is left alone:
-only the very start of an assistant's content is ever read, and callers strip it only when they know better.
+get one backslash after their `<`; the reader takes it out again. Thinking that goes on after the answer began gets a
+block of its own, two line breaks behind the words before it. Text that merely looks like a block is left alone: callers
+take a block out only when they know that it shows the turn's reasoning.
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from deepseek_cursor_proxy.conversation import Aside, Batches, Delta
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.reasoning import remarks
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,42 @@ class Form:
 COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details")
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
+_LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A thinking block found in a text: what it says, and where the text after it begins."""
+    """A thinking block found in a text: what it says, where it begins and where the text after it does."""
 
     reasoning: str
     end: int
+    start: int = 0
+
+
+def blocks(text: str) -> list[Block]:
+    """Every block in a text: those at its very start, and later ones behind two line breaks."""
+    found: list[Block] = []
+    at = 0
+    while block := leading_block(text, at):
+        found.append(block)
+        at = block.end
+    while opening := _LATER.search(text, at):
+        if (block := leading_block(text, opening.start(1))) is None:
+            # No opening before the next closing can be the start of one either, nor can any when there is none: a text
+            # full of openings must not be read to its end for each of them.
+            closings = [each for form in _FORMS if (each := text.find(form.closing.rstrip("\n"), opening.end())) >= 0]
+            at = min(closings, default=len(text))
+            continue
+        found.append(replace(block, start=opening.start()))
+        at = block.end
+    return found
+
+
+def cut(text: str, found: Sequence[Block]) -> str:
+    """The text without these blocks, which stand in it one after another."""
+    starts = [0, *(block.end for block in found)]
+    ends = [*(block.start for block in found), len(text)]
+    return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 def leading_block(text: str, start: int = 0) -> Block | None:
@@ -70,21 +101,21 @@ def leading_block(text: str, start: int = 0) -> Block | None:
         inside = start + len(form.opening)
         stop = text.find(form.closing.rstrip("\n"), inside)
         if stop < 0:
-            return _stopped(text, inside) if form is COLLAPSIBLE else None
+            return _stopped(text, start) if form is COLLAPSIBLE else None
         end = stop + len(form.closing)
         if not text.startswith(form.closing, stop):
             # Clients trim the text of a turn that has nothing after the block; anything else is not our writing.
             if text[stop:].rstrip() != form.closing.rstrip("\n"):
                 return None
             end = len(text)
-        return Block(form.unescape(text[inside:stop]), end)
+        return Block(form.unescape(text[inside:stop]), end, start)
     return None
 
 
-def _stopped(text: str, inside: int) -> Block:
+def _stopped(text: str, start: int) -> Block:
     """A block that never ends: somebody pressed Stop while the model was thinking. Nothing else opens like ours."""
-    whole, _ = COLLAPSIBLE.split_unfinished(text[inside:])
-    return Block(COLLAPSIBLE.unescape(whole), len(text))
+    whole, _ = COLLAPSIBLE.split_unfinished(text[start + len(COLLAPSIBLE.opening) :])
+    return Block(COLLAPSIBLE.unescape(whole), len(text), start)
 
 
 def mirror(batches: Batches, form: Form | None, notice: str = "") -> Batches:
@@ -120,18 +151,20 @@ class _Mirror:
         self._form = form
         self._notice = notice
         self._is_open = False
+        self._has_thought = False
         self._has_spoken = False
+        self._has_called = False
         self._unfinished = ""
 
     def show(self, delta: Delta) -> Delta:
-        says_something = bool(delta.text or delta.calls or delta.finish_reason)
-        # A block counts only at the very start of the text, so later thinking is not shown: it could not be undone.
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""
-        if says_something:
+        if delta.text or delta.calls or delta.finish_reason:
             before += self._close() + self._notice
             self._notice = ""
-            self._has_spoken = True
-        return replace(delta, text=before + (delta.text or "")) if before else delta
+        self._has_spoken = self._has_spoken or bool(delta.text)
+        self._has_called = self._has_called or bool(delta.calls)
+        after = self._last_word(delta.finish_reason) if delta.finish_reason else ""
+        return replace(delta, text=before + (delta.text or "") + after) if before or after else delta
 
     def abandon(self, choice: int) -> Delta | None:
         """The text that ends a block nobody will finish."""
@@ -140,15 +173,25 @@ class _Mirror:
 
     def _thinking(self, reasoning: str) -> str:
         assert self._form is not None
-        if self._has_spoken:
+        if self._has_called:
+            # Clients take text behind a call for the next turn's.
             return ""
         opening = "" if self._is_open else self._form.opening
-        self._is_open = True
+        if self._has_spoken and not self._is_open:
+            opening = "\n\n" + opening
+        self._is_open = self._has_thought = True
         whole, self._unfinished = self._form.split_unfinished(self._unfinished + reasoning)
         return opening + self._form.escape(whole)
 
     def _close(self) -> str:
         if not self._is_open or self._form is None:
             return ""
+        unfinished, self._unfinished = self._unfinished, ""
         self._is_open = False
-        return self._form.escape(self._unfinished) + self._form.closing
+        return self._form.escape(unfinished) + self._form.closing
+
+    def _last_word(self, finish_reason: str) -> str:
+        if early := remarks.early_end(finish_reason):
+            return early if self._has_spoken else early.lstrip("\n")
+        is_silent = self._has_thought and not (self._has_spoken or self._has_called)
+        return remarks.SILENT if is_silent and finish_reason == "stop" else ""

@@ -27,7 +27,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.reasoning import display, recovery
+from deepseek_cursor_proxy.reasoning import display, remarks
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
 _VERSION = b"deepseek-cursor-proxy identity 1"
@@ -195,11 +195,10 @@ def _content(message: Message) -> tuple[bytes, bytes]:
 
 
 def _spoken(text: str) -> str:
-    """An assistant's text without the blocks and the notice that we may have put in front of it."""
-    start = 0
-    while block := display.leading_block(text, start):
-        start = block.end
-    return text[recovery.notice_end(text, start) :]
+    """An assistant's text without the blocks and remarks that we may have put into it."""
+    if "<" not in text and "[" not in text:
+        return text
+    return remarks.without(display.cut(text, display.blocks(text)))
 
 
 def _arguments(call: ToolCall) -> bytes:

@@ -1,27 +1,17 @@
-"""When reasoning cannot be filled: replay the lost part of the history as text, and say so once.
+"""When reasoning cannot be filled: replay the lost part of the history as text.
 
 DeepSeek refuses a tool turn without its reasoning. Instead of dropping such turns, everything from the first message
 after the system prompt up to the last lost turn becomes one system message: a transcript that the model can read.
 What follows is sent natively. The transcript depends on nothing but these messages, so the next request of the chat
 begins with the same bytes and DeepSeek's prefix cache goes on hitting.
-The notice is written and recognised here, and nowhere trusted: it decides only whether to show it again.
 """
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek import plain_text
-
-NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
-NOTICE = NOTICE_LINE + "\n\n"
-
-# Notices of this program's relatives, which old chats still carry: never ours to act on, only to take out.
-_FOREIGN_NOTICE = re.compile(
-    r"\[(?:deepseek-cursor-proxy|cursor-deepseek)\] (?:Refreshed|Recovered)[^\n]{0,300}(?:\n+|\Z)"
-)
 
 _PREAMBLE = (
     "Earlier tool-call turns of this conversation could not be replayed natively, because the reasoning that belongs "
@@ -36,19 +26,6 @@ class Recovery:
     # How many messages the transcript stands for, and where native history begins in the client's numbering.
     transcribed: int
     boundary: int
-
-
-def is_notice(text: str, start: int = 0) -> bool:
-    """Whether our notice stands at `start`; its line breaks may have been trimmed away behind it."""
-    return text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
-
-
-def notice_end(text: str, start: int = 0) -> int:
-    """Where the text goes on after a notice at `start`; `start` itself when there is none."""
-    if text.startswith(NOTICE, start):
-        return start + len(NOTICE)
-    foreign = _FOREIGN_NOTICE.match(text, start)
-    return foreign.end() if foreign else start
 
 
 def recover(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Recovery | None:

@@ -18,7 +18,7 @@ from enum import Enum
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.errors import MissingReasoning
-from deepseek_cursor_proxy.reasoning import display, recovery
+from deepseek_cursor_proxy.reasoning import display, recovery, remarks
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
 from deepseek_cursor_proxy.tool_history import Repaired, repair
 
@@ -118,17 +118,14 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         if messages[index].role == "assistant":
             keys = history.keys[index]
             assert keys is not None
-            known = recall(keys, found, _shown(messages[index]))
-            messages[index], turn = _restore_one(messages[index], index, need, known)
+            text = messages[index].content
+            blocks = display.blocks(text) if isinstance(text, str) else []
+            known = recall(keys, found, blocks[0].reasoning if blocks and blocks[0].start == 0 else None)
+            messages[index], turn = _restore_one(messages[index], index, need, known, blocks)
             turns.append(turn)
             if known.key is not None:
                 links.append((known.key, keys.exact))
     return Restoration(repair(messages), tuple(turns), tuple(links))
-
-
-def _shown(message: Message) -> str | None:
-    block = display.leading_block(message.content) if isinstance(message.content, str) else None
-    return block.reasoning if block is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +195,32 @@ def prepare_again(request: ChatRequest, found: Found, refused: Prepared, strateg
     return _recovered(request, history, restoration, lost[-1]) if lost else refused
 
 
-def _restore_one(message: Message, index: int, need: Need, known: Recalled) -> tuple[Message, Turn]:
-    text = message.content if isinstance(message.content, str) else ""
-    block = display.leading_block(text)
+def _restore_one(
+    message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[display.Block]
+) -> tuple[Message, Turn]:
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if message.reasoning is not None:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif known.reasoning is None and block is not None and display.leading_block(text, block.end) is None:
-        reasoning, source = block.reasoning, Source.DISPLAY
+    elif known.reasoning is None and len(blocks) == 1 and blocks[0].start == 0:
+        reasoning, source = blocks[0].reasoning, Source.DISPLAY
     elif known.reasoning is None:
         source = Source.NOBODY
-    start = block.end if block is not None and _is_ours(block, known.reasoning, reasoning) else 0
-    end = recovery.notice_end(text, start)
-    turn = Turn(index, need, source, not reasoning, recovery.is_notice(text, start), proof)
-    content = text[end:] if end else message.content
+    content, has_notice = message.content, False
+    if isinstance(content, str):
+        text = display.cut(content, _ours(blocks, known.reasoning, reasoning))
+        content, has_notice = remarks.without(text), remarks.is_notice(text)
+    turn = Turn(index, need, source, not reasoning, has_notice, proof)
     return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn
 
 
-def _is_ours(block: display.Block, *reasonings: str | None) -> bool:
-    """Whether a block shows the turn's reasoning; one that says something else is the model's own text and stays."""
-    return any(reasoning and _fits(reasoning, block.reasoning) for reasoning in reasonings)
+def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:
+    """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
+    for reasoning in filter(None, reasonings):
+        if "".join(block.reasoning for block in blocks) == reasoning:
+            return blocks
+        if blocks and blocks[0].start == 0 and _fits(reasoning, blocks[0].reasoning):
+            return blocks[:1]
+    return ()
 
 
 def _fits(reasoning: str, shown: str) -> bool:
@@ -252,7 +255,7 @@ def _recovered(request: ChatRequest, history: History, restoration: Restoration,
         request=replace(request, messages=recovered.messages),
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,
-        notice="" if has_told else recovery.NOTICE,
+        notice="" if has_told else remarks.NOTICE,
     )
 
 

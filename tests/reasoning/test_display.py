@@ -5,6 +5,7 @@ from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, Delta
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
+from deepseek_cursor_proxy.reasoning.remarks import SILENT, early_end
 
 FORMS = (COLLAPSIBLE, PLAIN)
 NASTY = (
@@ -52,7 +53,8 @@ class TestForms(unittest.TestCase):
             for reasoning in NASTY:
                 for text in ("", "Answer.", "</details>\n\n", form.opening + "x" + form.closing):
                     with self.subTest(form=form.tag, reasoning=reasoning, text=text):
-                        (written,) = shown(Delta(reasoning=reasoning, text=text, finish_reason="stop"), form=form)
+                        calls = (CallPiece(0, "a", "b"),)
+                        (written,) = shown(Delta(reasoning=reasoning, text=text, calls=calls), form=form)
                         assert written is not None
                         block = display.leading_block(written)
                         assert block is not None
@@ -123,13 +125,41 @@ class TestMirror(unittest.TestCase):
             shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
         )
 
-    def test_reasoning_after_the_first_word_opens_no_block(self) -> None:
-        for first in (Delta(text="Hi"), Delta(calls=(CallPiece(0, "a", "b"),))):
-            self.assertIsNone(shown(first, Delta(reasoning="late"))[-1])
+    def test_reasoning_after_a_call_opens_no_block(self) -> None:
+        self.assertIsNone(shown(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
 
-    def test_a_second_span_of_reasoning_is_not_shown(self) -> None:
-        """A block counts only at the very start, so a later one could not be taken out again."""
-        self.assertEqual("later", shown(Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c", text="later"))[-1])
+    def test_thinking_that_goes_on_gets_a_block_of_its_own_and_all_are_read_back(self) -> None:
+        deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
+        for form in FORMS:
+            written = "".join(text or "" for text in shown(*deltas, form=form))
+            self.assertEqual(
+                form.opening + "a" + form.closing + "b\n\n" + form.opening + "c </det" + form.closing + "d", written
+            )
+            found = display.blocks(written)
+            self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
+            self.assertEqual("bd", display.cut(written, found))
+
+    def test_a_text_full_of_openings_is_not_read_to_its_end_for_each(self) -> None:
+        openings = "\n\n<think>\n" * 20_000
+        for hostile in (openings, openings + "\n</think>x", openings * 2 + "\n</details>x"):
+            self.assertEqual([], display.blocks("x" + hostile))
+        self.assertEqual(1, len(display.blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
+
+    def test_an_answer_left_in_the_thinking_is_told(self) -> None:
+        self.assertEqual(
+            SILENT, (shown(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(SILENT) :]
+        )
+        for spoken in (
+            (Delta(reasoning="x"), Delta(text="y"), Delta(finish_reason="stop")),
+            (Delta(reasoning="x"), Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="stop")),
+            (Delta(reasoning="x"), Delta(finish_reason="length")),
+            (Delta(finish_reason="stop"),),
+        ):
+            self.assertNotIn(SILENT, shown(*spoken)[-1] or "")
+
+    def test_an_end_for_an_unusual_reason_is_explained(self) -> None:
+        last = shown(Delta(text="half"), Delta(finish_reason="insufficient_system_resource"))[-1]
+        self.assertEqual(early_end("insufficient_system_resource"), last)
 
     def test_the_notice_stands_before_the_first_visible_word(self) -> None:
         self.assertEqual(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from tests.histories import assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")

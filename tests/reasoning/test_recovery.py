@@ -2,7 +2,6 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.reasoning import recovery
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE, NOTICE_LINE
 from tests.histories import assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"path":"a.py"}')
@@ -81,31 +80,3 @@ class TestRecover(unittest.TestCase):
     def test_pictures_leave_their_mark(self) -> None:
         picture = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
         self.assertIn("see\n[image_url ", recovered(picture, A, T, U2, last_lost=1)[0].content)
-
-
-class TestNotice(unittest.TestCase):
-    def test_its_words_are_fixed(self) -> None:
-        self.assertEqual("[deepseek-cursor-proxy] Refreshed reasoning_content history.\n\n", NOTICE)
-
-    def test_it_is_recognised_at_its_place_only(self) -> None:
-        for text, start, end in (
-            (NOTICE + "Hi", 0, len(NOTICE)),
-            (NOTICE_LINE, 0, len(NOTICE_LINE)),
-            (NOTICE_LINE + "\n", 0, len(NOTICE_LINE) + 1),
-            ("x" + NOTICE, 1, 1 + len(NOTICE)),
-            ("x" + NOTICE, 0, 0),
-            ("[deepseek-cursor-proxy] Hello", 0, 0),
-            ("", 0, 0),
-        ):
-            with self.subTest(text):
-                self.assertEqual(end, recovery.notice_end(text, start))
-
-    def test_notices_of_relatives_are_taken_out_but_are_not_ours(self) -> None:
-        for line in (
-            "[deepseek-cursor-proxy] Recovered this DeepSeek chat because the reasoning was lost.",
-            "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
-            "[cursor-deepseek] Recovered from missing reasoning_content.",
-        ):
-            self.assertEqual("Hi", (line + "\n\nHi")[recovery.notice_end(line + "\n\nHi") :])
-            self.assertFalse(recovery.is_notice(line + "\n\nHi"))
-        self.assertTrue(recovery.is_notice(NOTICE + "Hi"))

@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.deepseek import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE
-from deepseek_cursor_proxy.reasoning.recovery import NOTICE
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, prepare, prepare_again
 from tests.histories import TOOLS, assistant, result, system, user
 
@@ -168,6 +168,12 @@ class TestSources(unittest.TestCase):
         self.memory.record((U,), assistant(own, CALL), "known")
         prepared = self.memory.prepare(U, assistant(block("known") + own, CALL), T)
         self.assertEqual(own, prepared.request.messages[1].content)
+
+    def test_the_blocks_of_two_spans_are_taken_out_when_together_they_are_the_reasoning(self) -> None:
+        self.memory.record((U,), assistant("bd", CALL), "ac")
+        shown = block("a") + "b\n\n" + block("c") + "d"
+        prepared = self.memory.prepare(U, assistant(shown, CALL), T)
+        self.assertEqual(("bd", "ac"), _said(prepared))
 
     def test_two_blocks_nobody_knows_are_not_guessed_at(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)

@@ -1,0 +1,47 @@
+"""Lines of our own in the visible text: what they say, and how they are recognised when the client sends them back.
+
+Writer and reader live here together. A remark decides nothing: it is taken out of what goes upstream and out of what
+identifies a turn, and the notice's presence tells only that it need not be shown again.
+"""
+
+import re
+
+NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
+NOTICE = NOTICE_LINE + "\n\n"
+
+# DeepSeek sometimes leaves its whole answer in the thinking; Cursor shows such a turn as nothing but a folded block.
+SILENT = "[deepseek-cursor-proxy] The model ended this turn without an answer; what it has to say is in its thinking."
+
+_EARLY_ENDS = {
+    "insufficient_system_resource": "it ran out of capacity. Ask it to go on, perhaps in a minute",
+    "aborted": "it was interrupted. Ask it to go on",
+}
+
+# Notices of this program's relatives, which old chats still carry: never ours to act on, only to take out.
+_LEADING = re.compile(
+    r"\[(?:deepseek-cursor-proxy|cursor-deepseek)\] (?:Refreshed|Recovered|The model ended)[^\n]{0,300}(?:\n+|\Z)"
+)
+_TRAILING = re.compile(r"(?:\n\n|\A)\[deepseek-cursor-proxy\] DeepSeek ended this answer early \([^\n]{1,300}\s*\Z")
+
+
+def early_end(finish_reason: str | None) -> str:
+    """What to add to an answer that ended for a reason the user should know; "" for the usual ones."""
+    why = _EARLY_ENDS.get(finish_reason or "")
+    return f"\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early ({finish_reason}): {why}." if why else ""
+
+
+def is_notice(text: str, start: int = 0) -> bool:
+    """Whether our notice stands at `start`; its line breaks may have been trimmed away behind it."""
+    return text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
+
+
+def without(text: str, start: int = 0) -> str:
+    """The text from `start` on without the remarks at its two ends."""
+    end = start
+    if text.startswith(NOTICE, start):
+        end = start + len(NOTICE)
+    elif leading := _LEADING.match(text, start):
+        end = leading.end()
+    # The last remark is short; looking for it in the whole of a long text would be looking for nothing.
+    trailing = _TRAILING.search(text, max(end, len(text) - 500))
+    return text[end : trailing.start() if trailing else len(text)]

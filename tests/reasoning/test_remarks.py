@@ -1,0 +1,51 @@
+import unittest
+
+from deepseek_cursor_proxy.reasoning import remarks
+from deepseek_cursor_proxy.reasoning.remarks import NOTICE, NOTICE_LINE, SILENT
+
+
+class TestRemarks(unittest.TestCase):
+    def test_the_words_of_the_notice_are_fixed(self) -> None:
+        self.assertEqual("[deepseek-cursor-proxy] Refreshed reasoning_content history.\n\n", NOTICE)
+
+    def test_remarks_are_taken_out_at_their_places_only(self) -> None:
+        early = remarks.early_end("aborted")
+        for text, left in (
+            (NOTICE + "Hi", "Hi"),
+            (NOTICE_LINE, ""),
+            (NOTICE_LINE + "\n", ""),
+            (SILENT, ""),
+            (SILENT + "\n", ""),
+            ("Hi" + early, "Hi"),
+            ("Hi" + early + "\n", "Hi"),
+            (early.lstrip(), ""),
+            (NOTICE + "Hi" + early, "Hi"),
+            ("Hi " + NOTICE, "Hi " + NOTICE),
+            ("[deepseek-cursor-proxy] Hello", "[deepseek-cursor-proxy] Hello"),
+            ("As I said: [deepseek-cursor-proxy] DeepSeek ended this answer early (x): y.", None),
+            (early + "\n\nmore", None),
+            ("", ""),
+        ):
+            with self.subTest(text):
+                self.assertEqual(text if left is None else left, remarks.without(text))
+
+    def test_a_text_before_the_start_is_not_looked_at(self) -> None:
+        self.assertEqual("Hi", remarks.without("block" + NOTICE + "Hi", 5))
+
+    def test_notices_of_relatives_are_taken_out_but_are_not_ours(self) -> None:
+        for line in (
+            "[deepseek-cursor-proxy] Recovered this DeepSeek chat because the reasoning was lost.",
+            "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
+            "[cursor-deepseek] Recovered from missing reasoning_content.",
+        ):
+            self.assertEqual("Hi", remarks.without(line + "\n\nHi"))
+            self.assertFalse(remarks.is_notice(line + "\n\nHi"))
+        self.assertTrue(remarks.is_notice(NOTICE + "Hi"))
+
+    def test_only_unusual_ends_are_explained(self) -> None:
+        for reason in ("stop", "tool_calls", "length", "content_filter", None):
+            self.assertEqual("", remarks.early_end(reason))
+        self.assertIn("(insufficient_system_resource)", remarks.early_end("insufficient_system_resource"))
+
+    def test_a_long_text_of_beginnings_stays_quick(self) -> None:
+        self.assertEqual(1_040_000, len(remarks.without("\n\n[deepseek-cursor-proxy] " * 40_000)))
