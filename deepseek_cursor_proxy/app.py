@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.exchange import Asked, Caller, Exchange
+from deepseek_cursor_proxy.fan_out import FanOut
 from deepseek_cursor_proxy.protocols import ClientProtocol
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
@@ -116,9 +117,9 @@ class App:
         config, protocol = self._services.config, self._chat
         chat = protocol.parse(body, config)
         caller = Caller(identity.namespace(config.upstream_base_url, credential), credential, request.peer)
-        exchange = Exchange.open(caller, Asked(chat, body, len(raw)), self._services)
-        assert exchange.prepared is not None
-        shown = display.mirror(exchange.batches(), self._form(), exchange.prepared.notice)
+        asked = Asked(chat, body, len(raw))
+        exchange = (Exchange if chat.choices == 1 else FanOut).open(caller, asked, self._services)
+        shown = display.mirror(exchange.batches(), self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -141,7 +142,7 @@ class App:
 class _Stream:
     """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
 
-    def __init__(self, events: Iterator[bytes], exchange: Exchange) -> None:
+    def __init__(self, events: Iterator[bytes], exchange: Exchange | FanOut) -> None:
         self._events = events
         self._exchange = exchange
 

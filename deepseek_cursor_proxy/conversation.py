@@ -42,6 +42,8 @@ class ChatRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     stream: bool = False
+    # How many answers are wanted; each is an upstream call of its own.
+    choices: int = 1
     thinking: bool = True
     effort: str = "high"
     params: Mapping[str, Any] = field(default_factory=dict)

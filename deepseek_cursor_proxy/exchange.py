@@ -125,6 +125,11 @@ class Exchange:
                 code="reasoning_refused",
             ) from None
 
+    @property
+    def notice(self) -> str:
+        """What the client has to be told before the answer."""
+        return self.prepared.notice if self.prepared is not None else ""
+
     # Reading the answer …
 
     def batches(self) -> Batches:

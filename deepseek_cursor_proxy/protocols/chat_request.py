@@ -21,13 +21,15 @@ Json = Mapping[str, Any]
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
 
+# Each is a call to pay for; more is rather a mistake than a wish.
+_MOST_CHOICES = 8
+
 # The characters DeepSeek is sure to take in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
 
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     """The canonical request for a chat-completions body."""
-    _refuse_several_choices(body)
     asked = _optional(body, "model", str, "a string") or config.upstream_model
     tools = _tools(body)
     choice = _tool_choice(body)
@@ -40,6 +42,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         tools=tools,
         tool_choice=choice,
         stream=_optional(body, "stream", bool, "true or false") or False,
+        choices=_choices(body),
         thinking=thinking,
         effort=effort or deepseek.EFFORTS[config.reasoning_effort],
         params=_params(body),
@@ -119,10 +122,11 @@ def _dropped(body: Json) -> tuple[str, ...]:
     return tuple(sorted(dropped))
 
 
-def _refuse_several_choices(body: Json) -> None:
+def _choices(body: Json) -> int:
     count = _optional(body, "n", int, "a whole number")
-    if count is not None and count != 1:
-        raise BadRequest(f"n = {count}: this proxy answers with one choice per request; send n = 1.", param="n")
+    if count is not None and not 1 <= count <= _MOST_CHOICES:
+        raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MOST_CHOICES} choices.", param="n")
+    return count or 1
 
 
 def _asked_effort(body: Json) -> str | None:

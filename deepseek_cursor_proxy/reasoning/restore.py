@@ -207,7 +207,8 @@ def _restore_one(
         source = Source.NOBODY
     content, has_notice = message.content, False
     if isinstance(content, str):
-        text = display.cut(content, _ours(blocks, known.reasoning, reasoning))
+        ours = blocks if source is Source.DISPLAY else _ours(blocks, known.reasoning, reasoning)
+        text = display.cut(content, ours)
         content, has_notice = remarks.without(text), remarks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     return replace(message, content=content, reasoning=_to_send(reasoning, turn)), turn

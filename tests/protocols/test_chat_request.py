@@ -64,11 +64,13 @@ class TestFields(unittest.TestCase):
         self.assertEqual(("gpt-9", "deepseek-v4-pro"), (request.asked_model, request.model))
         self.assertEqual("mine", parsed({"upstream_model": "mine"}, model=None).asked_model)
 
-    def test_several_choices_are_a_clear_400(self) -> None:
-        with self.assertRaises(BadRequest) as caught:
-            parsed(n=2)
-        self.assertEqual("n", caught.exception.param)
-        self.assertEqual({}, parsed(n=1).params)
+    def test_one_to_eight_choices_may_be_asked_for(self) -> None:
+        self.assertEqual([1, 1, 8], [parsed(n=n).choices for n in (None, 1, 8)])
+        self.assertEqual({}, parsed(n=2).params)
+        for n in (0, -1, 9, 10**30):
+            with self.assertRaises(BadRequest) as caught:
+                parsed(n=n)
+            self.assertEqual("n", caught.exception.param)
 
     def test_every_field_of_a_wrong_type_is_named(self) -> None:
         wrong: dict[str, list[Any]] = {

@@ -1,0 +1,136 @@
+"""Several answers to one request (n > 1): one exchange per choice, side by side, seen as one.
+
+DeepSeek answers with one choice per call, so each choice is a call of its own, on a thread of its own; this file only
+numbers what they say and adds up what they cost. All of them watch the same client: when it leaves, all end.
+"""
+
+import queue
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
+from deepseek_cursor_proxy.exchange import Asked, Caller, Exchange
+from deepseek_cursor_proxy.services import Services
+
+# How many batches may wait for a client that reads slowly.
+_WAITING_BATCHES = 64
+# How often a thread that waits for room looks whether anybody still reads.
+_LOOK_UP_SECONDS = 0.1
+
+_Said = tuple[int, Batch | BaseException | None]
+
+
+class FanOut:
+    """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
+
+    def __init__(self, exchanges: list[Exchange]) -> None:
+        self._exchanges = exchanges
+        self._said: queue.Queue[_Said] = queue.Queue(_WAITING_BATCHES)
+        self._is_over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.notice = exchanges[0].notice
+
+    @classmethod
+    def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
+        """Make all calls at once; if one fails, none is left open and its error is raised."""
+        count = asked.request.choices
+        with ThreadPoolExecutor(count, "choice") as pool:
+            calls = [pool.submit(Exchange.open, caller, asked, services) for _ in range(count)]
+        opened = [call.result() for call in calls if call.exception() is None]
+        for call in calls:
+            if (error := call.exception()) is not None:
+                for exchange in opened:
+                    exchange.close()
+                raise error
+        return cls(opened)
+
+    def batches(self) -> Batches:
+        """What the exchanges say, in the order they say it; their usage, added up, comes last."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(choice, exchange), name=f"choice-{choice}", daemon=True)
+            for choice, exchange in enumerate(self._exchanges)
+        ]
+        for thread in self._threads:
+            thread.start()
+        total: dict[str, Any] = {}
+        shape: dict[str, Any] = {}
+        running = len(self._threads)
+        try:
+            while running:
+                choice, said = self._said.get()
+                if isinstance(said, BaseException):
+                    raise said
+                if said is None:
+                    running -= 1
+                    continue
+                for item in said:
+                    if isinstance(item, Delta):
+                        total = _sum(total, item.usage or {})
+                        shape = shape or {**(item.source or {})}
+                if batch := [each for item in said if (each := _numbered(item, choice, shape)) is not None]:
+                    yield batch
+            yield [Delta(usage=total or None, source={**shape, "choices": [], "usage": total or None})]
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Idempotent. Ends every exchange and waits for its thread."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+        for exchange in self._exchanges:
+            exchange.close()
+
+    def _run(self, choice: int, exchange: Exchange) -> None:
+        batches = exchange.batches()
+        try:
+            for batch in batches:
+                if not self._say((choice, batch)):
+                    return
+            self._say((choice, None))
+        except BaseException as error:
+            self._say((choice, error))
+        finally:
+            batches.close()
+
+    def _say(self, said: _Said) -> bool:
+        """Whether anybody is still there to hear it."""
+        while not self._is_over.is_set():
+            try:
+                self._said.put(said, timeout=_LOOK_UP_SECONDS)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+
+def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any]) -> Delta | Aside | None:
+    """The same with the number of its choice, in a chunk that belongs to the one answer; usage is told at the end."""
+    if isinstance(item, Aside):
+        # One sign of life is enough for all.
+        return item if choice == 0 else None
+    source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
+    if "id" in shape:
+        source["id"] = shape["id"]
+    if not source.get("choices"):
+        return None
+    source["choices"] = [{**each, "index": choice} for each in source["choices"]]
+    return replace(item, choice=choice, usage=None, source=source)
+
+
+def _sum(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """Two usages added up, number by number, however deep."""
+    added = dict(one)
+    for name, value in two.items():
+        if isinstance(value, dict):
+            inner = added.get(name)
+            added[name] = _sum(inner if isinstance(inner, dict) else {}, value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            known = added.get(name)
+            added[name] = value + (known if isinstance(known, int) else 0)
+        else:
+            added.setdefault(name, value)
+    return added

@@ -1,0 +1,71 @@
+import json
+
+from deepseek_cursor_proxy import fan_out
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
+from tests.histories import TOOLS
+
+BODY = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "n": 3}
+
+
+class TestFanOut(SocketTestCase):
+    def answers(self, count: int = 3) -> None:
+        self.fake.answer(*(Answer(reasoning=f"R{n}", content=f"C{n}") for n in range(count)))
+
+    def test_every_choice_is_a_call_and_all_come_back_as_one_answer(self) -> None:
+        self.answers()
+        proxy = self.proxy(display_reasoning=False)
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(BODY))
+        body = json.loads(read_reply(sock)[2])
+        self.assertEqual([0, 1, 2], sorted(choice["index"] for choice in body["choices"]))
+        said = {(choice["message"]["content"], choice["message"]["reasoning_content"]) for choice in body["choices"]}
+        self.assertEqual({(f"C{n}", f"R{n}") for n in range(3)}, said)
+        self.assertEqual(3, len(self.fake.accepted))
+        self.assertEqual(3, proxy.store.stats().reasonings)
+        self.assertNotIn("n", self.fake.accepted[0])
+
+    def test_a_stream_tells_its_choices_apart_and_its_usage_once(self) -> None:
+        self.answers()
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        lines = [line[6:] for line in read_reply(sock)[2].decode().splitlines() if line.startswith("data: ")]
+        self.assertEqual("[DONE]", lines.pop())
+        chunks = [json.loads(line) for line in lines]
+        texts = {0: "", 1: "", 2: ""}
+        for chunk in chunks:
+            for choice in chunk["choices"]:
+                texts[choice["index"]] += choice["delta"].get("content") or ""
+        expected = {f"<details>\n<summary>Thinking</summary>\n\nR{n}\n</details>\n\nC{n}" for n in range(3)}
+        self.assertEqual(expected, set(texts.values()))
+        self.assertEqual(1, len({chunk["id"] for chunk in chunks}))
+        usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+        prompt = usages[0]["prompt_tokens"]
+        self.assertEqual((1, 0), (len(usages), prompt % 3))
+
+    def test_one_that_fails_before_the_first_byte_fails_the_request(self) -> None:
+        self.fake.answer(Failure(402, "Insufficient Balance"), Failure(402, "Insufficient Balance"))
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(BODY))
+        self.assertEqual(402, read_reply(sock)[0])
+
+    def test_one_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
+        self.fake.answer(Answer(content="x"), Answer(content="y", cut_after=1), Answer(content="z"))
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        body = read_reply(sock)[2]
+        self.assertIn(b'"type":"upstream_error"', body)
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+
+    def test_a_client_that_leaves_ends_all_calls(self) -> None:
+        self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
+        proxy = self.proxy()
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        self.assertIn(b"200 OK", sock.recv(1000))
+        sock.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_usage_is_added_up_however_deep(self) -> None:
+        one = {"a": 1, "b": {"c": 2}, "d": None}
+        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, fan_out._sum(one, {"a": 2, "b": {"c": 3, "e": 1}}))
