@@ -16,12 +16,13 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.protocols.chat_request import parse
-from deepseek_cursor_proxy.reasoning import display, identity
-from deepseek_cursor_proxy.reasoning.restore import Prepared, prepare
+from deepseek_cursor_proxy.reasoning import display, identity, remarks
+from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.wire import decode_json_object, encode_json
 from tests.histories import TOOLS
 
 CONFIG = ProxyConfig()
+FORMS = (display.COLLAPSIBLE, display.PLAIN, None)
 # Said in every chat, so that openings, questions and short answers are often identical.
 COMMON = ("continue", "Please fix the failing test in the parser.", "thanks", "What does this file do?")
 
@@ -49,10 +50,11 @@ class Chat:
 
 
 class World:
-    def __init__(self, seed: int, chats: int = 3, *, forgets: bool = False) -> None:
+    def __init__(self, seed: int, chats: int = 3, *, forgets: bool = False, forms: Sequence[Any] = FORMS) -> None:
         self.rng = random.Random(seed)
         self.memory: dict[bytes, list[str]] = {}
         self.forgets = forgets
+        self._forms = forms
         self._count = 0
         self.chats = [self._new_chat() for _ in range(chats)]
 
@@ -63,43 +65,42 @@ class World:
             self._edit(chat)
         if _role(chat.history[-1]) in ("assistant", "system"):
             chat.history.append({"role": "user", "content": self._question(chat)})
-        prepared, history = self._prepare(chat)
-        for known, exact in prepared.links:
-            self.memory[exact] = self.memory[known][:1]
-        self._check(chat, prepared)
-        self._answer(chat, history)
+        said = self._make_up_answer(chat)
+        payload = self.exchange(chat, said)
+        self._check(chat, payload)
+        self._hear(chat, said)
         return chat
 
-    # The pipeline, without sockets …
-
-    def _prepare(self, chat: Chat) -> tuple[Prepared, identity.History]:
+    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
+        """Send the chat's history through the pipeline, record the answer; what DeepSeek would have seen."""
         body = encode_json({"messages": chat.messages(), "tools": TOOLS, "stream": True})
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
-        found = {} if self.forgets else self.memory
-        return prepare(request, history, found, "recover"), history
+        prepared = prepare(request, history, {} if self.forgets else self.memory, "recover")
+        for known, exact in prepared.links:
+            self.memory[exact] = self.memory[known][:1]
+        for key in history.answer_keys(said).all():
+            self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
+        return deepseek.payload(prepared.request)
 
-    def _answer(self, chat: Chat, history: identity.History) -> None:
+    def _make_up_answer(self, chat: Chat) -> Message:
         calls = self._calls(chat)
         text = (
             self.rng.choice(("", "Done.", self._words())) if calls else self.rng.choice((self._words(), "Done. " * 5))
         )
         reasoning = self.rng.choice((f"Thought {self._next()}: </details> {self._words()}", self._words()))
-        said = Message("assistant", text, reasoning, tuple(ToolCall(*call) for call in calls))
-        for key in history.answer_keys(said).all():
-            self.memory[key] = list(dict.fromkeys([reasoning, *self.memory.get(key, ())]))
+        return Message("assistant", text, reasoning, tuple(ToolCall(*call) for call in calls))
+
+    def _hear(self, chat: Chat, said: Message) -> None:
         answers_unique = identity.is_unique_id(chat.history[-1].get("tool_call_id", ""))
-        chat.history.append(
-            Turn(self._echo(chat, said), reasoning, (bool(calls) and chat.has_unique_ids) or answers_unique)
-        )
-        for call_id, _, _ in calls:
-            chat.history.append({"role": "tool", "tool_call_id": call_id, "content": f"result {self._next()}"})
+        is_proven = (bool(said.tool_calls) and chat.has_unique_ids) or answers_unique
+        chat.history.append(Turn(self._echo(chat, said), said.reasoning, is_proven))
+        for call in said.tool_calls:
+            chat.history.append({"role": "tool", "tool_call_id": call.id, "content": f"result {self._next()}"})
 
     def _echo(self, chat: Chat, said: Message) -> dict[str, Any]:
         """How a client sends an answer back: stripped of its reasoning, and with edits that mean nothing."""
-        shown = str(said.content)
-        if chat.form is not None and said.reasoning:
-            shown = chat.form.opening + chat.form.escape(said.reasoning) + chat.form.closing + shown
+        shown = self.shown(chat, said)
         content: Any = self.rng.choice((shown, shown.strip(), shown + "\n", [{"type": "text", "text": shown}]))
         if not shown:
             content = self.rng.choice((None, [], ""))
@@ -107,6 +108,13 @@ class World:
         if said.tool_calls:
             echoed["tool_calls"] = [self._echo_call(call) for call in said.tool_calls]
         return echoed
+
+    def shown(self, chat: Chat, said: Message) -> str:
+        """What the client saw of an answer."""
+        block = ""
+        if chat.form is not None and said.reasoning:
+            block = chat.form.opening + chat.form.escape(said.reasoning) + chat.form.closing
+        return block + str(said.content)
 
     def _echo_call(self, call: ToolCall) -> dict[str, Any]:
         written = self.rng.choice((call.arguments, json.dumps(json.loads(call.arguments), indent=1)))
@@ -189,12 +197,11 @@ class World:
 
     # The laws …
 
-    def _check(self, chat: Chat, prepared: Prepared) -> None:
-        payload = deepseek.payload(prepared.request)
+    def _check(self, chat: Chat, payload: dict[str, Any]) -> None:
         refusal = contract.refusal(payload, "august")
         assert refusal is None, f"law 3: DeepSeek would refuse this: {refusal}"
         self._check_nothing_is_lost(chat, payload)
-        self._check_reasoning(chat, prepared)
+        self._check_reasoning(chat, payload)
         assert payload["messages"][: len(chat.sent)] == chat.sent, "law 4: the prefix changed"
         chat.sent = payload["messages"]
 
@@ -207,31 +214,27 @@ class World:
         for message in chat.messages():
             words = message["content"] if isinstance(message["content"], str) else ""
             block = display.leading_block(words)
-            visible = words[block.end :] if block else words
+            visible = remarks.without(words, block.end if block else 0)
             assert visible.strip() in said, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
                 assert call["function"]["arguments"] in said, f"law 3: lost the arguments {call}"
 
-    def _check_reasoning(self, chat: Chat, prepared: Prepared) -> None:
-        native = {id(message) for message in prepared.request.messages if message.role == "assistant"}
-        by_index = {turn.index: turn for turn in prepared.turns}
-        sent = [message for message in prepared.request.messages if id(message) in native]
+    def _check_reasoning(self, chat: Chat, payload: dict[str, Any]) -> None:
+        sent = [message["reasoning_content"] for message in payload["messages"] if message["role"] == "assistant"]
         # Recovery puts the older ones into the transcript; the rest stands at the end, one for one.
-        turns = [(index, each) for index, each in enumerate(chat.history) if isinstance(each, Turn)]
-        kept = [(index, turn) for index, turn in turns if not _says_nothing(turn)]
-        for (index, turn), message in zip(reversed(kept), reversed(sent), strict=False):
-            found = by_index[index]
-            allowed = {turn.reasoning or deepseek.FILLER, deepseek.FILLER}
-            assert message.reasoning in allowed, f"law 2: message {index} got foreign reasoning {message.reasoning!r}"
+        turns = [each for each in chat.history if isinstance(each, Turn) and not _says_nothing(each)]
+        for turn, reasoning in zip(reversed(turns), reversed(sent), strict=False):
+            own = turn.reasoning or deepseek.FILLER
+            said = turn.message["content"]
+            assert reasoning in (own, deepseek.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
             if (turn.is_proven and not self.forgets) or (chat.form is not None and turn.reasoning):
-                want = turn.reasoning or deepseek.FILLER
-                assert message.reasoning == want, f"law {5 if self.forgets else 1}: message {index} lost ({found})"
+                assert reasoning == own, f"law {5 if self.forgets else 1}: {said!r} lost its reasoning"
 
     # Making things up …
 
     def _new_chat(self) -> Chat:
         # A memory that forgets has nothing but what the client shows.
-        forms = (display.COLLAPSIBLE, display.PLAIN, *(() if self.forgets else (None,)))
+        forms = [form for form in self._forms if form is not None or not self.forgets]
         chat = Chat(self.rng.random() < 0.7, self.rng.choice(forms))
         chat.history.append({"role": "system", "content": "You are a coding agent."})
         return chat
@@ -241,9 +244,10 @@ class World:
         return [(self._id(chat, n), "read_file", json.dumps({"path": self._words(), "n": 1.5})) for n in range(count)]
 
     def _question(self, chat: Chat) -> str:
-        # Agents with short ids and the very same opening cannot be told apart, so neither gets the other's reasoning;
-        # test_restore has that case. Here their openings differ in one word.
-        is_opening = len(chat.history) == 1 and not chat.has_unique_ids
+        # Chats that are the same to the last byte cannot be told apart, so neither gets the other's reasoning; that is
+        # test_restore's. Here openings differ in one word, unless ids or what the client shows tell them apart.
+        is_told_apart = chat.has_unique_ids and chat.form is not None
+        is_opening = len(chat.history) == 1 and not is_told_apart
         return f"{self._words()} ({self._next()})" if is_opening else self._words()
 
     def _id(self, chat: Chat, number: int) -> str:

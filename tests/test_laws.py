@@ -3,6 +3,8 @@
 For streaming and plain, display on (both forms) and off, with and without a notice. Seeded; no socket, no store.
 """
 
+import contextlib
+import http.client
 import json
 import random
 import unittest
@@ -13,11 +15,13 @@ from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
-from tests.generated_chats import World
+from tests.generated_chats import Chat, World
+from tests.harness import SocketTestCase
 from tests.histories import TOOLS
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
@@ -147,3 +151,44 @@ def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | Non
             return f"{error}\n{json.dumps(last, indent=1)[:6000]}"
         del chat
     return None
+
+
+class TestTheLawsOverSockets(SocketTestCase):
+    def test_sixteen_chats_interleaved_keep_every_law(self) -> None:
+        for form, settings in ((display.COLLAPSIBLE, {}), (None, {"display_reasoning": False})):
+            proxy = self.proxy(**settings)
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
+                world = _SocketWorld(7, self.fake, connection, form)
+                for _ in range(120):
+                    world.step()
+
+
+class _SocketWorld(World):
+    """The same world with a real proxy in the middle; what the client echoes is what the proxy showed it."""
+
+    def __init__(self, seed: int, fake: FakeDeepSeek, connection: http.client.HTTPConnection, form: Any) -> None:
+        super().__init__(seed, chats=16, forms=(form,))
+        self._fake = fake
+        self._connection = connection
+        self._shown = ""
+
+    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
+        calls = tuple(Call(call.id, call.name, call.arguments) for call in said.tool_calls)
+        self._fake.answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
+        body = json.dumps({"messages": chat.messages(), "tools": TOOLS, "stream": self.rng.random() < 0.5})
+        self._connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer sk-test"})
+        reply = self._connection.getresponse()
+        text = reply.read().decode()
+        assert reply.status == 200, text
+        self._shown = _shown_text(text)
+        return self._fake.accepted[-1]
+
+    def shown(self, chat: Chat, said: Message) -> str:
+        return self._shown
+
+
+def _shown_text(body: str) -> str:
+    if body.startswith("{"):
+        return json.loads(body)["choices"][0]["message"]["content"] or ""
+    chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
