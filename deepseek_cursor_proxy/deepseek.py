@@ -5,7 +5,6 @@ read tolerantly: a part of the wrong shape is passed over, because a stream is w
 Facts are as of November 2026; thinking is on by default there, so it is always named.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from enum import Enum
@@ -13,6 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.pictures import in_content, placeholder
 
 # DeepSeek's current names, in the order clients are offered them.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
@@ -103,7 +103,7 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     """The body of the upstream call."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": [_message(message, request) for message in request.messages],
+        "messages": _messages(request),
         "thinking": {"type": "enabled" if request.thinking else "disabled"},
     }
     if request.thinking:
@@ -117,19 +117,35 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     body.update(request.params)
-    return body
+    return _with_schema_in_words(body)
 
 
 def plain_text(content: str | Parts) -> str:
     """Content as text alone; a picture or file becomes a stable placeholder that tells it from any other."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] if part["type"] == "text" else _placeholder(part) for part in content)
+    return "\n".join(part["text"] if part["type"] == "text" else placeholder(part) for part in content)
 
 
-def _message(message: Message, request: ChatRequest) -> dict[str, Any]:
-    keeps_parts = message.role == "user" and sees_pictures(request.model)
-    content = message.content if keeps_parts else plain_text(message.content)
+def _messages(request: ChatRequest) -> list[dict[str, Any]]:
+    if not sees_pictures(request.model):
+        return [_message(message, plain_text(message.content), request) for message in request.messages]
+    sent = []
+    # Only user messages may show pictures: what a tool returned is shown with the next one. Until then it has a name.
+    waiting: list[Mapping[str, Any]] = []
+    for message in request.messages:
+        content: str | Parts = message.content
+        if message.role == "tool":
+            waiting += in_content(message)
+        if message.role == "user" and waiting:
+            own = ({"type": "text", "text": content},) if isinstance(content, str) else content
+            lead = {"type": "text", "text": f"[pictures that tools returned: {', '.join(map(placeholder, waiting))}]"}
+            content, waiting = (lead, *waiting, *own), []
+        sent.append(_message(message, content if message.role == "user" else plain_text(content), request))
+    return sent
+
+
+def _message(message: Message, content: str | Parts, request: ChatRequest) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
     sent: dict[str, Any] = {"role": message.role, "content": content}
@@ -154,10 +170,17 @@ def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
     return fields
 
 
-def _placeholder(part: Mapping[str, Any]) -> str:
-    # The digest keeps the words the same in every later request, which keeps DeepSeek's prefix cache hitting.
-    digest = hashlib.sha256(repr(sorted(part.items())).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"[{part['type']} {digest}: not shown here]"
+def _with_schema_in_words(body: dict[str, Any]) -> dict[str, Any]:
+    """DeepSeek knows JSON mode but no schema on this path: the schema is put into words behind the system prompt."""
+    form = body.get("response_format")
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return body
+    schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
+    told = {"role": "system", "content": f"Answer with one JSON object that fits this JSON schema:\n{schema}"}
+    messages = body["messages"]
+    opening = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    messages = [*messages[:opening], told, *messages[opening:]]
+    return {**body, "messages": messages, "response_format": {"type": "json_object"}}
 
 
 # … and back: chunks and completions as canonical deltas.

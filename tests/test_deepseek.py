@@ -80,9 +80,32 @@ class TestPayload(unittest.TestCase):
         sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
         self.assertEqual(picture, deepseek.payload(sees)["messages"][0]["content"][1])
         words = deepseek.payload(request(message))["messages"][0]["content"]
-        self.assertTrue(words.startswith("look\n[image_url "))
+        self.assertRegex(words, r"^look\n\[image: image/png, 3 B, [0-9a-f]{12}\]$")
         self.assertEqual(words, deepseek.payload(request(message))["messages"][0]["content"])
         self.assertNotEqual(words, deepseek.plain_text((message.content[0], other)))  # type: ignore[arg-type]
+
+    def test_what_a_tool_shows_is_named_there_and_seen_with_the_next_question(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
+        chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
+        sent = deepseek.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
+        self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
+        longer = (*chat, assistant("a", reasoning="r"), user("and now?"), user("again"))
+        after = deepseek.payload(ChatRequest("m", "deepseek-flash", longer))["messages"]
+        self.assertEqual(sent, after[:3])
+        lead, seen, asked = after[4]["content"]
+        self.assertIn("tools returned", lead["text"])
+        self.assertEqual((picture, {"type": "text", "text": "and now?"}), (seen, asked))
+        self.assertEqual("again", after[5]["content"])
+        blind = deepseek.payload(request(*longer))["messages"]
+        self.assertTrue(all(isinstance(each["content"], str) for each in blind))
+
+    def test_a_schema_goes_into_words_behind_the_system_prompt(self) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        body = deepseek.payload(request(system("s"), user("u"), params={"response_format": form}))
+        self.assertEqual({"type": "json_object"}, body["response_format"])
+        self.assertEqual(["system", "system", "user"], [each["role"] for each in body["messages"]])
+        self.assertIn('{"name":"n","schema":{"type":"object"}}', body["messages"][1]["content"])
 
     def test_models_deepseek_knows_are_kept_and_others_replaced(self) -> None:
         for asked, sent in {

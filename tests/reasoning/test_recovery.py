@@ -79,4 +79,4 @@ class TestRecover(unittest.TestCase):
 
     def test_pictures_leave_their_mark(self) -> None:
         picture = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
-        self.assertIn("see\n[image_url ", recovered(picture, A, T, U2, last_lost=1)[0].content)
+        self.assertIn("see\n[image: ", recovered(picture, A, T, U2, last_lost=1)[0].content)
