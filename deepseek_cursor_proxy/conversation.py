@@ -51,6 +51,8 @@ class ChatRequest:
     conversation: str | None = None
     # Fields the client sent that DeepSeek has no word for; somebody should be told.
     dropped: tuple[str, ...] = ()
+    # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.
+    custom_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.reasoning.identity import History, identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
 from deepseek_cursor_proxy.services import Services
@@ -224,8 +225,9 @@ class Exchange:
 
     def _record(self, answers: Sequence[Message]) -> None:
         if answers and self.prepared is not None:
-            history = self.prepared.history
-            entries = [(history.answer_keys(answer).all(), answer.reasoning or "") for answer in answers]
+            history, custom_tools = self.prepared.history, self.prepared.request.custom_tools
+            echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
+            entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
             self._services.reasoning_store.record(entries, self.prepared.links)
 
     # Ending …

@@ -1,7 +1,8 @@
 """OpenAI chat completions, as Cursor speaks it: the answer half.
 
 Answers edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. What is written into
-a chunk: the model name the client asked for, the text with our display in it, usage with the cached tokens.
+a chunk: the model name the client asked for, the text with our display in it, usage with the cached tokens, and the
+free text of a custom tool's call in place of its JSON.
 The request half is chat_request.
 """
 
@@ -11,9 +12,10 @@ from typing import Any
 
 from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.protocols.custom_calls import Raiser
 from deepseek_cursor_proxy.wire import encode_json
 
 
@@ -29,14 +31,16 @@ class ChatCompletions:
     def reply(self, request: ChatRequest, deltas: Sequence[Delta]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
         choices: list[Any] = []
+        raiser = Raiser(request.custom_tools)
         for delta in deltas:
+            delta = raiser.raised(delta, is_whole=True) if request.custom_tools else delta
             edited = _edited(delta, request.asked_model, "message")
             choices += edited["choices"]
             whole = {**whole, **edited}
         return {**whole, "choices": choices}
 
     def stream(self, request: ChatRequest, batches: Batches) -> Iterator[bytes]:
-        writer = _Writer(request.asked_model, int(self._now()))
+        writer = _Writer(request, int(self._now()))
         with closing(batches):
             try:
                 for batch in batches:
@@ -62,14 +66,15 @@ def _stream_error(error: ProxyError) -> dict[str, Any]:
 class _Writer:
     """Writes one stream; remembers what its chunks look like, for those that DeepSeek did not send."""
 
-    def __init__(self, model: str, created: int) -> None:
-        self._model = model
+    def __init__(self, request: ChatRequest, created: int) -> None:
+        self._model = request.asked_model
+        self._raiser = Raiser(request.custom_tools) if request.custom_tools else None
         # Until the first of DeepSeek's chunks has been seen.
         self._shape: Mapping[str, Any] = {
             "id": "chatcmpl-waiting",
             "object": "chat.completion.chunk",
             "created": created,
-            "model": model,
+            "model": self._model,
         }
 
     def write(self, item: Delta | Aside) -> bytes:
@@ -77,6 +82,8 @@ class _Writer:
             return sse.comment(item.line) if item.line else self._own(Delta(text=""))
         if item.source is None:
             return self._own(item)
+        if self._raiser is not None:
+            item = self._raiser.raised(item)
         self._shape = chunk = _edited(item, self._model, "delta")
         return sse.event(encode_json(chunk))
 
@@ -93,9 +100,43 @@ def _edited(delta: Delta, model: str, part: str) -> dict[str, Any]:
     if delta.usage is not None:
         edited["usage"] = delta.usage
     choices = edited.get("choices")
-    if choices and delta.text is not None:
-        said = choices[0].get(part)
-        if not isinstance(said, dict) or said.get("content") != delta.text:
-            said = {**said, "content": delta.text} if isinstance(said, dict) else {"content": delta.text}
+    if choices:
+        found = choices[0].get(part)
+        came = found if isinstance(found, dict) else {}
+        said = _said(came, delta)
+        if said is not came:
             edited["choices"] = [{**choices[0], part: said}]
     return edited
+
+
+def _said(said: Mapping[str, Any], delta: Delta) -> Mapping[str, Any]:
+    if delta.text is not None and said.get("content") != delta.text:
+        said = {**said, "content": delta.text}
+    if delta.calls:
+        calls = said.get("tool_calls")
+        written = _written(calls if isinstance(calls, list) else [], delta.calls)
+        if written != calls:
+            said = {**said, "tool_calls": written}
+    return said
+
+
+def _written(calls: Sequence[Any], pieces: Sequence[CallPiece]) -> list[Any]:
+    """The pieces of calls as they came, with the arguments they have by now; new pieces come last."""
+    waiting = list(pieces)
+    written = []
+    for position, call in enumerate(calls):
+        index = call.get("index") if isinstance(call, dict) else -1
+        index = position if index is None else index
+        piece = next((each for each in waiting if each.index == index), None)
+        if piece is not None:
+            waiting.remove(piece)
+            call = _with_arguments(call, piece.arguments)
+        written.append(call)
+    return [*written, *({"index": each.index, "function": {"arguments": each.arguments}} for each in waiting)]
+
+
+def _with_arguments(call: Mapping[str, Any], arguments: str) -> Mapping[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or (function.get("arguments") or "") == arguments:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

@@ -204,9 +204,13 @@ def _spoken(text: str) -> str:
 def _arguments(call: ToolCall) -> bytes:
     # Half of the measured clients parse the arguments and serialise them again in their own way.
     try:
-        return _canonical_json(_read_arguments(call.arguments)).encode()
+        read = _read_arguments(call.arguments)
+        if isinstance(read, dict):
+            return _canonical_json(read).encode()
     except (ValueError, RecursionError):
-        return _text(call.arguments)
+        pass
+    # Free text of a custom tool, which is an object upstream; the request it comes back in may not declare the tool.
+    return _canonical_json({"input": call.arguments}).encode()
 
 
 def _number(text: str) -> float | int:

@@ -91,6 +91,54 @@ class TestStream(unittest.TestCase):
         self.assertEqual([], list(batches))
 
 
+def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
+    delta = {"tool_calls": [call]} if call else {"content": ""}
+    return list(deepseek.deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+
+
+class TestCustomCalls(unittest.TestCase):
+    CUSTOM = replace(REQUEST, custom_tools=frozenset({"ApplyPatch"}))
+
+    def streamed(self, *batches: list[Delta | Aside]) -> list[Any]:
+        return events(list(ChatCompletions(lambda: 0).stream(self.CUSTOM, source(*batches))))[:-1]
+
+    def test_raw_text_streams_chunk_by_chunk(self) -> None:
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
+        pieces = ['{"input', '": "*** B', "egin\\", 'n"}']
+        batches = [call_chunk(**first), *(call_chunk(index=0, function={"arguments": piece}) for piece in pieces)]
+        found = self.streamed(*batches, call_chunk("tool_calls"))
+        self.assertEqual(6, len(found))
+        deltas = [event["choices"][0]["delta"] for event in found]
+        self.assertEqual([first], deltas[0]["tool_calls"])
+        said = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas[1:5]]
+        self.assertEqual(["", "*** B", "egin", "\n"], said)
+        self.assertEqual({"content": ""}, deltas[5])
+
+    def test_what_is_no_custom_call_comes_unchanged_with_the_finish(self) -> None:
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
+        last = self.streamed(call_chunk(**first), call_chunk("tool_calls"))[-1]["choices"][0]
+        expected = {"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
+        self.assertEqual(("tool_calls", expected), (last["finish_reason"], last["delta"]))
+
+    def test_ordinary_and_odd_calls_pass_as_they_are(self) -> None:
+        for call in (
+            {"index": 1, "id": "b", "function": {"name": "Read", "arguments": '{"input":"x"}'}},
+            {"index": None, "id": "b", "function": {"name": "Read", "arguments": None}},
+            {"index": "odd", "function": 7},
+            {"index": 0, "function": None},
+        ):
+            (found,) = self.streamed(call_chunk(**call))
+            self.assertEqual([call], found["choices"][0]["delta"]["tool_calls"])
+
+    def test_a_whole_answer_has_the_raw_text(self) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
+        other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
+        body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
+        reply = ChatCompletions(lambda: 0).reply(self.CUSTOM, deepseek.completion(body))
+        raised = {**call, "function": {"name": "ApplyPatch", "arguments": "a\nb"}}
+        self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
+
+
 class TestReply(unittest.TestCase):
     def test_a_whole_answer_keeps_its_fields_and_its_reasoning(self) -> None:
         said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}

@@ -1,12 +1,17 @@
 import unittest
+from collections.abc import Iterator
 from typing import Any
 
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.wire import encode_json
 from tests.histories import TOOLS
 
+CONFIG = ProxyConfig()
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -95,12 +100,197 @@ class TestFields(unittest.TestCase):
             "reasoning": ["high"],
             "reasoning_effort": [7],
             "response_format": ["json"],
+            "max_output_tokens": ["5", True],
+            "instructions": [7, []],
+            "system": [7, {}],
+            "metadata": [7, "x"],
+            "prompt_cache_key": [7],
+            "text": [7],
         }
         for name, values in wrong.items():
             for value in values:
                 with self.subTest(name=name, value=value), self.assertRaises(BadRequest) as caught:
                     parsed(**{name: value})
                 self.assertEqual(name, caught.exception.param)
+
+
+class TestOtherShapes(unittest.TestCase):
+    def items(self, **body: Any) -> ChatRequest:
+        return parse({"model": "gpt-5.6-sol", **body}, ProxyConfig())
+
+    def test_a_responses_body_is_a_chat(self) -> None:
+        request = self.items(
+            instructions="s",
+            input="hi",
+            max_output_tokens=5,
+            reasoning={"effort": "xhigh", "summary": "auto"},
+            text={"format": {"type": "json_object"}, "verbosity": "low"},
+            metadata={"cursorConversationId": "chat-1", "cursorRequestId": "r"},
+            include=["reasoning.encrypted_content"],
+            tools=[{"type": "function", "name": "f"}],
+        )
+        self.assertEqual((Message("system", "s"), Message("user", "hi")), request.messages)
+        self.assertEqual({"max_tokens": 5, "response_format": {"type": "json_object"}}, request.params)
+        self.assertEqual(("chat-1", "high"), (request.conversation, request.effort))
+        self.assertEqual(({"type": "function", "function": {"name": "f"}},), request.tools)
+        self.assertEqual(("include", "text.verbosity"), request.dropped)
+
+    def test_instructions_or_items_alone_are_enough(self) -> None:
+        self.assertEqual((Message("system", "s"),), self.items(instructions="s").messages)
+        self.assertEqual((Message("user", "q"),), self.items(input=[{"role": "user", "content": "q"}]).messages)
+        self.assertEqual((Message("user", "q"),), self.items(input="q", messages=[]).messages)
+        for body in ({"input": []}, {"messages": []}, {"instructions": ""}):
+            with self.subTest(body), self.assertRaises(BadRequest):
+                self.items(**body)
+
+    def test_messages_win_over_items_which_are_named(self) -> None:
+        request = parsed(input="other")
+        self.assertEqual((Message("user", "hi"),), request.messages)
+        self.assertEqual(("input",), request.dropped)
+
+    def test_items_among_the_messages_are_read(self) -> None:
+        call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+        request = parsed(messages=[*HI, call, {"type": "function_call_output", "call_id": "a", "output": "x"}])
+        self.assertEqual(["user", "assistant", "tool"], [each.role for each in request.messages])
+
+    def test_a_schema_is_kept_for_deepseeks_dialect(self) -> None:
+        form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+        expected = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        self.assertEqual(expected, parsed(text={"format": form}).params["response_format"])
+        self.assertEqual({}, parsed(text={"format": {"type": "text"}}).params)
+
+    def test_the_chats_own_name_narrows(self) -> None:
+        named = {"cursorConversationId": "c"}
+        for body, name in (
+            ({"metadata": named}, "c"),
+            ({"metadata": named, "prompt_cache_key": "k"}, "c"),
+            ({"metadata": {}, "prompt_cache_key": "k"}, "k"),
+            ({"metadata": {"x": 1}}, None),
+            ({"prompt_cache_key": ""}, None),
+        ):
+            self.assertEqual(name, parsed(**body).conversation)
+
+    def test_a_system_prompt_beside_anthropic_messages_leads(self) -> None:
+        blocks = [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]
+        for system, text in (("s", "s"), (blocks, "a\nb")):
+            self.assertEqual((Message("system", text), Message("user", "hi")), parsed(system=system).messages)
+
+    def test_results_come_before_what_the_user_added(self) -> None:
+        use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+        answer = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1"}]}
+        history = [
+            *HI,
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, use]},
+            {"role": "user", "content": [{"type": "text", "text": "and"}, answer]},
+        ]
+        found = parsed(messages=history).messages
+        self.assertEqual(Message("assistant", "", "hm", (ToolCall("t", "f", "{}"),)), found[1])
+        self.assertEqual((Message("tool", "1", tool_call_id="t"), Message("user", "and")), found[2:])
+        history[-1] = {"role": "user", "content": [answer]}
+        self.assertEqual(3, len(parsed(messages=history).messages))
+
+    def test_custom_calls_are_lowered_on_their_way_back(self) -> None:
+        custom = {"type": "custom", "name": "ApplyPatch"}
+        for call in (
+            {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{patch"}},
+            {"id": "c", "type": "custom", "custom": {"name": "ApplyPatch", "input": "{patch"}},
+        ):
+            request = parsed(tools=[custom], messages=[*HI, {"role": "assistant", "tool_calls": [call]}])
+            self.assertEqual(frozenset({"ApplyPatch"}), request.custom_tools)
+            self.assertEqual('{"input":"{patch"}', request.messages[1].tool_calls[0].arguments)
+
+    def test_pictures_are_limited_for_models_that_see(self) -> None:
+        long = {"type": "image_url", "image_url": {"url": "https://e.com/" + "x" * 9000}}
+        history = [{"role": "user", "content": [long]}]
+        parsed(messages=history)
+        with self.assertRaises(BadRequest):
+            parsed(model="deepseek-flash", messages=history)
+
+
+class TestAnything(unittest.TestCase):
+    def test_any_json_in_any_field_is_a_request_or_a_400(self) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "custom": {"input": "x"}}
+        parts = [
+            {"type": "text", "text": "x"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+            {"type": "input_image", "image_url": "x", "file_id": "f", "detail": "low"},
+            {"type": "image", "source": {"type": "base64", "media_type": "m", "data": "d", "url": "u", "file_id": "f"}},
+            {"type": "document", "title": "t", "source": {"type": "text", "data": "d"}},
+            {"type": "file", "file": {"file_id": "f", "file_data": "d", "filename": "n"}},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
+            {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}], "is_error": True},
+            {"type": "thinking", "thinking": "hm"},
+        ]
+        body = {
+            "model": "deepseek-flash",
+            "messages": [
+                {"role": "system", "content": "s", "name": "n"},
+                {"role": "user", "content": parts},
+                {"role": "assistant", "content": parts, "tool_calls": [call], "function_call": {"name": "f"}},
+                {"role": "tool", "content": parts, "tool_call_id": "c"},
+            ],
+            "tools": [
+                {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}, "strict": False}},
+                {"type": "function", "name": "g", "parameters": {}},
+                {"name": "h", "description": "d", "input_schema": {}},
+                {"type": "custom", "name": "p", "format": {"type": "grammar", "grammar": {"definition": "x"}}},
+                {"type": "custom", "custom": {"name": "q", "format": {"type": "grammar", "definition": "x"}}},
+                {"type": "web_search", "name": "w"},
+            ],
+            "tool_choice": {"type": "function", "function": {"name": "f"}, "name": "f", "mode": "auto"},
+            "system": [{"type": "text", "text": "x"}],
+            "instructions": "i",
+            "metadata": {"cursorConversationId": "c"},
+            "text": {"format": {"type": "json_schema", "schema": {}}},
+            "reasoning": {"effort": "high"},
+        }
+        items = [
+            {"type": "message", "role": "user", "content": parts},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}], "summary": []},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": parts},
+            {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"},
+            {"type": "additional_tools", "tools": [{"type": "function", "name": "z"}]},
+            {"type": "novelty", "data": 1},
+        ]
+        second = {**{name: value for name, value in body.items() if name != "messages"}, "input": items}
+        tried = 0
+        for whole in (body, second):
+            for path in list(_paths(whole)):
+                for value in _ODDITIES:
+                    self._try(_with(whole, path, value), path, value)
+                    tried += 1
+        self.assertGreater(tried, 2000)
+
+    def _try(self, body: Any, path: tuple[Any, ...], value: Any) -> None:
+        with self.subTest(path=path, value=str(value)[:40]):
+            try:
+                request = parse(body, CONFIG)
+            except BadRequest as error:
+                self.assertTrue(error.param)
+                return
+            encode_json(deepseek.payload(request))
+            identify(b"me", request.messages, request.conversation)
+
+
+_ODDITIES: tuple[Any, ...] = (
+    None, True, 0, -1.5, "", "x", "\ud800", [], [[]], [None], {}, {"type": []}, {"a": {"b": 1}}, [{"type": "text"}],
+)  # fmt: skip
+
+
+def _paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*here, key)
+        yield from _paths(inner, (*here, key))
+
+
+def _with(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    twin = dict(whole) if isinstance(whole, dict) else list(whole)
+    twin[path[0]] = _with(whole[path[0]], path[1:], value)
+    return twin
 
 
 class TestThinking(unittest.TestCase):
@@ -153,7 +343,7 @@ class TestTools(unittest.TestCase):
     def test_odd_tools_are_named(self) -> None:
         for tool, param in (
             (7, "tools[0]"),
-            ({"type": "custom", "name": "x"}, "tools[0].type"),
+            ({"type": 7}, "tools[0].type"),
             ({"type": "function"}, "tools[0].function"),
             ({"type": "function", "function": {}}, "tools[0].function.name"),
             ({"type": "function", "function": {"name": ""}}, "tools[0].function.name"),

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import json
 import unittest
 from collections.abc import Sequence
 
@@ -119,6 +120,11 @@ class TestIdentity(unittest.TestCase):
         block = COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing
         for make in (user, system):
             self.assertNotEqual(tail(make("hi")), tail(make(block + "hi")))
+
+    def test_free_text_is_the_object_it_is_upstream(self) -> None:
+        for text in ("*** Begin Patch", "[1]", ""):
+            wrapped = json.dumps({"input": text})
+            self.assertEqual(tail(assistant("", ("a", "f", text))), tail(assistant("", ("a", "f", wrapped))))
 
     def test_arguments_that_are_no_json_count_as_they_are(self) -> None:
         self.assertNotEqual(tail(assistant("", ("a", "f", '{"half'))), tail(assistant("", ("a", "f", '{"hal'))))

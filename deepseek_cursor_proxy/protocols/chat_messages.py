@@ -1,0 +1,105 @@
+"""The messages of a chat-completions body, with whatever dialect's content in them, as canonical messages.
+
+Roles DeepSeek does not know are translated, arguments become strings, ids are given to the calls of the old functions
+API. Message text is otherwise not touched here: our own display is undone where its reasoning is known.
+"""
+
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.protocols import anthropic_blocks
+from deepseek_cursor_proxy.protocols.custom_calls import custom_call
+from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
+
+_ROLES = {"developer": "system", "function": "tool"}
+_KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+
+def canonical_role(asked: str) -> str:
+    """The role DeepSeek knows for one it may not: nothing anybody said is lost over who they say they are."""
+    return _ROLES.get(asked, asked if asked in _KNOWN_ROLES else "user")
+
+
+class MessageReader:
+    """Reads the messages of one history, in order; `dropped` names what had to be left out."""
+
+    def __init__(self) -> None:
+        self._legacy = _LegacyCalls()
+        self.dropped: list[str] = []
+
+    def read(self, message: Any, param: str) -> list[Message]:
+        """One message of the client's, which may be several of ours."""
+        message = object_at(message, param)
+        asked = message.get("role")
+        if not isinstance(asked, str):
+            raise wrong(f"{param}.role", "a string")
+        role = canonical_role(asked)
+        blocks = anthropic_blocks.read(message.get("content"), role, f"{param}.content")
+        self.dropped += blocks.dropped
+        if role == "assistant":
+            return [self._assistant(message, blocks, param)]
+        name = optional_string(message, "name", param)
+        answered = optional_string(message, "tool_call_id", param) if role == "tool" else None
+        if blocks.results and not blocks.content:
+            return list(blocks.results)
+        if role == "tool":
+            own = Message(role, blocks.content, tool_call_id=answered or self._legacy.answer(name))
+        else:
+            own = Message(role, blocks.content, name=name)
+        return [*blocks.results, own]
+
+    def _assistant(self, message: Json, blocks: anthropic_blocks.Blocks, param: str) -> Message:
+        reasoning = optional_string(message, "reasoning_content", param)
+        return Message(
+            "assistant",
+            blocks.content,
+            reasoning=blocks.reasoning if reasoning is None else reasoning,
+            tool_calls=(*blocks.calls, *_calls(message, param), *self._legacy.call(message, param)),
+            name=optional_string(message, "name", param),
+            prefix=optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False,
+        )
+
+
+def arguments_text(arguments: Any) -> str:
+    """The arguments of a call as the string they are upstream."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else json_text(arguments)
+
+
+def _calls(message: Json, param: str) -> list[ToolCall]:
+    calls = optional(message, "tool_calls", list, "a list", f"{param}.tool_calls") or []
+    return [_call(call, f"{param}.tool_calls[{index}]") for index, call in enumerate(calls)]
+
+
+def _call(call: Any, param: str) -> ToolCall:
+    call = object_at(call, param)
+    call_id = optional_string(call, "id", param) or ""
+    if call.get("type") == "custom" and "function" not in call:
+        custom = object_at(call.get("custom"), f"{param}.custom")
+        name = optional_string(custom, "name", f"{param}.custom") or ""
+        return custom_call(call_id, name, optional_string(custom, "input", f"{param}.custom") or "")
+    function = object_at(call.get("function"), f"{param}.function")
+    return ToolCall(call_id, *_function(function, f"{param}.function"))
+
+
+def _function(function: Json, param: str) -> tuple[str, str]:
+    return optional_string(function, "name", param) or "", arguments_text(function.get("arguments"))
+
+
+class _LegacyCalls:
+    """The one call per message of the old functions API, which had no ids: both sides get the same one by counting."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def call(self, message: Json, param: str) -> list[ToolCall]:
+        at = f"{param}.function_call"
+        function = optional(message, "function_call", dict, "an object", at)
+        if function is None:
+            return []
+        self._count += 1
+        return [ToolCall(f"call_function_{self._count}", *_function(function, at))]
+
+    def answer(self, name: str | None) -> str:
+        return f"call_function_{self._count}" if name is not None and self._count else ""

@@ -1,0 +1,206 @@
+"""Tools of every shape, in one list, as the functions DeepSeek runs.
+
+    nested      {type: function, function: {…}}                     chat completions: kept as they are
+    flat        {type: function, name, parameters, strict}          Responses
+    bare        {name, description, input_schema}                   Anthropic
+    custom      {type: custom, name, description, format}           free text, perhaps with a grammar: lowered to a
+                                                                    function with one string field
+    others      web_search, namespace, …                            nobody runs them here: left out and named
+
+Cursor mixes these in one request. A tool_choice may name any of them; one that forces a tool we cannot offer is a 400.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.raw_arguments import FIELD
+from deepseek_cursor_proxy.wire import safe_text
+
+_CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+_NAMING_CHOICES = ("function", "custom", "tool")
+
+
+@dataclass
+class Toolbox:
+    """The tools of a request: what DeepSeek is sent, which of them are custom, and what was left out."""
+
+    tools: list[Json] = field(default_factory=list)
+    custom: set[str] = field(default_factory=set)
+    choice: str | Json | None = None
+    dropped: list[str] = field(default_factory=list)
+    # Names of tools that were asked for and cannot be offered.
+    refused: set[str] = field(default_factory=set)
+
+    def names(self) -> set[str]:
+        return {tool["function"]["name"] for tool in self.tools}
+
+
+def read(body: Json, more: Iterable[tuple[Any, str]] = (), *, keep_strict: bool = False) -> Toolbox:
+    """The tools and the choice of a body; `more` are tools from elsewhere in it, each with the place it stands at."""
+    listed = optional(body, "tools", list, "a list") or []
+    functions = optional(body, "functions", list, "a list") or []
+    box = Toolbox()
+    taken: set[str] = set()
+    for tool, param in (*((tool, f"tools[{index}]") for index, tool in enumerate(listed)), *more):
+        _take(box, taken, _read_tool(tool, param, box))
+    for index, function in enumerate(functions):
+        _take(box, taken, _function(function, f"functions[{index}]"))
+    if not keep_strict:
+        _loosen(box)
+    box.choice = _choice(body, box)
+    return box
+
+
+def _take(box: Toolbox, taken: set[str], tool: Json | None) -> None:
+    if tool is None:
+        return
+    name = tool["function"]["name"]
+    if name in taken:
+        # DeepSeek refuses two tools of one name.
+        box.dropped.append(f"second tool {safe_text(name, 60)}")
+        return
+    taken.add(name)
+    if tool.get("type") == "custom":
+        box.custom.add(name)
+        tool = {**tool, "type": "function"}
+    box.tools.append(tool)
+
+
+def _read_tool(tool: Any, param: str, box: Toolbox) -> Json | None:
+    """A tool in its nested form, still marked as custom if it is; None if it is of a kind that cannot be offered."""
+    tool = object_at(tool, param)
+    kind = optional_string(tool, "type", param)
+    if "input_schema" in tool and kind in (None, "custom"):
+        return _bare(tool, param)
+    if kind in (None, "function"):
+        if "function" not in tool and "name" in tool:
+            return _function({key: value for key, value in tool.items() if key != "type"}, param)
+        return {**tool, **_function(tool.get("function"), f"{param}.function")}
+    if kind == "custom":
+        nested = tool.get("custom")
+        return _custom(nested, f"{param}.custom") if isinstance(nested, dict) else _custom(tool, param)
+    name = optional_string(tool, "name", param)
+    box.refused |= {kind} if name is None else {kind, name}
+    box.dropped.append(f"tool {safe_text(kind, 60)}")
+    return None
+
+
+def _function(function: Any, param: str) -> Json:
+    function = object_at(function, param)
+    _name(function, param)
+    optional_string(function, "description", param)
+    optional(function, "parameters", dict, "an object", f"{param}.parameters")
+    optional(function, "strict", bool, "true or false", f"{param}.strict")
+    return {"type": "function", "function": function}
+
+
+def _name(tool: Json, param: str) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise wrong(f"{param}.name", "a non-empty string")
+    return name
+
+
+def _bare(tool: Json, param: str) -> Json:
+    function: dict[str, Any] = {"name": _name(tool, param)}
+    if (description := optional_string(tool, "description", param)) is not None:
+        function["description"] = description
+    if (schema := optional(tool, "input_schema", dict, "an object", f"{param}.input_schema")) is not None:
+        function["parameters"] = schema
+    return {"type": "function", "function": function}
+
+
+def _custom(tool: Json, param: str) -> Json:
+    texts = (
+        optional_string(tool, "description", param),
+        f'This tool takes free text. Put the whole text, exactly as it should be, into "{FIELD}".',
+        _grammar(tool, param),
+    )
+    text = {"type": "string", "description": "The whole text."}
+    parameters = {"type": "object", "properties": {FIELD: text}, "required": [FIELD], "additionalProperties": False}
+    function = {
+        "name": _name(tool, param),
+        "description": "\n\n".join(filter(None, texts)),
+        "parameters": parameters,
+    }
+    return {"type": "custom", "function": function}
+
+
+def _grammar(tool: Json, param: str) -> str | None:
+    """What the text must look like, in words; chat completions nest the grammar once more than Responses."""
+    form = optional(tool, "format", dict, "an object", f"{param}.format")
+    if form is None:
+        return None
+    nested = form.get("grammar")
+    grammar, at = (nested, f"{param}.format.grammar") if isinstance(nested, dict) else (form, f"{param}.format")
+    definition = optional_string(grammar, "definition", at)
+    syntax = optional_string(grammar, "syntax", at)
+    if not definition:
+        return None
+    return f"The text must follow this {syntax + ' ' if syntax else ''}grammar:\n{definition}"
+
+
+def _loosen(box: Toolbox) -> None:
+    """Strict functions need DeepSeek's beta path; anywhere else one of them would have the whole request refused."""
+    for index, tool in enumerate(box.tools):
+        if tool["function"].get("strict"):
+            function = {key: value for key, value in tool["function"].items() if key != "strict"}
+            box.tools[index] = {**tool, "function": function}
+            box.dropped.append("tools strict")
+
+
+# Which of them the model must call …
+
+
+def _choice(body: Json, box: Toolbox) -> str | Json | None:
+    choice = body.get("tool_choice")
+    if choice is None:
+        choice = body.get("function_call")
+        if isinstance(choice, dict):
+            choice = {"type": "function", "function": choice}
+    if isinstance(choice, dict):
+        choice = _choice_object(choice, box)
+    if isinstance(choice, dict):
+        return choice
+    if choice is not None and not (isinstance(choice, str) and choice in _CHOICES):
+        raise wrong("tool_choice", "none, auto, required or an object that names a tool")
+    chosen = None if choice is None else _CHOICES[choice]
+    if not box.tools:
+        if chosen == "required" and box.refused:
+            raise _impossible(" and ".join(sorted(box.refused)))
+        # Without tools there is nothing to choose, and "required" would be refused.
+        return None
+    return chosen
+
+
+def _choice_object(choice: Json, box: Toolbox) -> str | Json:
+    kind = optional_string(choice, "type", "tool_choice")
+    if kind is None:
+        raise wrong("tool_choice.type", "a string")
+    if kind in _CHOICES:
+        return kind
+    if kind == "allowed_tools":
+        nested = choice.get("allowed_tools")
+        # Leaving the others out would cost the prefix cache of the whole chat.
+        box.dropped.append("tool_choice allowed_tools")
+        return optional_string(nested if isinstance(nested, dict) else choice, "mode", "tool_choice") or "auto"
+    if kind not in _NAMING_CHOICES:
+        raise _impossible(kind)
+    nested = choice.get("custom" if kind == "custom" else "function")
+    source, at = (nested, f"tool_choice.{kind}") if isinstance(nested, dict) else (choice, "tool_choice")
+    name = _name(source, at)
+    if name in box.refused:
+        raise _impossible(name)
+    if name not in box.names():
+        raise BadRequest(f"tool_choice names {safe_text(name, 60)}, which is not among the tools.", param="tool_choice")
+    return {"type": "function", "function": {"name": name}}
+
+
+def _impossible(name: str) -> BadRequest:
+    return BadRequest(
+        f"tool_choice forces {safe_text(name, 60)}, which DeepSeek cannot run; it runs function and custom tools.",
+        param="tool_choice",
+    )

@@ -1,0 +1,100 @@
+"""Calls of custom tools: free text to the client, a JSON object with one field to DeepSeek.
+
+`lowered` and `Raiser` are a pair. Cursor (3.14) wants a custom call as `type: function` whose arguments are the raw
+text, and sends it back like that; DeepSeek is sent an object again. Not every way there and back gives the bytes the
+model wrote (it may have spaced its JSON, or been stopped), so turns are recorded `as_echoed`: as the client will
+send them back.
+"""
+
+import json
+from collections.abc import Container, Iterable
+from dataclasses import replace
+
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
+from deepseek_cursor_proxy.protocols.fields import json_text
+from deepseek_cursor_proxy.protocols.raw_arguments import FIELD, RawArguments, raw_text
+
+
+def lowered(arguments: str) -> str:
+    """Raw text as the arguments of the function DeepSeek knows; arguments that are such already stay."""
+    if arguments.lstrip()[:1] == "{":
+        try:
+            read = json.loads(arguments)
+        except (ValueError, RecursionError):
+            read = None
+        if isinstance(read, dict) and read.keys() == {FIELD} and isinstance(read[FIELD], str):
+            return arguments
+    return json_text({FIELD: arguments})
+
+
+def lowered_message(message: Message, names: Container[str]) -> Message:
+    """A message with its custom calls lowered.
+
+    The tool may be gone from the request (Cursor's modes differ in their tools): text that cannot even be the
+    beginning of an object is a custom call all the same.
+    """
+    if not any(call.name in names or _is_free_text(call.arguments) for call in message.tool_calls):
+        return message
+    calls = [
+        replace(call, arguments=lowered(call.arguments))
+        if call.name in names or _is_free_text(call.arguments)
+        else call
+        for call in message.tool_calls
+    ]
+    return replace(message, tool_calls=tuple(calls))
+
+
+def as_echoed(answer: Message, names: Container[str]) -> Message:
+    """An answer of DeepSeek's with its custom calls as they will come back from the client."""
+    raised = [
+        replace(call, arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
+    ]
+    return lowered_message(replace(answer, tool_calls=tuple(raised)), names)
+
+
+class Raiser:
+    """Takes the text out of the custom calls of one answer, fragment by fragment."""
+
+    def __init__(self, names: Container[str]) -> None:
+        self._names = names
+        # By choice and call; None for a call of an ordinary function.
+        self._readers: dict[tuple[int, int], RawArguments | None] = {}
+
+    def raised(self, delta: Delta, *, is_whole: bool = False) -> Delta:
+        """The delta with raw text in place of arguments; with the last one comes what was held back."""
+        is_last = is_whole or delta.finish_reason is not None
+        calls = [self._raised(delta.choice, piece, is_last) for piece in delta.calls]
+        if is_last:
+            calls += self._held_back(delta.choice)
+        return replace(delta, calls=tuple(calls)) if calls else delta
+
+    def _raised(self, choice: int, piece: CallPiece, is_last: bool) -> CallPiece:
+        key = choice, piece.index
+        if key not in self._readers and piece.name:
+            self._readers[key] = RawArguments() if piece.name in self._names else None
+        reader = self._readers.get(key)
+        if reader is None:
+            return piece
+        text = reader.feed(piece.arguments)
+        return replace(piece, arguments=text + reader.end() if is_last else text)
+
+    def _held_back(self, choice: int) -> Iterable[CallPiece]:
+        for (of, index), reader in self._readers.items():
+            if of == choice and reader is not None and (rest := reader.end()):
+                yield CallPiece(index, arguments=rest)
+
+
+def _is_free_text(arguments: str) -> bool:
+    text = arguments.strip()
+    if not text or text[0] == "{":
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def custom_call(call_id: str, name: str, text: str) -> ToolCall:
+    """A call that the client itself declares to be one of a custom tool."""
+    return ToolCall(call_id, name, lowered(text))

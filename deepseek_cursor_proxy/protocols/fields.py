@@ -1,0 +1,44 @@
+"""Reading single fields of a client's JSON, for every room of the door.
+
+A field of the wrong type is a BadRequest that names it; null counts as absent, as OpenAI's clients mean it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.wire import encode_json
+
+Json = Mapping[str, Any]
+
+
+def optional(source: Json, name: str, kind: type, expected: str, param: str | None = None) -> Any:
+    """A field of the given type; absent and null are None, anything else a BadRequest."""
+    value = source.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise wrong(param or name, expected)
+    return value
+
+
+def optional_string(source: Json, name: str, param: str) -> str | None:
+    """A field of an object that stands at `param`, which must be a string if it is there."""
+    found: str | None = optional(source, name, str, "a string", f"{param}.{name}")
+    return found
+
+
+def object_at(value: Any, param: str) -> Json:
+    """The value, which must be an object."""
+    if not isinstance(value, dict):
+        raise wrong(param, "an object")
+    return value
+
+
+def json_text(value: Any) -> str:
+    """A value as the compact JSON that goes upstream in place of something DeepSeek has no word for."""
+    return encode_json(value).decode()
+
+
+def wrong(param: str, expected: str) -> BadRequest:
+    return BadRequest(f"{param} must be {expected}.", param=param)

@@ -1,0 +1,159 @@
+"""Items of the Responses API as canonical messages.
+
+A Responses history is a flat list; ours has turns. Reasoning, text and calls that follow each other are one assistant
+message, up to the first result or the next question:
+
+    reasoning, message(assistant), function_call, function_call, function_call_output, …
+    └───────────────── one assistant message ─────────────────┘  └─ a tool message
+
+A turn also ends where the next one visibly begins: new reasoning or new text after text, as long as nothing was called.
+Only reasoning in plain words counts: a summary is not what the model thought, and encrypted content is opaque here, so
+both leave the reasoning unknown and the store is asked for it. Items of unknown kinds stay readable as JSON; those that
+say nothing at all are named in `dropped`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
+from deepseek_cursor_proxy.protocols import content
+from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
+from deepseek_cursor_proxy.protocols.custom_calls import custom_call
+from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.wire import safe_text
+
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_KINDS = ("message", "reasoning", "additional_tools", *_CALLS, *_OUTPUTS)
+# Fields every item has, which say nothing by themselves.
+_EMPTY_FIELDS = frozenset({"type", "id", "status"})
+
+
+@dataclass(frozen=True)
+class Items:
+    """A history, the tools that were declared inside it (each with its place), and what was left out."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[tuple[Any, str], ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def is_item(value: Any) -> bool:
+    """Whether a value in a list of messages is an item of this API and no chat message."""
+    return isinstance(value, dict) and "role" not in value and value.get("type") in _KINDS
+
+
+def read(items: Any, param: str = "input") -> Items:
+    """The history an `input` stands for; a string is one user message."""
+    if isinstance(items, str):
+        return Items((Message("user", items),))
+    if not isinstance(items, list):
+        raise wrong(param, "a string or a list of items")
+    reader = _Reader()
+    for index, item in enumerate(items):
+        reader.take(item, f"{param}[{index}]")
+    return reader.finished()
+
+
+class _Turn:
+    """The assistant message that is being put together."""
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        self.said: list[Message] = []
+        self.calls: list[ToolCall] = []
+
+    def message(self) -> Message | None:
+        """The message, or None if nothing was said; a reasoning that nobody can read says nothing."""
+        if not (self.thoughts or self.said or self.calls):
+            return None
+        reasoning: str | None = "\n\n".join(self.thoughts) if self.thoughts else None
+        for each in self.said:
+            reasoning = each.reasoning if reasoning is None else reasoning
+        calls = [call for each in self.said for call in each.tool_calls] + self.calls
+        name = next((each.name for each in self.said if each.name is not None), None)
+        return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
+
+    def _content(self) -> str | Parts:
+        parts: list[Json] = []
+        for each in self.said:
+            parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content
+        return content.joined(parts)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._tools: list[tuple[Any, str]] = []
+        self._dropped: list[str] = []
+        self._chat = MessageReader()
+        self._turn = _Turn()
+
+    def take(self, item: Any, param: str) -> None:
+        item = object_at(item, param)
+        kind = optional_string(item, "type", param)
+        if kind is None or kind == "message":
+            self._take_message(item, param)
+        elif kind == "reasoning":
+            self._take_reasoning(item, param)
+        elif kind in _CALLS:
+            self._turn.calls.append(_call(item, kind, param))
+        elif kind in _OUTPUTS:
+            self._end_turn()
+            said = content.read(item.get("output"), f"{param}.output")
+            self._messages.append(Message("tool", said, tool_call_id=_call_id(item, param)))
+        elif kind == "additional_tools":
+            tools = optional(item, "tools", list, "a list", f"{param}.tools") or []
+            self._tools += [(tool, f"{param}.tools[{index}]") for index, tool in enumerate(tools)]
+        else:
+            self._take_unknown(item, kind)
+
+    def finished(self) -> Items:
+        self._end_turn()
+        return Items(tuple(self._messages), tuple(self._tools), (*self._dropped, *self._chat.dropped))
+
+    def _take_message(self, item: Json, param: str) -> None:
+        found = self._chat.read(item, param)
+        if found[-1].role != "assistant":
+            self._end_turn()
+            self._messages += found
+            return
+        if self._turn.said and not self._turn.calls:
+            self._end_turn()
+        self._turn.said += found
+
+    def _take_reasoning(self, item: Json, param: str) -> None:
+        if self._turn.said and not self._turn.calls:
+            self._end_turn()
+        parts = optional(item, "content", list, "a list", f"{param}.content") or []
+        texts = [_reasoning_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts)]
+        if said := [text for text in texts if text is not None]:
+            self._turn.thoughts.append("\n".join(said))
+
+    def _take_unknown(self, item: Json, kind: str) -> None:
+        if any(value not in (None, "", [], {}) for name, value in item.items() if name not in _EMPTY_FIELDS):
+            self._end_turn()
+            self._messages.append(Message("user", json_text(item)))
+        else:
+            self._dropped.append(f"input item {safe_text(kind, 60)}")
+
+    def _end_turn(self) -> None:
+        message = self._turn.message()
+        if message is not None:
+            self._messages.append(message)
+        self._turn = _Turn()
+
+
+def _reasoning_text(part: Any, param: str) -> str | None:
+    return optional_string(object_at(part, param), "text", param)
+
+
+def _call(item: Json, kind: str, param: str) -> ToolCall:
+    name = optional_string(item, "name", param) or ""
+    if kind == "custom_tool_call":
+        return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
+    return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
+
+
+def _call_id(item: Json, param: str) -> str:
+    return optional_string(item, "call_id", param) or ""

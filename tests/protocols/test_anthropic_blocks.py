@@ -1,0 +1,81 @@
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols import anthropic_blocks
+from deepseek_cursor_proxy.protocols.anthropic_blocks import ERROR_LINE, Blocks
+
+TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+
+
+def read(role: str, *blocks: Any) -> Blocks:
+    return anthropic_blocks.read(list(blocks), role, "content")
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "toolu_1", **fields}
+
+
+class TestAssistants(unittest.TestCase):
+    def test_thinking_text_and_calls(self) -> None:
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
+        found = read("assistant", thinking, TEXT, USE, {**USE, "id": "b", "input": None})
+        calls = (ToolCall("toolu_1", "Read", '{"path":"a"}'), ToolCall("b", "Read", "{}"))
+        self.assertEqual(Blocks("words", "hm", calls), found)
+
+    def test_thinking_that_was_hidden_is_unknown_and_not_empty(self) -> None:
+        self.assertIsNone(read("assistant", {"type": "thinking", "thinking": "", "signature": "x"}).reasoning)
+        self.assertIsNone(read("assistant", TEXT).reasoning)
+
+    def test_what_only_anthropic_can_read_is_left_out_and_named(self) -> None:
+        found = read("assistant", {"type": "redacted_thinking", "data": "x"}, TEXT)
+        self.assertEqual(Blocks("words", dropped=("redacted_thinking",)), found)
+
+
+class TestResults(unittest.TestCase):
+    def test_results_are_tool_messages_beside_what_the_user_said(self) -> None:
+        found = read("user", TEXT, result(content="1"), TEXT, result(tool_use_id="b", content=[TEXT, TEXT]))
+        results = Message("tool", "1", tool_call_id="toolu_1"), Message("tool", "words\nwords", tool_call_id="b")
+        self.assertEqual(Blocks("words\nwords", results=results), found)
+
+    def test_every_content_a_result_may_have(self) -> None:
+        for content, expected in ((None, ""), ("x", "x"), ([], ""), ([TEXT], "words")):
+            self.assertEqual(expected, read("user", result(content=content)).results[0].content)
+        reference = {"type": "tool_reference", "tool_name": "Fetch"}
+        text = '{"type":"tool_reference","tool_name":"Fetch"}'
+        self.assertEqual(text, read("user", result(content=[reference])).results[0].content)
+        shown = read("user", result(content=[TEXT, PICTURE])).results[0].content
+        self.assertEqual(["text", "image_url"], [part["type"] for part in shown])  # type: ignore[index]
+
+    def test_an_error_says_so(self) -> None:
+        self.assertEqual(f"{ERROR_LINE}\nno", read("user", result(content="no", is_error=True)).results[0].content)
+        shown = read("user", result(content=[PICTURE], is_error=True)).results[0].content
+        self.assertEqual({"type": "text", "text": ERROR_LINE}, shown[0])
+        self.assertEqual("yes", read("user", result(content="yes", is_error=False)).results[0].content)
+
+    def test_blocks_of_the_wrong_role_stay_readable(self) -> None:
+        self.assertIn('"tool_use"', str(read("user", USE).content))
+        self.assertIn('"tool_result"', str(read("assistant", result(content="x")).content))
+
+
+class TestOddities(unittest.TestCase):
+    def test_content_without_blocks_is_content(self) -> None:
+        self.assertEqual([Blocks("x"), Blocks("")], [anthropic_blocks.read(each, "user", "c") for each in ("x", None)])
+
+    def test_odd_blocks_are_named(self) -> None:
+        for role, block, param in (
+            ("assistant", {**USE, "id": 7}, ".id"),
+            ("assistant", {**USE, "name": 7}, ".name"),
+            ("assistant", {"type": "thinking", "thinking": 7}, ".thinking"),
+            ("user", result(tool_use_id=7), ".tool_use_id"),
+            ("user", result(content=7), ".content"),
+            ("user", result(content=[7]), ".content[0]"),
+            ("user", result(is_error="yes"), ".is_error"),
+            ("user", 7, ""),
+        ):
+            with self.subTest(block), self.assertRaises(BadRequest) as caught:
+                read(role, block)
+            self.assertEqual("content[0]" + param, caught.exception.param)

@@ -1,0 +1,81 @@
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols import content
+
+URL = "data:image/png;base64,AAAA"
+PICTURE = {"type": "image_url", "image_url": {"url": URL}}
+
+
+def one(part: Any) -> Any:
+    return content.read_part(part, "at")
+
+
+class TestContent(unittest.TestCase):
+    def test_text_of_every_dialect_is_joined(self) -> None:
+        parts = [{"type": kind, "text": kind} for kind in ("text", "input_text", "output_text")]
+        parts += [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": None}]
+        self.assertEqual("text\ninput_text\noutput_text\nno\n", content.read(parts, "at"))
+        self.assertEqual(("", "", "x"), tuple(content.read(value, "at") for value in (None, [], "x")))
+
+    def test_a_picture_is_the_same_in_every_dialect(self) -> None:
+        for part in (
+            PICTURE,
+            {"type": "image_url", "image_url": URL},
+            {"type": "input_image", "image_url": URL},
+            {"type": "input_image", "image_url": {"url": URL}, "detail": "galactic"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {"type": "image", "source": {"type": "url", "url": URL}, "cache_control": {"type": "ephemeral"}},
+        ):
+            with self.subTest(part):
+                self.assertEqual(PICTURE, one(part))
+
+    def test_a_detail_deepseek_knows_stays(self) -> None:
+        for part in (
+            {"type": "input_image", "image_url": URL, "detail": "low"},
+            {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
+        ):
+            self.assertEqual({"url": URL, "detail": "low"}, one(part)["image_url"])
+
+    def test_files_of_every_dialect(self) -> None:
+        data = {"file_data": "data:application/pdf;base64,AA", "filename": "a.pdf"}
+        document = {"type": "document", "title": "a.pdf", "source": {"type": "base64", "data": "AA"}}
+        for part in ({"type": "file", "file": data}, {"type": "input_file", **data}, document):
+            self.assertEqual({"type": "file", "file": data}, one(part))
+        for part in (
+            {"type": "input_image", "file_id": "f"},
+            {"type": "input_file", "file_id": "f"},
+            {"type": "image", "source": {"type": "file", "file_id": "f"}},
+        ):
+            self.assertEqual({"type": "file", "file": {"file_id": "f"}}, one(part))
+        text = {"type": "document", "title": "T", "source": {"type": "text", "data": "words"}}
+        self.assertEqual("[document: T]\nwords", one(text)["text"])
+
+    def test_what_nobody_knows_stays_readable(self) -> None:
+        for part, text in (
+            ({"type": "video", "id": 1}, '{"type":"video","id":1}'),
+            ({"type": ["odd"]}, '{"type":["odd"]}'),
+            ({"type": "image", "source": {"type": "cloud"}}, '{"type":"image","source":{"type":"cloud"}}'),
+            ({"type": "file", "file": {}}, '{"type":"file","file":{}}'),
+        ):
+            self.assertEqual({"type": "text", "text": text}, one(part))
+
+    def test_odd_parts_are_named(self) -> None:
+        for part, param in (
+            (7, ""),
+            ({"type": "text", "text": 7}, ".text"),
+            ({"type": "image_url"}, ".image_url"),
+            ({"type": "image_url", "image_url": 7}, ".image_url"),
+            ({"type": "image_url", "image_url": {"url": 7}}, ".image_url.url"),
+            ({"type": "input_image", "image_url": None}, ".image_url"),
+            ({"type": "input_image", "file_id": 7}, ".file_id"),
+            ({"type": "input_image", "image_url": URL, "detail": 7}, ".detail"),
+            ({"type": "image"}, ".source"),
+            ({"type": "image", "source": {"type": "base64", "data": 7}}, ".source.data"),
+            ({"type": "image", "source": {"type": "url", "url": 7}}, ".source.url"),
+            ({"type": "file", "file": {"file_id": 7}}, ".file.file_id"),
+        ):
+            with self.subTest(part), self.assertRaises(BadRequest) as caught:
+                one(part)
+            self.assertEqual("at" + param, caught.exception.param)

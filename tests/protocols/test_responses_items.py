@@ -1,0 +1,136 @@
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols import responses_items
+from tests.histories import assistant, result, system, user
+
+
+def said(text: str, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "status": "completed", "content": content, **fields}
+
+
+def asked(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def thought(text: str | None = None, **fields: Any) -> dict[str, Any]:
+    content = None if text is None else [{"type": "reasoning_text", "text": text}]
+    return {"type": "reasoning", "id": "rs_1", "summary": [], "content": content, **fields}
+
+
+def call(call_id: str, arguments: Any = "{}") -> dict[str, Any]:
+    return {"type": "function_call", "id": "fc_1", "call_id": call_id, "name": "Read", "arguments": arguments}
+
+
+def output(call_id: str, value: Any = "ok") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": value}
+
+
+def messages(*items: Any) -> list[Message]:
+    return list(responses_items.read(list(items)).messages)
+
+
+class TestTurns(unittest.TestCase):
+    def test_a_string_is_a_question(self) -> None:
+        self.assertEqual((user("hi"),), responses_items.read("hi").messages)
+
+    def test_reasoning_text_and_calls_of_a_turn_are_one_message(self) -> None:
+        items = [asked("sys", "developer"), asked("q"), thought("hm"), said("look"), call("a"), call("b")]
+        self.assertEqual(
+            [
+                system("sys"),
+                user("q"),
+                assistant("look", ("a", "Read", "{}"), ("b", "Read", "{}"), reasoning="hm"),
+                result("a"),
+                result("b"),
+                assistant("done", reasoning="ah"),
+            ],
+            messages(*items, output("a"), output("b"), thought("ah"), said("done")),
+        )
+
+    def test_where_one_turn_ends_and_the_next_begins(self) -> None:
+        a, b = ("a", "Read", "{}"), ("b", "Read", "{}")
+        for name, items, expected in (
+            ("text after calls", [call("a"), said("x"), call("b")], [assistant("x", a, b)]),
+            ("reasoning between calls", [thought("1"), call("a"), thought("2"), call("b")],
+             [assistant("", a, b, reasoning="1\n\n2")]),
+            ("one by one", [call("a"), output("a"), call("b")], [assistant("", a), result("a"), assistant("", b)]),
+            ("two answers", [said("x"), said("y")], [assistant("x"), assistant("y")]),
+            ("thinking again", [said("x"), thought("2"), said("y")], [assistant("x"), assistant("y", reasoning="2")]),
+            ("a question after a call", [call("a"), asked("q")], [assistant("", a), user("q")]),
+            ("stopped while thinking", [thought("1"), asked("q")], [assistant("", reasoning="1"), user("q")]),
+            ("thoughts nobody can read", [thought(), asked("q")], [user("q")]),
+        ):  # fmt: skip
+            with self.subTest(name):
+                self.assertEqual(expected, messages(*items))
+
+    def test_only_plain_words_are_reasoning(self) -> None:
+        summary = [{"type": "summary_text", "text": "short"}]
+        for item in (thought(), thought(summary=summary), thought(encrypted_content="x"), thought(content=[])):
+            self.assertEqual([assistant("x")], messages(item, said("x")))
+        self.assertEqual([assistant("x", reasoning="")], messages(thought(""), said("x")))
+
+    def test_custom_calls_are_lowered(self) -> None:
+        custom = {"type": "custom_tool_call", "call_id": "p", "name": "apply_patch", "input": "*** Begin"}
+        answer = {"type": "custom_tool_call_output", "call_id": "p", "output": "Done"}
+        lowered = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
+        self.assertEqual([lowered, result("p", "Done")], messages(custom, answer))
+
+    def test_results_may_be_parts(self) -> None:
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
+        (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, picture]))
+        self.assertEqual(["text", "image_url"], [part["type"] for part in found.content])  # type: ignore[index]
+        self.assertEqual([result("a", "x\ny")], messages(output("a", ["x", {"type": "output_text", "text": "y"}])))
+
+    def test_items_without_a_type_are_messages(self) -> None:
+        calls = [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]
+        chat = [{"role": "developer", "content": "s"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+        found = messages(*chat, {"role": "tool", "tool_call_id": "c", "content": "ok"})
+        self.assertEqual([system("s"), assistant("", ("c", "f", "{}")), result("c")], found)
+
+    def test_arguments_become_a_string(self) -> None:
+        for arguments, text in (({"a": 1}, '{"a":1}'), (None, ""), ("{", "{")):
+            self.assertEqual((ToolCall("a", "Read", text),), messages(call("a", arguments))[0].tool_calls)
+
+
+class TestTheRest(unittest.TestCase):
+    def test_unknown_items_stay_readable_and_empty_ones_are_named(self) -> None:
+        search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
+        empty = {"type": "item_reference", "id": "x", "extra": None}
+        found = responses_items.read([search, empty])
+        self.assertEqual(1, len(found.messages))
+        self.assertIn('"query":"x"', str(found.messages[0].content))
+        self.assertEqual(("input item item_reference",), found.dropped)
+
+    def test_tools_inside_the_history_are_found(self) -> None:
+        tool = {"type": "function", "name": "x"}
+        found = responses_items.read([{"type": "additional_tools", "role": "developer", "tools": [tool]}])
+        self.assertEqual(((tool, "input[0].tools[0]"),), found.tools)
+
+    def test_odd_items_are_named(self) -> None:
+        for item, param in (
+            (7, ""),
+            ({"type": 7}, ".type"),
+            ({}, ".role"),
+            ({"type": "message", "role": 7}, ".role"),
+            ({"role": "user", "content": 7}, ".content"),
+            ({"type": "reasoning", "content": 7}, ".content"),
+            ({"type": "reasoning", "content": [7]}, ".content[0]"),
+            ({"type": "reasoning", "content": [{"text": 7}]}, ".content[0].text"),
+            ({"type": "function_call", "call_id": 7}, ".call_id"),
+            ({"type": "function_call", "name": 7}, ".name"),
+            ({"type": "custom_tool_call", "input": 7}, ".input"),
+            ({"type": "function_call_output", "output": 7}, ".output"),
+            ({"type": "function_call_output", "call_id": 7}, ".call_id"),
+            ({"type": "additional_tools", "tools": 7}, ".tools"),
+        ):
+            with self.subTest(item), self.assertRaises(BadRequest) as caught:
+                messages(item)
+            self.assertEqual("input[0]" + param, caught.exception.param)
+        for value in (7, {}, True):
+            with self.assertRaises(BadRequest) as caught:
+                responses_items.read(value)
+            self.assertEqual("input", caught.exception.param)
