@@ -108,11 +108,7 @@ class CursorClient:
 
     def post(self, messages: Sequence[Mapping[str, Any]] | None = None) -> ClientAnswer:
         """Sends one request and reads its answer; the history stays as it is."""
-        body: dict[str, Any] = {"model": self.model, "messages": self.messages if messages is None else messages}
-        # Cursor names its user by a hash, always asks for usage, and leaves out an empty tool list.
-        body |= {"stream": self.stream, "user": "0f3c9d41a7b2"}
-        body |= {"tools": self.tools} if self.tools else {}
-        body |= {"stream_options": {"include_usage": True}} if self.stream else {}
+        body = self.body(self.messages if messages is None else messages)
         self._connection.request("POST", self._path, json.dumps(body).encode(), self._headers)
         response = self._connection.getresponse()
         answer = _read(response)
@@ -120,6 +116,15 @@ class CursorClient:
             # A connection that broke inside an answer is of no use to the next request.
             self._connection.close()
         return answer
+
+    def body(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The request for a history; the shape Cursor gives it for models it does not know."""
+        body: dict[str, Any] = {"model": self.model, "messages": messages}
+        # Cursor names its user by a hash, always asks for usage, and leaves out an empty tool list.
+        body |= {"stream": self.stream, "user": "0f3c9d41a7b2"}
+        body |= {"tools": self.tools} if self.tools else {}
+        body |= {"stream_options": {"include_usage": True}} if self.stream else {}
+        return body
 
 
 def echo(answer: ClientAnswer) -> dict[str, Any]:
