@@ -128,7 +128,8 @@ def _dropped(body: Json) -> tuple[str, ...]:
     if body.get("messages") and body.get("input") is not None:
         # Two histories in one body: the one this path is for wins.
         dropped.append("input")
-    dropped += [f"text.{name}" for name in body.get("text") or {} if name != "format"]
+    for name, known in (("text", "format"), ("reasoning", "effort")):
+        dropped += [f"{name}.{inner}" for inner in body.get(name) or {} if inner != known]
     if body.get("user") and not _USER_ID.fullmatch(body["user"]):
         dropped.append("user")
     effort = _asked_effort(body)
@@ -180,8 +181,8 @@ def _history(body: Json) -> Items:
 def _listed(body: Json) -> Items:
     messages = body.get("messages")
     asks_in_items = body.get("input") is not None or body.get("instructions") is not None
-    if not messages and messages in (None, []) and asks_in_items:
-        return responses_items.read(body.get("input") if body.get("input") is not None else [])
+    if messages in (None, []) and asks_in_items:
+        return responses_items.read([] if body.get("input") is None else body["input"])
     if not isinstance(messages, list):
         raise wrong("messages", "a list")
     if any(map(responses_items.is_item, messages)):

@@ -24,8 +24,10 @@ def optional(source: Json, name: str, kind: type, expected: str, param: str | No
 
 def optional_string(source: Json, name: str, param: str) -> str | None:
     """A field of an object that stands at `param`, which must be a string if it is there."""
-    found: str | None = optional(source, name, str, "a string", f"{param}.{name}")
-    return found
+    value = source.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise wrong(f"{param}.{name}", "a string")
 
 
 def object_at(value: Any, param: str) -> Json:

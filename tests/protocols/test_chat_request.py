@@ -133,7 +133,7 @@ class TestOtherShapes(unittest.TestCase):
         self.assertEqual({"max_tokens": 5, "response_format": {"type": "json_object"}}, request.params)
         self.assertEqual(("chat-1", "high"), (request.conversation, request.effort))
         self.assertEqual(({"type": "function", "function": {"name": "f"}},), request.tools)
-        self.assertEqual(("include", "text.verbosity"), request.dropped)
+        self.assertEqual(("include", "reasoning.summary", "text.verbosity"), request.dropped)
 
     def test_instructions_or_items_alone_are_enough(self) -> None:
         self.assertEqual((Message("system", "s"),), self.items(instructions="s").messages)
