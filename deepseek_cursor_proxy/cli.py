@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deepseek_cursor_proxy import __version__, serve
-from deepseek_cursor_proxy.config import CONFIG_PATH, SETTINGS, Loaded, ProxyConfig, Setting, expanded, shown
+from deepseek_cursor_proxy.config import CONFIG_PATH, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.settings import Setting
 from deepseek_cursor_proxy.wire import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."

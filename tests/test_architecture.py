@@ -26,7 +26,7 @@ LEVELS = {
         "private_files",
     ],
     1: ["protocols", "protocols.*", "reasoning", "reasoning.*", "deepseek", "tool_history"],
-    0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "__init__"],
+    0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "settings", "__init__"],
 }
 PURE_LEVELS = (0, 1)
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}

@@ -12,7 +12,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
-    ENVIRONMENT_PREFIX,
     HOME,
     SETTINGS,
     Loaded,
@@ -23,6 +22,7 @@ from deepseek_cursor_proxy.config import (
     template,
 )
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX
 
 BY_KEY = {each.key: each for each in SETTINGS}
 

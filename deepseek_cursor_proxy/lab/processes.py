@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.wire import encode_json
 
 # Longer than any answer takes to begin, shorter than the patience of whoever waits for the table.
