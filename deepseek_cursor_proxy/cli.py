@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deepseek_cursor_proxy import __version__, serve
-from deepseek_cursor_proxy.config import CONFIG_PATH, SETTINGS, Loaded, ProxyConfig, expanded, shown
+from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import Setting
 from deepseek_cursor_proxy.wire import safe_text
@@ -68,7 +68,7 @@ def _serve(options: dict[str, Any]) -> int:
 def _config_show(options: dict[str, Any]) -> int:
     loaded = _load(options)
     width = max(len(each.key) for each in SETTINGS)
-    for each in SETTINGS:
+    for each in DECLARED:
         value = shown(getattr(loaded.config, each.field))
         print(f"{each.key:<{width}} = {value:<42} # {loaded.origins[each.field]}")
     return 0

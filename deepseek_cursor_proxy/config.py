@@ -2,7 +2,8 @@
 
 One line per setting gives its default and its help; the command-line flag, the key in the TOML file, the environment
 variable, `config show` and the table in the README all come from that line. Later sources win: defaults, file,
-environment, flags. What is not understood is refused with the place it came from, never silently replaced.
+environment, flags. Tables of models have neither flag nor variable. What is not understood is refused with the place
+it came from, never silently replaced.
 Building a ProxyConfig touches no file and no network.
 """
 
@@ -15,7 +16,19 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX, Setting, quoted, setting, toml
+from deepseek_cursor_proxy.settings import (
+    ENVIRONMENT_PREFIX,
+    PassthroughRoute,
+    Setting,
+    Table,
+    frozen,
+    model_name,
+    passthrough_route,
+    quoted,
+    setting,
+    table,
+    toml,
+)
 from deepseek_cursor_proxy.wire import safe_text
 
 HOME = Path("~/.deepseek-cursor-proxy")
@@ -85,24 +98,41 @@ class ProxyConfig:
     verbose: bool = setting(False, "also print request and answer bodies (never keys)")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
+    models: Mapping[str, str] = table(
+        "more names for DeepSeek's models; one that ends in * stands for all that begin so",
+        model_name,
+        "[models]",
+        '"gpt-5.6-sol" = "deepseek-v4-pro"',
+        '"gpt-4o*" = "deepseek-flash"',
+    )
+    passthrough: Mapping[str, PassthroughRoute] = table(
+        "models that are asked elsewhere, untouched, with the key that an environment variable holds",
+        passthrough_route,
+        '[passthrough."gpt-*"]',
+        'base_url = "https://api.openai.com/v1"',
+        'key_env = "OPENAI_API_KEY"',
+    )
 
     def __post_init__(self) -> None:
         for name in ("reasoning_content_path", "trace_dir"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
+        object.__setattr__(self, "models", frozen(self.models))
+        object.__setattr__(self, "passthrough", frozen(self.passthrough, PassthroughRoute))
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
         """Defaults, then the file if there is one, then the environment, then flags; StartupError for what is wrong."""
         values: dict[str, Any] = {}
-        origins = {each.field: "default" for each in SETTINGS}
+        origins = {each.field: "default" for each in DECLARED}
         for name, value, origin in (
             *((*pair, str(path)) for pair in _read_file(path).items()),
             *_from_environment(environment),
             *((name, value, f"flag --{name.replace('_', '-')}") for name, value in flags.items()),
         ):
             found = _by_name(name, origin)
+            _refuse_misplaced(found, value, origin)
             values[found.field] = found.parse(value, origin)
             origins[found.field] = origin
         return Loaded(cls(**values), origins)
@@ -120,6 +150,8 @@ def _declared() -> tuple[Setting, ...]:
     hints = get_type_hints(ProxyConfig)
     found = []
     for each in fields(ProxyConfig):
+        if "entry" in each.metadata:
+            continue
         hint = hints[each.name]
         kind = get_args(hint)[0] if get_origin(hint) is types.UnionType else hint
         meta = dict(each.metadata)
@@ -129,18 +161,30 @@ def _declared() -> tuple[Setting, ...]:
 
 
 SETTINGS = _declared()
+TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
+DECLARED: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
 
 
 # The field's own name works as well: it is what Python callers and older files write.
-_NAMES = {name: each for each in SETTINGS for name in (each.field, each.key)}
+_NAMES: dict[str, Setting | Table] = {
+    **{name: each for each in SETTINGS for name in (each.field, each.key)},
+    **{each.key: each for each in TABLES},
+}
 
 
-def _by_name(name: str, origin: str) -> Setting:
+def _by_name(name: str, origin: str) -> Setting | Table:
     if name in _NAMES:
         return _NAMES[name]
     near = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f'; did you mean "{_NAMES[near[0]].key}"?' if near else ""
     raise StartupError(f'config: unknown key "{quoted(name)}" ({origin}){hint}')
+
+
+def _refuse_misplaced(found: Setting | Table, value: Any, origin: str) -> None:
+    """TOML takes every line below a [table] for a part of it; a setting that ended up there would do nothing."""
+    for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
+        if name in _NAMES:
+            raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
 
 
 def expanded(path: Path) -> Path:
@@ -187,6 +231,8 @@ def template() -> str:
     for each in SETTINGS:
         lines += ["", f"# {each.help}" + (f" ({', '.join(each.choices)})" if each.choices else "")]
         lines.append(f"# {each.key} = {toml(each.default)}")
+    # Last, because TOML takes what follows a table for a part of it.
+    lines += [line for each in TABLES for line in ("", f"# {each.help}", *(f"# {part}" for part in each.example))]
     return "\n".join(lines) + "\n"
 
 
@@ -198,6 +244,7 @@ def settings_table() -> str:
         flag = each.flag.replace("--", "--[no-]") if each.kind is bool else each.flag
         text = each.help.replace("<", "&lt;")
         rows.append(f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices} |")
+    rows += [f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |" for each in TABLES]
     return "\n".join(rows)
 
 

@@ -1,12 +1,16 @@
 """How a setting is declared, read from outside and written down again.
 
 A value is refused in one line that names the setting, the value, what is allowed and where it came from.
-Which settings there are is config's part.
+A Setting is one value and comes from everywhere; a Table maps names of models and comes from the file only.
+Which of them there are is config's part.
 """
 
+import difflib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -94,16 +98,20 @@ class Setting:
         return Path(text).expanduser() if self.kind is Path else text
 
     def _base_url(self, url: str, origin: str) -> str:
-        if not _is_base_url(url):
+        if not is_base_url(url):
             raise self._refused(url, "is not an http(s) address such as https://api.deepseek.com", origin)
         return url.rstrip("/")
 
     def _refused(self, value: Any, why: str, origin: str) -> StartupError:
-        shown = f'"{quoted(value)}"' if isinstance(value, str) else quoted(value)
-        return StartupError(f"config: {self.key} = {shown} {why} ({origin})")
+        return refused(self.key, value, why, origin)
 
 
 _KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
+
+
+def refused(key: str, value: Any, why: str, origin: str) -> StartupError:
+    shown = f'"{quoted(value)}"' if isinstance(value, str) else quoted(value)
+    return StartupError(f"config: {key} = {shown} {why} ({origin})")
 
 
 def quoted(value: Any) -> str:
@@ -114,7 +122,7 @@ def quoted(value: Any) -> str:
         return "…"  # a number of more digits than Python is willing to write
 
 
-def _is_base_url(url: str) -> bool:
+def is_base_url(url: str) -> bool:
     """Whether calls can be made below it: no user (the client's key is the credential), no query, a possible port."""
     try:
         parts = urlsplit(url)
@@ -125,10 +133,119 @@ def _is_base_url(url: str) -> bool:
     return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
 
 
+# Tables …
+
+
+@dataclass(frozen=True)
+class PassthroughRoute:
+    """Another place that speaks chat completions, and the environment variable that holds the key for it."""
+
+    base_url: str
+    key_env: str
+
+
+Entry = Callable[[str, Any, str], Any]
+
+
+def table(help: str, entry: Entry, *example: str) -> Any:
+    """Declare a table; `entry` reads what stands on the right of one of its names, `example` is TOML."""
+    metadata = {"help": help, "entry": entry, "example": example}
+    # Left out of the hash: a mapping has none.
+    return field(default_factory=dict, hash=False, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One declared table, as the outside sees it."""
+
+    field: str
+    help: str
+    entry: Entry
+    example: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.field
+
+    def parse(self, value: Any, origin: str) -> Mapping[str, Any]:
+        """The table with every name and entry checked."""
+        if not isinstance(value, dict):
+            raise refused(self.key, value, f"is not a table; write [{self.key}] into the configuration file", origin)
+        return {name: self._entry(name, entry, origin) for name, entry in value.items()}
+
+    def _entry(self, name: str, value: Any, origin: str) -> Any:
+        key = f"{self.key}.{_toml_key(name)}"
+        if name != "*" and not _is_model_name(name.removesuffix("*")):
+            allowed = "a model's name, or the beginning of one with * behind it"
+            raise StartupError(f'config: "{quoted(name)}" in [{self.key}] is not {allowed} ({origin})')
+        return self.entry(key, value, origin)
+
+
+def frozen(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> Mapping[str, Any]:
+    """A table that nobody can change any more; with `kind`, entries that are plain mappings become one."""
+    return MappingProxyType(
+        {name: kind(**entry) if kind and isinstance(entry, Mapping) else entry for name, entry in table.items()}
+    )
+
+
+def model_name(key: str, value: Any, origin: str) -> str:
+    """An entry of [models]."""
+    if not (isinstance(value, str) and _is_model_name(value)):
+        raise refused(key, value, "is not a model's name such as deepseek-v4-pro", origin)
+    return value
+
+
+def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
+    """An entry of [passthrough]."""
+    if not isinstance(value, dict):
+        raise refused(key, value, "is not a table with base_url and key_env", origin)
+    for name in value:
+        if name not in _ROUTE_KEYS:
+            near = difflib.get_close_matches(name, _ROUTE_KEYS, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            raise StartupError(f"config: unknown key {key}.{_toml_key(name)} ({origin}){hint}")
+    if missing := [name for name in _ROUTE_KEYS if name not in value]:
+        raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
+    url, variable = value["base_url"], value["key_env"]
+    if not (isinstance(url, str) and is_base_url(url) and _is_private(url)):
+        allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
+        raise refused(f"{key}.base_url", url, allowed, origin)
+    if not (isinstance(variable, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)):
+        # The value is not repeated: it is likely to be the key itself, put where its variable belongs.
+        why = "is not the name of an environment variable such as OPENAI_API_KEY; the key itself belongs there"
+        raise StartupError(f"config: {key}.key_env {why} ({origin})")
+    return PassthroughRoute(url.rstrip("/"), variable)
+
+
+_ROUTE_KEYS = ("base_url", "key_env")
+
+
+def _is_model_name(name: str) -> bool:
+    return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
+
+
+def _is_private(url: str) -> bool:
+    """Whether a key may be sent there: not in clear over a network."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme == "https" or host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+
+
+# As TOML …
+
+
 def toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value as TOML writes it, in one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
+    if isinstance(value, PassthroughRoute):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
     return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{quoted(name)}"'

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli, database, serve
-from deepseek_cursor_proxy.config import SETTINGS
+from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 
 
@@ -98,7 +98,7 @@ class HelpTest(CliTest):
 
 class ConfigCommandTest(CliTest):
     def test_show_has_a_line_for_every_setting(self) -> None:
-        self.assertEqual(list(self.shown()), [each.key for each in SETTINGS])
+        self.assertEqual(list(self.shown()), [each.key for each in DECLARED])
         self.assertEqual({origin for _, origin in self.shown().values()}, {"default"})
 
     def test_show_tells_where_each_value_comes_from(self) -> None:

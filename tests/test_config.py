@@ -12,8 +12,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
+    DECLARED,
     HOME,
     SETTINGS,
+    TABLES,
     Loaded,
     ProxyConfig,
     expanded,
@@ -22,7 +24,7 @@ from deepseek_cursor_proxy.config import (
     template,
 )
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX
+from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX, PassthroughRoute
 
 BY_KEY = {each.key: each for each in SETTINGS}
 
@@ -86,7 +88,7 @@ class DeclarationTest(unittest.TestCase):
         self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
 
     def test_every_field_is_a_setting(self) -> None:
-        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in SETTINGS])
+        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in DECLARED])
 
     def test_every_setting_has_a_flag_a_key_an_environment_name_and_help(self) -> None:
         for each in SETTINGS:
@@ -146,7 +148,7 @@ class PrecedenceTest(ConfigTest):
     def test_nothing_given_is_the_defaults(self) -> None:
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
-        self.assertEqual(loaded.origins, {each.field: "default" for each in SETTINGS})
+        self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARED})
 
     def test_a_missing_file_is_the_defaults(self) -> None:
         self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
@@ -336,17 +338,104 @@ class RefusalTest(ConfigTest):
         )
 
 
+# what stands in the file, what is said about it
+REFUSED_TABLES = (
+    ('models = "x"', 'models = "x" is not a table; write [models] into the configuration file'),
+    ("models = []", "models = [] is not a table; write [models] into the configuration file"),
+    ("[models]\na = 1", "models.a = 1 is not a model's name such as deepseek-v4-pro"),
+    ('[models]\na = ""', 'models.a = "" is not a model\'s name such as deepseek-v4-pro'),
+    ('[models]\na = "b*"', 'models.a = "b*" is not a model\'s name such as deepseek-v4-pro'),
+    ('[models]\n"g.p" = "\\u0000"', 'models."g.p" = "\\x00" is not a model\'s name such as deepseek-v4-pro'),
+    ('[models]\n"" = "b"', '"" in [models] is not a model\'s name, or the beginning of one with * behind it'),
+    ('[models]\n"a*b" = "b"', '"a*b" in [models] is not a model\'s name, or the beginning of one with * behind it'),
+    ('[models]\n" a" = "b"', '" a" in [models] is not a model\'s name, or the beginning of one with * behind it'),
+    ('[models]\nport = "1"', "port is below [models]; settings belong above it"),
+    ("passthrough = 1", "passthrough = 1 is not a table; write [passthrough] into the configuration file"),
+    ('[passthrough]\na = "b"', 'passthrough.a = "b" is not a table with base_url and key_env'),
+    ("[passthrough.a]", "passthrough.a has no base_url"),
+    ('[passthrough.a]\nbase_url = "https://x"', "passthrough.a has no key_env"),
+    ("[passthrough.a]\nkeyenv = 1", 'unknown key passthrough.a.keyenv ({file}); did you mean "key_env"?'),
+    ('[passthrough.a]\nkey_env = "K"\nbase_url = 1', "passthrough.a.base_url = 1 is not an https address such as"),
+    (
+        '[passthrough."a*"]\nkey_env = "K"\nbase_url = "http://api.openai.com/v1"',
+        'passthrough."a*".base_url = "http://api.openai.com/v1" is not an https address such as',
+    ),
+    (
+        '[passthrough.a]\nkey_env = "sk-secret-key"\nbase_url = "https://x"',
+        "passthrough.a.key_env is not the name of an environment variable such as OPENAI_API_KEY",
+    ),
+)
+OPENAI = PassthroughRoute("https://api.openai.com/v1", "OPENAI_API_KEY")
+
+
+class TablesTest(ConfigTest):
+    def test_tables_come_from_the_file(self) -> None:
+        loaded = self.load(
+            '[models]\n"gpt-5.6-sol" = "deepseek-v4-pro"\n"*" = "deepseek-flash"\n'
+            '[passthrough."gpt-*"]\nbase_url = "https://api.openai.com/v1/"\nkey_env = "OPENAI_API_KEY"\n'
+        )
+        self.assertEqual(loaded.config.models, {"gpt-5.6-sol": "deepseek-v4-pro", "*": "deepseek-flash"})
+        self.assertEqual(loaded.config.passthrough, {"gpt-*": OPENAI})
+        self.assertEqual(loaded.origins["models"], str(self.file))
+
+    def test_plain_dicts_make_tables_that_do_not_change(self) -> None:
+        given = {"gpt-*": {"base_url": OPENAI.base_url, "key_env": OPENAI.key_env}}
+        for routes in (given, {"gpt-*": OPENAI}):
+            config = ProxyConfig(models={"a": "b"}, passthrough=routes)  # type: ignore[arg-type]
+            self.assertEqual(config, ProxyConfig(models={"a": "b"}, passthrough={"gpt-*": OPENAI}))
+            for table in (config.models, config.passthrough):
+                with self.assertRaises(TypeError):
+                    table["x"] = "y"  # type: ignore[index]
+        self.assertIsInstance(hash(ProxyConfig()), int)
+
+    def test_a_bad_table_is_one_line_that_says_what_is_wrong(self) -> None:
+        for text, expected in REFUSED_TABLES:
+            with self.subTest(text):
+                message = self.refusal(text)
+                self.assertIn(f"config: {expected.replace('{file}', str(self.file))}", message)
+                self.assertIn(f"({self.file})", message)
+
+    def test_a_key_in_the_place_of_its_variable_is_not_repeated(self) -> None:
+        self.assertNotIn("secret", self.refusal(REFUSED_TABLES[-1][0]))
+
+    def test_plain_http_is_for_this_machine_only(self) -> None:
+        for host in ("127.0.0.1:8080", "localhost", "127.1.2.3", "[::1]:1"):
+            text = f'[passthrough.a]\nkey_env = "K"\nbase_url = "http://{host}"'
+            self.assertEqual(self.load(text).config.passthrough["a"].base_url, f"http://{host}")
+        for host in ("127.evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.example"):
+            self.refusal(f'[passthrough.a]\nkey_env = "K"\nbase_url = "http://{host}"')
+
+    def test_a_table_in_the_environment_is_sent_to_the_file(self) -> None:
+        message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_MODELS": "a=b"})
+        self.assertIn("write [models] into the configuration file (environment DEEPSEEK", message)
+
+    def test_a_shown_table_reads_back_as_itself(self) -> None:
+        tables: dict[str, Any] = {"models": {"gpt-5.6-sol": 'a "b"', "x*": "y"}, "passthrough": {"gpt-*": OPENAI}}
+        text = "\n".join(f"{name} = {shown(table)}" for name, table in tables.items())
+        self.assertEqual(self.load(text).config, ProxyConfig(**tables))
+
+
 class TextsTest(ConfigTest):
     def test_the_template_changes_nothing_as_it_is(self) -> None:
         self.assertEqual(self.load(template()).config, ProxyConfig())
 
     def test_the_template_uncommented_equals_the_defaults(self) -> None:
-        lines = [line.removeprefix("# ") for line in template().splitlines() if " = " in line]
+        settings = template().partition("# [")[0]
+        lines = [line.removeprefix("# ") for line in settings.splitlines() if " = " in line]
         self.assertEqual(list(tomllib.loads("\n".join(lines))), [each.key for each in SETTINGS])
         loaded = self.load("\n".join(lines))
         home = expanded(ProxyConfig().reasoning_content_path)
         self.assertEqual(loaded.config, ProxyConfig(reasoning_content_path=home))
-        self.assertEqual(set(loaded.origins.values()), {str(self.file)})
+        self.assertEqual({loaded.origins[each.field] for each in SETTINGS}, {str(self.file)})
+
+    def test_the_template_shows_each_table_by_an_example_that_works(self) -> None:
+        tables = template().partition("# [")
+        loaded = self.load("\n".join(line.removeprefix("# ") for line in "".join(tables[1:]).splitlines()[:3]))
+        self.assertEqual(loaded.config.models["gpt-5.6-sol"], "deepseek-v4-pro")
+        for each in TABLES:
+            with self.subTest(each.key):
+                self.assertIn("\n# ".join(["", each.help, *each.example]), template())
+                self.assertTrue(getattr(self.load("\n".join(each.example)).config, each.field))
 
     def test_the_template_explains_every_setting(self) -> None:
         lines = template().splitlines()
@@ -359,8 +448,10 @@ class TextsTest(ConfigTest):
 
     def test_the_table_has_a_row_of_three_cells_for_every_setting(self) -> None:
         rows = settings_table().splitlines()[2:]
-        self.assertEqual(len(rows), len(SETTINGS))
-        for each, row in zip(SETTINGS, rows, strict=True):
+        self.assertEqual(len(rows), len(DECLARED))
+        for each in TABLES:
+            self.assertIn(f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |", rows)
+        for each, row in zip(SETTINGS, rows, strict=False):
             with self.subTest(each.key):
                 self.assertEqual(row.count("|"), 4)
                 flag = f"--[no-]{each.flag[2:]}" if each.kind is bool else each.flag
