@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy import models
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import (
     BadRequest,
@@ -101,9 +101,9 @@ class App:
         return self._generate(request, credential, raw, body)
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
-        names = dict.fromkeys((self._services.config.upstream_model, *deepseek.MODELS))
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
-        return HttpReply.json({"object": "list", "data": models})
+        names = models.listed(self._services.config)
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
+        return HttpReply.json({"object": "list", "data": data})
 
     def health(self, request: HttpRequest, _: str) -> HttpReply:
         return HttpReply.json({"ok": True})

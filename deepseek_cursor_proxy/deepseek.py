@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.pictures import in_content, placeholder
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
 # Older names that DeepSeek still serves, as Flash.
 _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
-_KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
+KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
 # DeepSeek's own table from the effort asked for to the effort done; "none" turns thinking off for the request.
@@ -49,11 +49,6 @@ class Need(Enum):
     SOFT = "soft"
     # Part of a tool loop: a filler harms the answer, so the real reasoning is worth a recovery.
     HARD = "hard"
-
-
-def upstream_model(asked: str, default: str) -> str:
-    """The name to send: DeepSeek's own names stay, everything else becomes the configured model."""
-    return asked if asked in _KNOWN_MODELS else default
 
 
 def sees_pictures(model: str) -> bool:

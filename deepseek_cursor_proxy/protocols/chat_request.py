@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, pictures
+from deepseek_cursor_proxy import deepseek, models, pictures
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest
@@ -30,23 +30,24 @@ _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     """The canonical request for a body in any of the shapes clients send here."""
     asked = optional(body, "model", str, "a string") or config.upstream_model
-    model = deepseek.upstream_model(asked, config.upstream_model)
+    named = models.resolve(asked, config)
     history = _history(body)
     box = chat_tools.read(body, history.tools, keep_strict=config.upstream_base_url.rstrip("/").endswith("/beta"))
     messages = tuple(lowered_message(message, box.custom) for message in history.messages)
-    if deepseek.sees_pictures(model):
+    if deepseek.sees_pictures(named.model):
         pictures.check(messages)
-    effort = _effort(body, config)
+    effort = _effort(body, named.effort or config.reasoning_effort)
+    thinks = config.thinking == "enabled" if named.thinking is None else named.thinking
     conversation = _conversation(body)
     return ChatRequest(
         asked_model=asked,
-        model=model,
+        model=named.model,
         messages=messages,
         tools=tuple(box.tools),
         tool_choice=box.choice,
         stream=optional(body, "stream", bool, "true or false") or False,
         choices=_choices(body),
-        thinking=config.thinking == "enabled" and effort is not None and not deepseek.is_forced(box.choice),
+        thinking=thinks and effort is not None and not deepseek.is_forced(box.choice),
         effort=effort or deepseek.EFFORTS[config.reasoning_effort],
         params=_params(body),
         conversation=conversation,
@@ -153,13 +154,13 @@ def _asked_effort(body: Json) -> str | None:
     return asked
 
 
-def _effort(body: Json, config: ProxyConfig) -> str | None:
+def _effort(body: Json, otherwise: str) -> str | None:
     """The effort in DeepSeek's words; None when the request turns thinking off."""
     asked = _asked_effort(body)
     if asked == "none":
         return None
-    # A word of a newer client is no reason to refuse the chat: it gets the configured effort.
-    return deepseek.EFFORTS.get(asked or "", deepseek.EFFORTS[config.reasoning_effort])
+    # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
+    return deepseek.EFFORTS.get(asked or "", deepseek.EFFORTS[otherwise])
 
 
 # The history, in whichever shape it comes …

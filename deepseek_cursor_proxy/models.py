@@ -1,0 +1,120 @@
+"""What a client calls a model, and what is meant by it.
+
+A name may be DeepSeek's own, one of the configured table, or either with suffixes that say how to think. Names are
+compared without regard to case. More exact always wins: a whole name over the beginning of one, a longer beginning
+over a shorter, and a suffix is taken off only where the name with it means nothing by itself.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.config import ProxyConfig
+
+# What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
+_WORDS = "|".join(("nothink", "thinking", "fast", "none", *deepseek.EFFORTS))
+_SUFFIX = re.compile(rf"(?:[-:]({_WORDS})|\s*\(({_WORDS})\)|\[\d{{1,4}}[km]\])\Z")
+_THINKS = {"thinking": True, "nothink": False, "none": False}
+# Longer than any name; what is longer is not searched for suffixes, which takes time in proportion to its square.
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The model to ask; `effort` (in the client's words) and `thinking` as far as the name says something of them."""
+
+    model: str
+    effort: str | None = None
+    thinking: bool | None = None
+
+
+def resolve(asked: str, config: ProxyConfig) -> Resolved:
+    """The model that a name stands for; the configured one when it stands for none."""
+    found = _find(asked, config)
+    return Resolved(found.model, found.effort, found.thinking)
+
+
+def listed(config: ProxyConfig) -> list[str]:
+    """The names that clients are offered, in order."""
+    aliases = (name for name in config.models if not name.endswith("*"))
+    return list(dict.fromkeys((config.upstream_model, *deepseek.MODELS, *aliases)))
+
+
+def passed_on(asked: object, config: ProxyConfig) -> str | None:
+    """The key of the [passthrough] route that a model goes by; None when it is asked of DeepSeek."""
+    if not isinstance(asked, str) or not config.passthrough:
+        return None
+    name = asked.strip().lower()
+    key = _by_lower(config.passthrough).get(name)
+    if key is not None and not key.endswith("*"):
+        return key
+    prefix = _longest_prefix(name, config.passthrough)
+    return prefix if prefix is not None and len(prefix) >= _find(asked, config).weight else None
+
+
+@dataclass(frozen=True)
+class _Found:
+    model: str
+    # Taken off the name, the last one first.
+    words: tuple[str, ...]
+    # How exactly the name was meant: the length of the key that it was found by, and more for a whole name.
+    weight: float
+
+    @property
+    def effort(self) -> str | None:
+        return next((word for word in self.words if word in deepseek.EFFORTS), None)
+
+    @property
+    def thinking(self) -> bool | None:
+        return next((_THINKS[word] for word in self.words if word in _THINKS), None)
+
+
+def _find(asked: str, config: ProxyConfig) -> _Found:
+    aliases = _by_lower(config.models)
+    known = _by_lower((*deepseek.KNOWN_MODELS, config.upstream_model))
+    found = _Found(config.upstream_model, (), 0)
+    needed = 0
+    for name, words in _peeled(asked.strip().lower()):
+        if len(name) < needed:
+            # The suffix just taken off is a part of the key that the name was found by.
+            break
+        if name in aliases:
+            return _target(config.models[aliases[name]], words, float("inf"))
+        if name in known:
+            return _target(known[name], words, float("inf"))
+        prefix = _longest_prefix(name, config.models)
+        if prefix is None:
+            found = _target(config.upstream_model, words, 0)
+        else:
+            found, needed = _target(config.models[prefix], words, len(prefix)), len(prefix) - 1
+    return found
+
+
+def _target(target: str, words: tuple[str, ...], weight: float) -> _Found:
+    """What a name was found to stand for: a name to send as it is, or one of DeepSeek's with suffixes of its own."""
+    known = _by_lower(deepseek.KNOWN_MODELS)
+    for name, more in _peeled(target.lower()):
+        if name in known:
+            return _Found(known[name], words + more, weight)
+    return _Found(target, words, weight)
+
+
+def _peeled(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The name as it is, then with one suffix less each time; beside it the words taken off by then."""
+    words: tuple[str, ...] = ()
+    yield name, words
+    while len(name) <= _LONGEST_NAME and (found := _SUFFIX.search(name)) and found.start():
+        words += tuple(word for word in found.groups() if word)
+        name = name[: found.start()].rstrip()
+        yield name, words
+
+
+def _longest_prefix(name: str, table: Mapping[str, Any]) -> str | None:
+    keys = [key for key in table if key.endswith("*") and name.startswith(key[:-1].lower())]
+    return max(keys, key=len, default=None)
+
+
+def _by_lower(names: Iterable[str]) -> dict[str, str]:
+    return {name.lower(): name for name in names}
