@@ -135,7 +135,10 @@ class UpstreamTimeout(ProxyError):
 
 
 class UpstreamRefused(ProxyError):
-    """DeepSeek's own error: its status and, when it is JSON in the error shape, its body reach the client unchanged."""
+    """DeepSeek's own error: its status and, when it is JSON in the error shape, its body reach the client.
+
+    `retry_after` is what DeepSeek named, if anything; deepseek_errors adds what it should have said.
+    """
 
     type = "upstream_error"
     code = "upstream_error"

@@ -16,6 +16,7 @@ from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek_errors import explained
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
@@ -108,8 +109,14 @@ class Exchange:
         self._services.observers.notice(Restored(self._number, prepared, self._has_retried))
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
-        self._answer = self._services.upstream.send(body, self._caller.credential, self._caller.peer)
+        self._answer = self._call(body)
         self._services.observers.notice(Sent(self._number, payload, len(body), time.monotonic() - self._started))
+
+    def _call(self, body: bytes) -> Answer:
+        try:
+            return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
+        except UpstreamRefused as refusal:
+            raise explained(refusal) from None
 
     def _send_again(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""

@@ -25,9 +25,6 @@ _MAX_ERROR_BYTES = 1024 * 1024
 _AFTERMATH_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
 _LINGER_SECONDS = 0.25
-# DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
-_RETRY_AFTER_SECONDS = 5
-_BUSY = (429, 503)
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
@@ -121,8 +118,6 @@ class Answer:
         retry_after = self.headers.get("retry-after", "")
         # Checked, because it is the one header of upstream's that reaches the client.
         seconds = int(retry_after) if re.fullmatch(r"[0-9]{1,6}", retry_after) else None
-        if seconds is None and self.status in _BUSY:
-            seconds = _RETRY_AFTER_SECONDS
         if body is not None and "error" in body:
             return UpstreamRefused(self.status, deepseek.error_message(body), body, seconds)
         said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]

@@ -25,7 +25,16 @@ LEVELS = {
         "tunnel",
         "private_files",
     ],
-    1: ["protocols", "protocols.*", "reasoning", "reasoning.*", "deepseek", "models", "tool_history"],
+    1: [
+        "protocols",
+        "protocols.*",
+        "reasoning",
+        "reasoning.*",
+        "deepseek",
+        "deepseek_errors",
+        "models",
+        "tool_history",
+    ],
     0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "settings", "__init__"],
 }
 PURE_LEVELS = (0, 1)

@@ -243,12 +243,29 @@ class TestRefusals(SocketTestCase):
         client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "plain"}]
         self.assertEqual(409, client.ask("next").final.status)
 
-    def test_other_errors_pass_with_status_and_body(self) -> None:
-        for failure in (Failure(402, "Insufficient Balance"), Failure(429, "slow down"), Failure(500, "sorry")):
+    def test_other_errors_pass_with_status_and_type_and_say_what_to_do(self) -> None:
+        for failure, remedy in (
+            (Failure(400, "no such thing", "invalid_request_error", "invalid_request_error"), ""),
+            (Failure(401, "wrong key", "authentication_error", "invalid_request_error"), "Check the DeepSeek key"),
+            (Failure(402, "Insufficient Balance"), "Top up the balance"),
+            (Failure(429, "slow down", headers=(("Retry-After", "7"),)), "Wait 7 seconds"),
+            (Failure(500, "sorry"), "Try again"),
+        ):
             self.fake.answer(failure)
             answer = self.client(self.proxy()).ask("hi").final
             assert answer.error is not None
-            self.assertEqual((failure.status, failure.message), (answer.status, answer.error["message"]))
+            self.assertEqual(failure.status, answer.status)
+            self.assertEqual((failure.type, failure.code), (answer.error["type"], answer.error["code"]))
+            self.assertIn(failure.message, answer.error["message"])
+            self.assertIn(remedy, answer.error["message"])
+
+    def test_a_chat_that_is_too_long_is_told_in_the_words_that_make_cursor_summarise(self) -> None:
+        said = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
+        self.fake.answer(Failure(400, said, "invalid_request_error", "invalid_request_error"))
+        answer = self.client(self.proxy()).ask("hi").final
+        assert answer.error is not None
+        self.assertEqual((400, "context_length_exceeded"), (answer.status, answer.error["code"]))
+        self.assertIn("resulted in 1200000 tokens", answer.error["message"])
 
     def test_a_refusal_inside_a_good_answer_heals_too(self) -> None:
         error = json.dumps({"error": {"message": REFUSAL.message}}).encode()

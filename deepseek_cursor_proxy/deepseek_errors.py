@@ -1,0 +1,121 @@
+"""DeepSeek's errors, made worth reading: what to do beside what is wrong.
+
+The message is all that a person in front of an editor gets to see, so a sentence with the remedy follows DeepSeek's own
+words. A chat that became too long is told in OpenAI's words and code, because those are what makes Cursor summarise
+it. Status, type and code of everything else stay as they are.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from deepseek_cursor_proxy.errors import UpstreamRefused
+
+# DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
+_RETRY_AFTER_SECONDS = 5
+_BUSY = (429, 503)
+
+# What both of its models take.
+_CONTEXT_TOKENS = 1_048_576
+_OVERFLOW_CODE = "context_length_exceeded"
+
+# The words of DeepSeek, of the engines that gateways run its models on, and of gateways that speak for others.
+_OVERFLOW = re.compile(
+    r"(?:maximum|max|model'?s) (?:context|input|prompt|sequence)[ _](?:length|window|size)"
+    r"|context (?:length|window|size)\b.{0,40}\b(?:exceed|limit)"
+    r"|exceed\w*\b.{0,60}\bcontext (?:length|window|size|limit)"
+    r"|(?:prompt|input|messages?|context|conversation|request)\b.{0,20}\b(?:is|are) too (?:long|large)"
+    r"|(?:prompt|input)\b.{0,40}\bexceeds?\b.{0,40}\bmax"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)",
+    re.IGNORECASE | re.DOTALL,
+)
+# Not the first part of a request id.
+_NUMBER = r"(\d[\d,]{3,15})(?![\w-])"
+_LIMIT = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"max\w*\b[a-z'_ ]{{0,60}}[:=(]? ?{_NUMBER}",
+        rf"context (?:length|window|size)[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
+        rf"limit[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
+        rf"> ?{_NUMBER}",
+    )
+)
+_ASKED = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"{_NUMBER}(?: tokens)? (?:in|from|of) (?:the |your )?(?:messages|prompt|input)",
+        rf"resulted in {_NUMBER}",
+        rf"requested (?:a total of |about )?{_NUMBER}",
+        rf"too (?:long|large)\b[:,]? ?\(?{_NUMBER}",
+        rf"(?:prompt|input|messages)[a-z'_ ]{{0,40}}[:=(]? ?{_NUMBER}",
+    )
+)
+
+_ADVICE = {
+    401: "Check the DeepSeek key in Cursor's settings (Models, OpenAI API Key).",
+    402: "Top up the balance at https://platform.deepseek.com.",
+    403: "Check at https://platform.deepseek.com what this key may do, and which key Cursor's settings hold.",
+}
+
+
+def explained(refusal: UpstreamRefused) -> UpstreamRefused:
+    """The same refusal with a message that says what to do; most of the 4xx are for the client and stay as they are."""
+    if refusal.status == 400 and _is_overflow(refusal):
+        return _overflow(refusal.message)
+    retry_after = refusal.retry_after
+    if retry_after is None and refusal.status in _BUSY:
+        retry_after = _RETRY_AFTER_SECONDS
+    advice = _advice(refusal.status, retry_after)
+    message = f"{_sentence(refusal.message)} {advice}".strip() if advice else refusal.message
+    body = _with_message(refusal.body, message) if advice and refusal.body is not None else refusal.body
+    return UpstreamRefused(refusal.status, message, body, retry_after)
+
+
+def _advice(status: int, retry_after: int | None) -> str:
+    wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
+    if status == 429:
+        return f"Too many requests run at once on this account. {wait}"
+    if status >= 500:
+        return f"DeepSeek is overloaded or out of order. {wait}"
+    return _ADVICE.get(status, "")
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if not text or text[-1] in ".!?。" else text + "."
+
+
+def _with_message(body: Mapping[str, Any], message: str) -> dict[str, Any]:
+    error = body.get("error")
+    return {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
+
+
+# A chat that is too long …
+
+
+def _is_overflow(refusal: UpstreamRefused) -> bool:
+    error = (refusal.body or {}).get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    return code == _OVERFLOW_CODE or bool(_OVERFLOW.search(refusal.message[:4000]))
+
+
+def _overflow(said: str) -> UpstreamRefused:
+    limit = _first_number(_LIMIT, said[:4000]) or _CONTEXT_TOKENS
+    asked = _first_number(_ASKED, said[:4000], above=limit)
+    however = f"your messages resulted in {asked} tokens" if asked else "your messages are longer than that"
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, {however}. "
+        "Please reduce the length of the messages."
+    )
+    error = {"message": message, "type": "invalid_request_error", "param": "messages", "code": _OVERFLOW_CODE}
+    return UpstreamRefused(400, message, {"error": error}, None)
+
+
+def _first_number(patterns: tuple[re.Pattern[str], ...], text: str, above: int = 0) -> int | None:
+    """What the first pattern finds; a number of tokens that fits cannot be what was too much."""
+    for pattern in patterns:
+        for found in pattern.finditer(text):
+            number = int(found[1].replace(",", ""))
+            if number > above:
+                return number
+    return None

@@ -1,0 +1,112 @@
+"""What a person reads when DeepSeek refuses."""
+
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.deepseek_errors import explained
+from deepseek_cursor_proxy.errors import UpstreamRefused
+
+UUID = "(request_id: 12345678-9999-4444-8888-123456789012)"
+
+
+def refused(status: int, message: str, retry_after: int | None = None, **error: Any) -> UpstreamRefused:
+    shape = {"message": message, "type": "some_type", "param": None, "code": "some_code", **error}
+    return UpstreamRefused(status, message, {"error": shape}, retry_after)
+
+
+# what DeepSeek and others say: the limit, and how much it was
+OVERFLOWS: dict[str, tuple[int, int | None]] = {
+    "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens (1190000 in the "
+    f"messages, 10000 in the completion). Please reduce the length of the messages or completion. {UUID}": (
+        1048576,
+        1190000,
+    ),
+    "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens (100000 in the "
+    "messages, 40000 in the completion). Please reduce the length of the messages or completion.": (131072, 140000),
+    "This model's maximum context length is 65536 tokens. However, your messages resulted in 70,001 tokens.": (
+        65536,
+        70001,
+    ),
+    "Requested token count exceeds the model's maximum context length of 131,072 tokens. You requested a total of "
+    "150,000 tokens": (131072, 150000),
+    "prompt is too long: 1200001 tokens > 1048576 maximum": (1048576, 1200001),
+    "Input length 1200000 exceeds the maximum length 1048576": (1048576, 1200000),
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).": (1048576, 1200000),
+    "The input (1200000 tokens) is longer than the model's context length (1048576 tokens).": (1048576, 1200000),
+    "Your input exceeds the context window of this model. Please adjust your input and try again.": (1048576, None),
+    f"The prompt is too long. {UUID}": (1048576, None),
+    "input is too long for requested model": (1048576, None),
+    "Please reduce the length of the messages.": (1048576, None),
+    "context length exceeded": (1048576, None),
+}
+OTHERS = (
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 393216]",
+    "Invalid 'user_id': string too long",
+    "The function name is too long",
+    "Model Not Exist",
+    "Failed to deserialize the JSON body into the target type: messages[0].content: invalid type",
+    "",
+)
+
+
+class TestOverflow(unittest.TestCase):
+    def test_a_chat_that_is_too_long_is_told_as_openai_tells_it(self) -> None:
+        for said, (limit, asked) in OVERFLOWS.items():
+            with self.subTest(said):
+                error = explained(refused(400, said))
+                however = f"your messages resulted in {asked} tokens" if asked else "your messages are longer than that"
+                words = (
+                    f"This model's maximum context length is {limit} tokens. However, {however}. "
+                    "Please reduce the length of the messages."
+                )
+                shape = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
+                self.assertEqual({"error": {"message": words, **shape}}, error.payload())
+                self.assertEqual((400, words), (error.status, error.message))
+
+    def test_the_code_alone_is_enough(self) -> None:
+        error = explained(refused(400, "No.", code="context_length_exceeded"))
+        self.assertEqual("context_length_exceeded", error.payload()["error"]["code"])
+        self.assertIn("1048576", error.message)
+
+    def test_nothing_else_is_taken_for_it(self) -> None:
+        for said in OTHERS:
+            with self.subTest(said):
+                self.assertEqual(refused(400, said).payload(), explained(refused(400, said)).payload())
+
+    def test_a_long_refusal_takes_no_time(self) -> None:
+        for word in ("max ", "input ", "context length ", "9,"):
+            explained(refused(400, word * 100_000))
+
+
+class TestAdvice(unittest.TestCase):
+    def test_the_remedy_follows_the_original_words_and_the_rest_stays(self) -> None:
+        for status, retry_after, remedy, expected in (
+            (401, None, "Check the DeepSeek key in Cursor's settings", None),
+            (402, None, "https://platform.deepseek.com", None),
+            (403, None, "https://platform.deepseek.com", None),
+            (429, 30, "Wait 30 seconds", 30),
+            (429, None, "Wait 5 seconds", 5),
+            (500, None, "Try again in a moment", None),
+            (502, None, "Try again in a moment", None),
+            (503, None, "Wait 5 seconds", 5),
+            (529, None, "overloaded", None),
+        ):
+            with self.subTest(status=status):
+                error = explained(refused(status, "Because", retry_after))
+                told = error.payload()["error"]
+                self.assertTrue(told["message"].startswith("Because. "), told)
+                self.assertIn(remedy, told["message"])
+                self.assertEqual((status, expected, told["message"]), (error.status, error.retry_after, error.message))
+                self.assertEqual(("some_type", "some_code"), (told["type"], told["code"]))
+
+    def test_other_refusals_are_for_the_client_as_they_are(self) -> None:
+        for status in (400, 404, 409, 413, 422):
+            self.assertEqual(refused(status, "Because").payload(), explained(refused(status, "Because")).payload())
+
+    def test_errors_of_odd_shapes_are_explained_too(self) -> None:
+        page = UpstreamRefused(502, "DeepSeek answered 502: Bad gateway", None, None)
+        self.assertIn("Bad gateway. DeepSeek is over", explained(page).payload()["error"]["message"])
+        text = UpstreamRefused(402, "No money", {"error": "No money"}, None)
+        self.assertTrue(explained(text).payload()["error"].startswith("No money. Top up"))
+        empty = UpstreamRefused(402, "", {"error": {}}, None)
+        self.assertTrue(explained(empty).payload()["error"]["message"].startswith("Top up"))
