@@ -66,6 +66,12 @@ class ProxyConfig:
     request_timeout: float = setting(
         300.0, "seconds DeepSeek may stay silent before the answer is given up", at_least=0.1, at_most=_DAY
     )
+    retry_budget: float = setting(
+        20.0,
+        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: never",
+        at_least=0,
+        at_most=_DAY,
+    )
     connect_timeout: float = setting(10.0, "seconds to reach DeepSeek", at_least=0.1, at_most=_DAY)
     heartbeat_interval: float = setting(
         15.0,

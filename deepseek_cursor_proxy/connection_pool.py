@@ -157,6 +157,23 @@ class ConnectionPool:
         return None
 
 
+def pause(seconds: float, peer: Peer | None) -> None:
+    """Let that time pass; raises ClientGone as soon as the peer leaves."""
+    deadline = time.monotonic() + seconds
+    if peer is not None and _stirs(peer, seconds) and (_CLIENT_LEAVES or peer.has_left()):
+        raise ClientGone
+    # Without a peer, or with one that sent its next request early and says nothing more until that is read.
+    threading.Event().wait(max(0.0, deadline - time.monotonic()))
+
+
+def _stirs(peer: Peer, seconds: float) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([peer.fileno()], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
     """Whether the socket has something to read within that time; raises ClientGone when the peer leaves first."""
     return _wait(sock, False, seconds, peer) is Stirred.READABLE

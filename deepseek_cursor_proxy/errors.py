@@ -11,7 +11,8 @@
     ├── UnknownEncoding  415
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── Overloaded       503    a bound of this proxy is reached
-    ├── UpstreamFailed   502    DeepSeek unreachable, cut off or unintelligible
+    ├── UpstreamFailed   502    DeepSeek unintelligible, or not to be reached as configured
+    │   └── UpstreamDropped     the connection broke: another try may succeed
     ├── UpstreamTimeout  504    DeepSeek silent for too long
     └── UpstreamRefused  its status   DeepSeek answered with an error of its own
     ClientGone                  nobody is left to reply to
@@ -126,6 +127,10 @@ class UpstreamFailed(ProxyError):
     status = 502
     type = "upstream_error"
     code = "upstream_error"
+
+
+class UpstreamDropped(UpstreamFailed):
+    """The network's failure, not DeepSeek's answer: refused, reset or cut off."""
 
 
 class UpstreamTimeout(ProxyError):

@@ -17,11 +17,12 @@ from typing import Any
 from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek_errors import explained
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.reasoning.identity import History, identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
+from deepseek_cursor_proxy.retries import Retries
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, encode_json
@@ -64,6 +65,8 @@ class Exchange:
         self._asked = asked
         self._found: Found = {}
         self._has_retried = False
+        self._has_relayed = False
+        self._retries = Retries(services.config.retry_budget)
         self._outcome = CLIENT_LEFT
         self._status = 499
         self._is_closed = False
@@ -107,16 +110,22 @@ class Exchange:
     def _send(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._services.observers.notice(Restored(self._number, prepared, self._has_retried))
+        self._transmit(prepared)
+
+    def _transmit(self, prepared: Prepared) -> None:
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
         self._answer = self._call(body)
-        self._services.observers.notice(Sent(self._number, payload, len(body), time.monotonic() - self._started))
+        seconds = time.monotonic() - self._started
+        self._services.observers.notice(Sent(self._number, payload, len(body), seconds, self._retries.count))
 
     def _call(self, body: bytes) -> Answer:
-        try:
-            return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
-        except UpstreamRefused as refusal:
-            raise explained(refusal) from None
+        while True:
+            try:
+                return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
+            except (UpstreamRefused, UpstreamDropped) as error:
+                if not self._retries.wait(error, self._caller.peer):
+                    raise explained(error) if isinstance(error, UpstreamRefused) else error from None
 
     def _send_again(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
@@ -145,14 +154,12 @@ class Exchange:
         assert self._answer is not None
         assert self.prepared is not None
         try:
-            try:
-                yield from self._read()
-            except UpstreamFailed as error:
-                if not self._may_heal(error):
-                    raise
-                self._answer.close()
-                self._send_again()
-                yield from self._read()
+            while True:
+                try:
+                    yield from self._read()
+                    break
+                except UpstreamFailed as error:
+                    self._begin_again(error)
             self._outcome, self._status = COMPLETED, 200
         except (ProxyError, ClientGone) as error:
             self._fail(error)
@@ -160,10 +167,19 @@ class Exchange:
         finally:
             self.close()
 
-    def _may_heal(self, error: UpstreamFailed) -> bool:
-        """Some gateways put the refusal into a good answer; as long as nothing was said, it can be tried again."""
-        is_first = not self._has_retried and self._reply.is_empty
-        return is_first and deepseek.is_reasoning_refusal(400, error.message)
+    def _begin_again(self, error: UpstreamFailed) -> None:
+        """Make the call once more if nothing of its answer was said and there is hope; else raise the error."""
+        assert self._answer is not None
+        assert self.prepared is not None
+        # Some gateways put the refusal into a good answer.
+        if self._reply.is_empty and not self._has_retried and deepseek.is_reasoning_refusal(400, error.message):
+            self._answer.close()
+            self._send_again()
+        elif not self._has_relayed and self._retries.wait(error, self._caller.peer):
+            self._answer.close()
+            self._transmit(self.prepared)
+        else:
+            raise error
 
     def _read(self) -> Batches:
         assert self._answer is not None
@@ -194,6 +210,7 @@ class Exchange:
                     read = _Reading(items)
                     self._take(read.batch)
                     if read.batch:
+                        self._has_relayed = True
                         yield read.batch
                     if read.problem is not None:
                         raise read.problem
@@ -206,7 +223,7 @@ class Exchange:
                 if not self._reply.is_finished:
                     raise
         if not self._reply.is_finished:
-            raise UpstreamFailed("DeepSeek ended the answer without finishing it. Try again.")
+            raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
 
     def _take(self, batch: Batch) -> None:
         """Add up a batch and remember every choice it completes."""
@@ -268,6 +285,7 @@ class Exchange:
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
+            retries=self._retries.count,
         )
 
 

@@ -5,6 +5,7 @@ urllib would do on its own can happen: no redirect is followed (the key must not
 environment, no error page is raised as an exception. Reading what comes back is upstream_answer's part.
 """
 
+import socket
 import ssl
 import urllib.request
 from urllib.parse import urlsplit
@@ -12,8 +13,8 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__, http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.upstream_answer import Answer, DeadBeforeAnswer
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.upstream_answer import Answer, CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.wire import Peer
 
 
@@ -110,13 +111,15 @@ def _translated(error: Exception, origin: Origin) -> ProxyError:
     """What a failure of the network means to the person in front of the editor."""
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{origin.host} did not answer in time. Try again, or raise --request-timeout.")
-    if isinstance(error, DeadBeforeAnswer):
-        return UpstreamFailed(f"{origin.host} closed the connection without answering. Try again in a moment.")
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, (DeadBeforeAnswer, CutHead)):
+        return UpstreamDropped(f"{origin.host} closed the connection without answering. Try again in a moment.")
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check --base-url.")
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
-        return UpstreamFailed(
+        # A name that does not exist now will not exist in a second either.
+        is_lasting = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        return (UpstreamFailed if is_lasting else UpstreamDropped)(
             f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and --base-url."
         )
     return UpstreamFailed(f"{origin.host} answered something that is not HTTP: {error}.")

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy import deepseek, http1, sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.encodings import Unpacker, is_known
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.wire import Peer, decode_json_object
 
 # More than any answer: a million tokens are a few megabytes.
@@ -39,6 +39,10 @@ Item = sse.Event | sse.Comment | Silence
 
 class DeadBeforeAnswer(ConnectionError):
     """The other side closed without a single byte of an answer."""
+
+
+class CutHead(ValueError):
+    """The other side closed in the middle of the head."""
 
 
 class Answer:
@@ -93,7 +97,7 @@ class Answer:
             if received is None:
                 raise TimeoutError
             if not received:
-                raise DeadBeforeAnswer if buffer.is_empty else ValueError("it ends in the middle of its head")
+                raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
             data = received
 
     def raise_for_status(self) -> None:
@@ -182,8 +186,10 @@ class Answer:
                 self._is_ended, self._keeps_alive = True, False
                 return b""
             decoded = self._body.feed(data)
-        except (OSError, ValueError) as error:
-            raise UpstreamFailed(f"DeepSeek's answer was cut off ({error or type(error).__name__}).") from None
+        except (OSError, http1.IncompleteBody) as error:
+            raise UpstreamDropped(f"DeepSeek's answer was cut off ({error or type(error).__name__}).") from None
+        except ValueError as error:
+            raise UpstreamFailed(f"DeepSeek's answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
 

@@ -24,7 +24,8 @@ class RunningProxy:
     def __init__(self, upstream_url: str, store: ReasoningStore | None = None, **settings: Any) -> None:
         self.store = store or ReasoningStore(":memory:")
         self.server = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
-        self.server.config = ProxyConfig(upstream_base_url=upstream_url, **settings)
+        # A scripted failure is meant to be told; tests of second chances say so.
+        self.server.config = ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
         self.server.reasoning_store = self.store
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self._thread.start()

@@ -19,7 +19,7 @@ class TestApp(SocketTestCase):
         super().setUp()
         self.store = ReasoningStore(":memory:")
         self.addCleanup(self.store.close)
-        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url), self.store)
+        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
         self.addCleanup(services.close)
         self.app = App(services)
 

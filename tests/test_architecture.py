@@ -20,6 +20,7 @@ LEVELS = {
         "upstream",
         "upstream_answer",
         "connection_pool",
+        "retries",
         "database",
         "reasoning_store",
         "tunnel",

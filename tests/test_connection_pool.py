@@ -1,7 +1,9 @@
+import select
 import socket
 import threading
 import time
 import unittest
+from unittest import mock
 
 from deepseek_cursor_proxy import connection_pool
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, Stirred, wait_readable
@@ -140,6 +142,27 @@ class TestReceiving(PoolTestCase):
         self.accept().sendall(b"answer")
         self.assertEqual(b"answer", connection.receive(time.monotonic() + SOON, Client(ours)))
         self.assertIsNone(connection.receive(time.monotonic() + 0.01, Client(ours)))
+
+    def test_a_pause_takes_its_time_unless_the_client_leaves(self) -> None:
+        for poll in (True, False):
+            ours, theirs = socket.socketpair()
+            self.addCleanup(ours.close)
+            self.addCleanup(theirs.close)
+            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
+            leaves = connection_pool._CLIENT_LEAVES if poll else 0
+            with self.subTest(poll=poll), mock.patch.multiple(connection_pool, select=selects, _CLIENT_LEAVES=leaves):
+                for peer in (None, Client(ours)):
+                    started = time.monotonic()
+                    connection_pool.pause(0.02, peer)
+                    self.assertGreaterEqual(time.monotonic() - started, 0.015)
+                theirs.sendall(b"the next request")
+                started = time.monotonic()
+                connection_pool.pause(0.02, Client(ours))
+                self.assertGreaterEqual(time.monotonic() - started, 0.015)
+                ours.recv(100)
+                threading.Timer(0.02, theirs.close).start()
+                with self.assertRaises(ClientGone):
+                    connection_pool.pause(SOON, Client(ours))
 
     def test_without_poll_it_works_the_same(self) -> None:
         ours, theirs = socket.socketpair()

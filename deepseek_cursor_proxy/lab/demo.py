@@ -106,7 +106,8 @@ def _proxy(upstream: str) -> Iterator[str]:
     """The real proxy, in this process and with a memory that ends with it; its base URL."""
     address = ("127.0.0.1", 0)
     with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
-        proxy.config, proxy.reasoning_store = ProxyConfig(upstream_base_url=upstream), store
+        # Without second chances: every request shown is one that Cursor sent.
+        proxy.config, proxy.reasoning_store = ProxyConfig(upstream_base_url=upstream, retry_budget=0), store
         # The interval is how long shutdown may wait for the accepting loop to look up.
         accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,))
         accepting.start()

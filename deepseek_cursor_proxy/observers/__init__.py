@@ -37,12 +37,13 @@ class Restored:
 
 @dataclass(frozen=True)
 class Sent:
-    """DeepSeek accepted the call."""
+    """DeepSeek accepted the call, after `retries` that failed."""
 
     number: int
     payload: Mapping[str, Any]
     payload_bytes: int
     seconds: float
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Finished:
     message: Message | None
     finish_reason: str | None
     usage: Mapping[str, Any] | None
+    retries: int = 0
 
 
 Event = Received | Restored | Sent | Finished

@@ -40,8 +40,7 @@ class Console:
             case Restored():
                 self._print("├", event.number, f"reasoning  {_restored(event)}", _colour_of(event.prepared))
             case Sent():
-                size = f"{_size(event.payload_bytes)} · accepted after {event.seconds:.2f} s"
-                self._print("├", event.number, f"sent       {size}", _PLAIN)
+                self._print("├", event.number, f"sent       {_sent(event)}", _YELLOW if event.retries else _PLAIN)
                 self._print_body("sent to DeepSeek", event.payload)
             case Finished():
                 is_good = event.status == 200
@@ -95,6 +94,15 @@ def _restored(event: Restored) -> str:
     return " · ".join(parts)
 
 
+def _sent(event: Sent) -> str:
+    parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
+    return " · ".join(parts)
+
+
+def _retries(count: int) -> list[str]:
+    return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
+
+
 def _colour_of(prepared: Prepared) -> str:
     return _YELLOW if prepared.missing or prepared.is_recovered else _PLAIN
 
@@ -104,7 +112,7 @@ def _finished(event: Finished) -> str:
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.status != 200:
-        parts.insert(0, f"{safe_text(event.outcome)} ({event.status})")
+        parts[:0] = [f"{safe_text(event.outcome)} ({event.status})", *_retries(event.retries)]
     parts.append(f"{event.seconds:.1f} s")
     return f"{'completed' if event.status == 200 else 'ended':<10} " + " · ".join(parts)
 

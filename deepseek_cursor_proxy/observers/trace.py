@@ -94,6 +94,7 @@ def _finished(event: Finished) -> dict[str, Any]:
         "usage": event.usage,
         "outcome": event.outcome,
         "status": event.status,
+        "retries": event.retries,
     }
 
 

@@ -73,6 +73,16 @@ class TestConsole(ConsoleTestCase):
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
         self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
 
+    def test_retries_are_counted(self) -> None:
+        failed = finished("DeepSeek is busy.", 503, usage=None, finish_reason=None, retries=1)
+        self.assertEqual(
+            [
+                "├ #7 sent       2 kB · accepted after 1.50 s · 2 retries",
+                "└ #7 ended      DeepSeek is busy. (503) · 1 retry · 8.3 s",
+            ],
+            self.lines(Sent(7, {}, 2000, 1.5, 2), failed),
+        )
+
     def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
         events = (
             received(),
