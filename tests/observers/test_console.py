@@ -73,6 +73,10 @@ class TestConsole(ConsoleTestCase):
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
         self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
 
+    def test_the_model_behind_a_name_is_told(self) -> None:
+        (line,) = self.lines(received(asked_model="gpt-5.6-sol"))
+        self.assertIn("#7 gpt-5.6-sol → deepseek-v4-pro · stream", line)
+
     def test_retries_are_counted(self) -> None:
         failed = finished("DeepSeek is busy.", 503, usage=None, finish_reason=None, retries=1)
         self.assertEqual(
