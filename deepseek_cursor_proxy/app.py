@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import models
+from deepseek_cursor_proxy import models, passthrough
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import (
     BadRequest,
@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.protocols import ClientProtocol
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, decode_json_object
+from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, decode_json_object, encode_json
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +98,11 @@ class App:
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}
+        if (key := models.passed_on(body.get("model"), self._services.config)) is not None:
+            sent = encode_json(body) if deployment else raw
+            is_stream = body.get("stream") is True
+            passed = passthrough.Passed(key, str(body["model"]), sent, is_stream, request.peer)
+            return passthrough.relay(passed, self._services)
         return self._generate(request, credential, raw, body)
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig, expanded, tem
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.settings import is_loopback
 from deepseek_cursor_proxy.tunnel import Tunnel
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -185,5 +186,7 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
     ]
     if public_url is None:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
+    if config.passthrough and (public_url is not None or not is_loopback(config.host)):
+        lines.append("Whoever finds this address can spend the keys behind [passthrough]: keep it to yourself.")
     lines.append("Stop with Ctrl-C.")
     return "\n".join(lines)

@@ -227,8 +227,12 @@ def _is_model_name(name: str) -> bool:
 def _is_private(url: str) -> bool:
     """Whether a key may be sent there: not in clear over a network."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    return parts.scheme == "https" or host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address means this machine and no other."""
+    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
 
 
 # As TOML …

@@ -1,4 +1,4 @@
-"""One call to DeepSeek: send a payload, hand back what it answers, turn every network failure into a ProxyError.
+"""One call to DeepSeek (or past it): send a payload, hand back the answer, make every network failure a ProxyError.
 
 The call goes through a urllib opener that has exactly one handler, ours, running on the connection pool. So nothing
 urllib would do on its own can happen: no redirect is followed (the key must not travel), no proxy is taken from the
@@ -14,7 +14,7 @@ from deepseek_cursor_proxy import __version__, http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.upstream_answer import Answer, CutHead, DeadBeforeAnswer
+from deepseek_cursor_proxy.upstream_answer import Answer, CutHead, DeadBeforeAnswer, Destination
 from deepseek_cursor_proxy.wire import Peer
 
 
@@ -23,14 +23,24 @@ class Upstream:
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self._url = config.upstream_base_url.rstrip("/") + "/chat/completions"
+        self._deepseek = Destination(config.upstream_base_url.rstrip("/") + "/chat/completions")
         self._pool = ConnectionPool(config.connect_timeout)
         self._opener = urllib.request.OpenerDirector()
         self._opener.add_handler(_PoolHandler(self._pool, config))
 
     def send(self, body: bytes, credential: str, peer: Peer | None) -> Answer:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise."""
-        call = _Call(self._url, body, peer)
+        answer = self.relay(self._deepseek, body, credential, peer)
+        try:
+            answer.raise_for_status()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def relay(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> Answer:
+        """The same call, to anybody and with whatever status it is answered."""
+        call = _Call(destination, body, peer)
         for name, value in (
             ("Authorization", f"Bearer {credential}"),
             ("Content-Type", "application/json"),
@@ -40,11 +50,6 @@ class Upstream:
         ):
             call.add_header(name, value)
         answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
-        try:
-            answer.raise_for_status()
-        except BaseException:
-            answer.close()
-            raise
         return answer
 
     def close(self) -> None:
@@ -52,10 +57,11 @@ class Upstream:
 
 
 class _Call(urllib.request.Request):
-    """A urllib request that knows for whom it is made."""
+    """A urllib request that knows for whom it is made, and what to say when it fails."""
 
-    def __init__(self, url: str, body: bytes, peer: Peer | None) -> None:
-        super().__init__(url, data=body, method="POST")
+    def __init__(self, destination: Destination, body: bytes, peer: Peer | None) -> None:
+        super().__init__(destination.url, data=body, method="POST")
+        self.destination = destination
         self.body = body
         self.peer = peer
 
@@ -74,20 +80,20 @@ class _PoolHandler(urllib.request.BaseHandler):
         headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *call.header_items()]
         request = http1.request_head("POST", call.selector, headers) + call.body
         try:
-            return self._ask(origin, request, call.peer, fresh=False)
+            return self._ask(origin, request, call, fresh=False)
         except _StaleConnection:
             # A kept connection may have died while it was idle; that shows only now, and says nothing about DeepSeek.
-            return self._ask(origin, request, call.peer, fresh=True)
+            return self._ask(origin, request, call, fresh=True)
 
     https_open = http_open
 
-    def _ask(self, origin: Origin, request: bytes, peer: Peer | None, *, fresh: bool) -> Answer:
+    def _ask(self, origin: Origin, request: bytes, call: _Call, *, fresh: bool) -> Answer:
         """Send and read the head of the answer; _StaleConnection when a reused connection turns out to be dead."""
         connection = None
         try:
             connection = self._pool.take(origin, fresh=fresh)
-            connection.send(request, self._config.write_timeout, peer)
-            return Answer.begin(connection, self._pool, self._config, peer)
+            connection.send(request, self._config.write_timeout, call.peer)
+            return Answer.begin(connection, self._pool, self._config, call.peer, call.destination)
         except ClientGone:
             _close(connection)
             raise
@@ -95,7 +101,7 @@ class _PoolHandler(urllib.request.BaseHandler):
             _close(connection)
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
-            raise _translated(error, origin) from None
+            raise _translated(error, origin, call.destination.setting) from None
 
 
 class _StaleConnection(Exception):
@@ -107,19 +113,19 @@ def _close(connection: Connection | None) -> None:
         connection.close()
 
 
-def _translated(error: Exception, origin: Origin) -> ProxyError:
+def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
     """What a failure of the network means to the person in front of the editor."""
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{origin.host} did not answer in time. Try again, or raise --request-timeout.")
     if isinstance(error, (DeadBeforeAnswer, CutHead)):
         return UpstreamDropped(f"{origin.host} closed the connection without answering. Try again in a moment.")
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-        return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check --base-url.")
+        return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check {setting}.")
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         # A name that does not exist now will not exist in a second either.
         is_lasting = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
         return (UpstreamFailed if is_lasting else UpstreamDropped)(
-            f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and --base-url."
+            f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and {setting}."
         )
     return UpstreamFailed(f"{origin.host} answered something that is not HTTP: {error}.")

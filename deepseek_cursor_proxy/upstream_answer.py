@@ -1,4 +1,4 @@
-"""Reading DeepSeek's answer: strictly, in pieces, and never longer than the deadlines allow.
+"""Reading an answer, DeepSeek's or another's: strictly, in pieces, and never longer than the deadlines allow.
 
 Comments and blank lines are DeepSeek's sign of life while a call is queued; they are handed on but do not count as
 progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
@@ -37,6 +37,15 @@ class Silence:
 Item = sse.Event | sse.Comment | Silence
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where a call goes: its URL, what to call the other side in a message, and the setting to look at."""
+
+    url: str
+    name: str = "DeepSeek"
+    setting: str = "--base-url"
+
+
 class DeadBeforeAnswer(ConnectionError):
     """The other side closed without a single byte of an answer."""
 
@@ -48,11 +57,19 @@ class CutHead(ValueError):
 class Answer:
     """An answer that has begun. Used by one thread; must be closed."""
 
-    def __init__(self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        pool: ConnectionPool,
+        config: ProxyConfig,
+        peer: Peer | None,
+        destination: Destination,
+    ) -> None:
         self._connection = connection
         self._pool = pool
         self._config = config
         self._peer = peer
+        self._destination = destination
         self._patience = config.request_timeout
         self._is_closed = False
         self._is_ended = False
@@ -62,9 +79,16 @@ class Answer:
         self._body: http1.BodyDecoder
 
     @classmethod
-    def begin(cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None) -> "Answer":
+    def begin(
+        cls,
+        connection: Connection,
+        pool: ConnectionPool,
+        config: ProxyConfig,
+        peer: Peer | None,
+        destination: Destination,
+    ) -> "Answer":
         """Read the head; OSError, TimeoutError or ValueError when there is none."""
-        answer = cls(connection, pool, config, peer)
+        answer = cls(connection, pool, config, peer, destination)
         answer._read_head()
         return answer
 
@@ -100,14 +124,18 @@ class Answer:
                 raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
             data = received
 
-    def raise_for_status(self) -> None:
-        """Anything but a plain 200 as the error it is."""
-        if self.status == 200:
-            return
+    def raise_for_redirect(self) -> None:
         if 300 <= self.status < 400:
             raise UpstreamFailed(
-                f"DeepSeek redirects ({self.status}), which is never followed with your key. Correct --base-url."
+                f"{self._destination.name} redirects ({self.status}), which is never followed with your key. "
+                f"Correct {self._destination.setting}."
             )
+
+    def raise_for_status(self) -> None:
+        """Anything but a plain 200 as the error it is."""
+        self.raise_for_redirect()
+        if self.status == 200:
+            return
         if self.status < 400:
             raise UpstreamFailed(f"DeepSeek answered with the unexpected status {self.status}.")
         raise self._refusal()
@@ -119,15 +147,18 @@ class Answer:
             body: dict[str, Any] | None = decode_json_object(raw)
         except ProxyError:
             body = None
-        retry_after = self.headers.get("retry-after", "")
-        # Checked, because it is the one header of upstream's that reaches the client.
-        seconds = int(retry_after) if re.fullmatch(r"[0-9]{1,6}", retry_after) else None
         if body is not None and "error" in body:
-            return UpstreamRefused(self.status, deepseek.error_message(body), body, seconds)
+            return UpstreamRefused(self.status, deepseek.error_message(body), body, self.retry_after)
         said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
         return UpstreamRefused(
-            self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, seconds
+            self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, self.retry_after
         )
+
+    @property
+    def retry_after(self) -> int | None:
+        """The seconds that the other side asks to wait. Checked: no other header of its reaches clients as it is."""
+        named = self.headers.get("retry-after", "")
+        return int(named) if re.fullmatch(r"[0-9]{1,6}", named) else None
 
     # The body …
 
@@ -143,12 +174,25 @@ class Answer:
         while not self._is_ended:
             data = self._next(give_up_at)
             if data is None or time.monotonic() >= give_up_at:
-                raise UpstreamTimeout("DeepSeek went silent. Try again, or raise --request-timeout.")
+                raise self._silence()
             piece = self._unpacked(unpack, data)
             pieces.append(piece)
             if piece.strip():
                 give_up_at = time.monotonic() + self._config.request_timeout
         return b"".join(pieces)
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        """The body as it arrives, whatever it is."""
+        unpack = self._unpacker(_MAX_STREAM_BYTES)
+        while not self._is_ended:
+            data = self._next(time.monotonic() + self._patience)
+            if data is None:
+                raise self._silence()
+            if piece := self._unpacked(unpack, data):
+                yield piece
+
+    def _silence(self) -> UpstreamTimeout:
+        return UpstreamTimeout(f"{self._destination.name} went silent. Try again, or raise --request-timeout.")
 
     def events(self) -> Generator[list[Item], None, None]:
         """The events of a stream, those that arrived together in one list; Silence when none came for a while."""
@@ -187,9 +231,11 @@ class Answer:
                 return b""
             decoded = self._body.feed(data)
         except (OSError, http1.IncompleteBody) as error:
-            raise UpstreamDropped(f"DeepSeek's answer was cut off ({error or type(error).__name__}).") from None
+            raise UpstreamDropped(
+                f"{self._destination.name}'s answer was cut off ({error or type(error).__name__})."
+            ) from None
         except ValueError as error:
-            raise UpstreamFailed(f"DeepSeek's answer was cut off ({error}).") from None
+            raise UpstreamFailed(f"{self._destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
 
@@ -203,14 +249,14 @@ class Answer:
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()
         if not is_known(coding):
-            raise UpstreamFailed(f"DeepSeek packed its answer in an unknown way ({coding[:20]!r}).")
+            raise UpstreamFailed(f"{self._destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
         return Unpacker(coding, limit)
 
     def _unpacked(self, unpack: Unpacker, data: bytes) -> bytes:
         try:
             return unpack.feed(data)
         except ValueError as error:
-            raise UpstreamFailed(f"DeepSeek's answer cannot be read: {error}.") from None
+            raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
 
     # The end …
 

@@ -171,6 +171,17 @@ class StartTest(ServeTest):
         self.assertIn(str(self.home / "mine.sqlite3"), welcome)
         self.assertFalse(self.directory.exists())
 
+    def test_routes_past_deepseek_come_with_a_warning_when_others_can_get_here(self) -> None:
+        route = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
+        for settings, public_url, is_warned in (
+            ({"passthrough": route}, "https://x.ngrok.app", True),
+            ({"passthrough": route, "host": "0.0.0.0"}, None, True),
+            ({"passthrough": route}, None, False),
+            ({}, "https://x.ngrok.app", False),
+        ):
+            welcome = serve._welcome(ProxyConfig(**settings), Path("x"), 1, public_url)  # type: ignore[arg-type]
+            self.assertEqual(is_warned, "can spend the keys behind [passthrough]" in welcome)
+
     def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
         _, welcome = self.serve(PYTHONIOENCODING="ascii")
         self.assertIn("(sk-?)", welcome)
