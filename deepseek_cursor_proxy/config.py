@@ -66,8 +66,9 @@ class ProxyConfig:
     request_timeout: float = setting(
         300.0, "seconds DeepSeek may stay silent before the answer is given up", at_least=0.1, at_most=_DAY
     )
+    # Long enough for a hiccup, short enough that nobody wonders what is going on.
     retry_budget: float = setting(
-        20.0,
+        3.0,
         "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: never",
         at_least=0,
         at_most=_DAY,

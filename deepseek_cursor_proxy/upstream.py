@@ -123,8 +123,9 @@ def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
         return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check {setting}.")
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
-        # A name that does not exist now will not exist in a second either.
-        is_lasting = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        # A name that does not exist now will not exist in a second either, nor will anybody listen there.
+        no_name = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        is_lasting = no_name or isinstance(error, ConnectionRefusedError)
         return (UpstreamFailed if is_lasting else UpstreamDropped)(
             f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and {setting}."
         )

@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.models import Resolved, listed, passed_on, resolve
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from tests.harness import SocketTestCase, read_reply, request_bytes
+from tests.histories import TOOLS
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
 TABLE = {
@@ -165,7 +166,7 @@ class TestRequests(unittest.TestCase):
         self.assertFalse(self.parsed("x-max", off)[0])
         self.assertFalse(self.parsed("x-thinking", reasoning_effort="none")[0])
         self.assertFalse(self.parsed("x-nothink", reasoning_effort="max")[0])
-        self.assertFalse(self.parsed("x-thinking", tool_choice="required")[0])
+        self.assertFalse(self.parsed("x-thinking", tool_choice="required", tools=TOOLS)[0])
 
 
 class TestOverSockets(SocketTestCase):
