@@ -12,11 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.upkeep import Faults, Pruner
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ _TURNS_BETWEEN_PRUNINGS = 256
 _ROWS_PER_STEP = 200
 # A wrong clock must not empty the store: per pass at most this share goes because of age.
 _LARGEST_SHARE_BY_AGE = 0.1
-_SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class StoreStats:
 
 
 class ReasoningStore:
-    """Called by handler threads. Its own lock protects the counters; the database has one for itself."""
+    """Called by handler threads. Its own lock protects `_used`; the database has one for itself."""
 
     def __init__(
         self,
@@ -58,10 +57,9 @@ class ReasoningStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._used: set[int] = set()
-        self._turns = 0
-        self._pruner: threading.Thread | None = None
-        self._warned_at = float("-inf")
         self._is_closed = False
+        self._faults = Faults(_log, "reasoning store")
+        self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
 
     # Recording …
 
@@ -71,7 +69,7 @@ class ReasoningStore:
         A link makes what is known under its first key known under its second as well.
         """
         now = self._clock()
-        with self._faults("record"), self.database.transaction() as connection:
+        with self._faults.kept_from_answers("record"), self.database.transaction() as connection:
             for keys, text in entries:
                 self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
             connection.executemany(
@@ -80,7 +78,7 @@ class ReasoningStore:
                 links,
             )
             self._write_uses(connection, now)
-            self._prune_soon()
+            self._pruner.count_a_write()
             return True
         return False
 
@@ -101,7 +99,7 @@ class ReasoningStore:
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
         found: dict[bytes, list[str]] = {}
-        with self._faults("look up"), self.database.reading() as connection:
+        with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
             for key, row, blob, used_at in self._rows(connection, list(keys)):
                 texts = found.setdefault(key, [])
                 text = blob.decode("utf-8", "surrogatepass")
@@ -137,9 +135,9 @@ class ReasoningStore:
     def prune(self) -> int:
         """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
         forgotten = 0
-        with self._faults("prune"):
+        with self._faults.kept_from_answers("prune"):
             for allowance in self._excess():
-                while allowance > 0 and not self._is_closed:
+                while allowance > 0 and not self._pruner.is_closed:
                     step = self._forget_oldest(min(allowance, _ROWS_PER_STEP))
                     forgotten += step
                     allowance -= step
@@ -167,21 +165,6 @@ class ReasoningStore:
                 "DELETE FROM reasonings WHERE id IN (SELECT id FROM reasonings ORDER BY used_at LIMIT ?)", (count,)
             ).rowcount
 
-    def _prune_soon(self) -> None:
-        with self._lock:
-            self._turns += 1
-            if self._turns % _TURNS_BETWEEN_PRUNINGS or self._is_closed or self._pruner:
-                return
-            self._pruner = threading.Thread(target=self._prune_once, name="reasoning-store-prune", daemon=True)
-            self._pruner.start()
-
-    def _prune_once(self) -> None:
-        try:
-            self.prune()
-        finally:
-            with self._lock:
-                self._pruner = None
-
     # Housekeeping …
 
     def stats(self) -> StoreStats:
@@ -206,23 +189,9 @@ class ReasoningStore:
         """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
         with self._lock:
             already, self._is_closed = self._is_closed, True
-            pruner = self._pruner
-        if pruner is not None:
-            pruner.join()
+        self._faults.mute()
+        self._pruner.close()
         if not already:
-            with self._faults("close"), self.database.transaction() as connection:
+            with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
                 self._write_uses(connection, self._clock())
             self.database.close()
-
-    @contextmanager
-    def _faults(self, doing: str) -> Iterator[None]:
-        """Keep every fault of the file away from the answer, and say so now and then."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            now = time.monotonic()
-            with self._lock:
-                is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS and not self._is_closed
-                self._warned_at = now if is_due else self._warned_at
-            if is_due:
-                _log.warning("reasoning store: could not %s (%s); answers go on without it", doing, error)

@@ -22,6 +22,7 @@ LEVELS = {
         "connection_pool",
         "retries",
         "database",
+        "upkeep",
         "reasoning_store",
         "tunnel",
         "private_files",

@@ -1,0 +1,86 @@
+"""What every store does around its tables: keep the file's faults from the answers, and forget in the background.
+
+A store is a cache with a promise: it never fails an answer, and what it no longer needs is deleted by a thread that no
+answer waits for. Both are the same for every table, so they are written here once. This file knows no table.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_SECONDS_BETWEEN_WARNINGS = 30.0
+
+
+class Faults:
+    """Swallows what goes wrong with the file. Called by handler threads; the lock protects when it last spoke."""
+
+    def __init__(self, log: logging.Logger, store: str) -> None:
+        self._log = log
+        self._store = store
+        self._lock = threading.Lock()
+        self._warned_at = float("-inf")
+        self._is_muted = False
+
+    @contextmanager
+    def kept_from_answers(self, doing: str) -> Iterator[None]:
+        """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if self._is_due():
+                self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
+
+    def mute(self) -> None:
+        """From now on the file is closed, and faults are no news."""
+        self._is_muted = True
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS and not self._is_muted
+            self._warned_at = now if is_due else self._warned_at
+        return is_due
+
+
+class Pruner:
+    """Runs `prune` once for many writes, on a thread of its own. The lock protects the count and the thread."""
+
+    def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
+        self._prune = prune
+        self._every = every
+        self._name = name
+        self._lock = threading.Lock()
+        self._writes = 0
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def count_a_write(self) -> None:
+        with self._lock:
+            self._writes += 1
+            if self._writes % self._every or self._is_closed or self._thread:
+                return
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Start no more, and wait for one that runs; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a running pruning should stop after its current step."""
+        return self._is_closed
+
+    def _run(self) -> None:
+        try:
+            self._prune()
+        finally:
+            with self._lock:
+                self._thread = None
