@@ -63,6 +63,11 @@ class ProxyConfig:
         "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
         choices=("recover", "placeholder", "reject"),
     )
+    tool_order: str = setting(
+        "sticky",
+        "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
+        choices=("sticky", "sorted", "client"),
+    )
     request_timeout: float = setting(
         300.0, "seconds DeepSeek may stay silent before the answer is given up", at_least=0.1, at_most=_DAY
     )

@@ -36,6 +36,7 @@ LEVELS = {
         "deepseek_errors",
         "models",
         "tool_history",
+        "tool_order",
     ],
     0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "settings", "__init__"],
 }

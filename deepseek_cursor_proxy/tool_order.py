@@ -1,0 +1,35 @@
+"""In which order tools go out.
+
+Tools stand at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole chat
+anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request. Therefore:
+
+    sticky   a chat's first request sorts by name; later ones keep the order last sent and add what is new behind it
+    sorted   always by name: nothing to remember, but a new tool moves its neighbours
+    client   as they came
+
+Rule: sent again in any order, the same tools are the same bytes. This file remembers nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def order(tools: Sequence[Mapping[str, Any]], last_sent: Sequence[str] | None, mode: str) -> Tools:
+    """The tools as they should go out; `last_sent` are the names as they last went out in this chat."""
+    sent = names(tools)
+    if mode == "client" or len(sent) < 2 or len(set(sent)) < len(sent):
+        # Two tools of one name are told apart by their places alone.
+        return tuple(tools)
+    places = {name: place for place, name in enumerate(last_sent or ())} if mode == "sticky" else {}
+    return tuple(sorted(tools, key=lambda tool: (places.get(_name(tool), len(places)), _name(tool))))
+
+
+def names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(_name(tool) for tool in tools)
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    name: str = tool["function"]["name"]
+    return name
