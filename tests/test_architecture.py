@@ -37,6 +37,7 @@ LEVELS = {
         "models",
         "tool_history",
         "tool_order",
+        "drift",
     ],
     0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "settings", "__init__"],
 }

@@ -65,6 +65,10 @@ class History:
     """Everybody in a history (None for all but assistants), and where an answer to it will stand."""
 
     keys: tuple[Keys | None, ...]
+    # One per message: what it says, whatever stands before it.
+    digests: tuple[bytes, ...]
+    # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
+    conversation: bytes
     _end: "_Walk"
 
     @property
@@ -97,7 +101,18 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     A conversation id the client gives narrows what merely looks like the same talk; it never widens anything.
     """
     walk = _Walk(namespace, conversation)
-    return History(tuple(walk.step(message) for message in messages), walk)
+    keys: list[Keys | None] = []
+    digests: list[bytes] = []
+    for message in messages:
+        keys.append(walk.step(message))
+        digests.append(walk.own)
+    if conversation:
+        chat = _digest(namespace, b"conversation", _text(conversation))
+    else:
+        # System prompts are rewritten in mid-chat; the first question stays.
+        said = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+        chat = _digest(namespace, b"opening", next(said, b""))
+    return History(tuple(keys), tuple(digests), chat, walk)
 
 
 class _Walk:
@@ -107,6 +122,7 @@ class _Walk:
         self._namespace = namespace
         self._narrowed = _digest(namespace, b"talk", _text(conversation or ""))
         self.exact = namespace
+        self.own = b""
         self._talk = self._narrowed
         # The chain of the current round; None in the first one, which has no answer before it to hold on to.
         self._place: bytes | None = None
@@ -123,7 +139,7 @@ class _Walk:
     def step(self, message: Message) -> Keys | None:
         """Take one message into the chains; the keys it has if it is an assistant."""
         fields = _fields(message)
-        own = _digest(*fields)
+        own = self.own = _digest(*fields)
         self.exact = _link(self.exact, own)
         if message.role == "system":
             # Prompts are rewritten and reminders slipped in anywhere; only the exact key minds.
@@ -190,11 +206,11 @@ def _content(message: Message) -> tuple[bytes, bytes]:
         return b"parts", _canonical_json(message.content).encode()
     text = message.content
     if message.role == "assistant":
-        text = _spoken(text).strip()
+        text = spoken(text).strip()
     return b"text", _text(text)
 
 
-def _spoken(text: str) -> str:
+def spoken(text: str) -> str:
     """An assistant's text without the blocks and remarks that we may have put into it."""
     if "<" not in text and "[" not in text:
         return text

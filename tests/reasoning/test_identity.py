@@ -198,6 +198,23 @@ class TestProofs(unittest.TestCase):
         self.assertEqual(named.exact, other.exact)
         self.assertFalse({*named.talk, *named.place} & {*other.talk, *other.place})
 
+    def test_which_chat_a_history_belongs_to(self) -> None:
+        def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
+            return identity.identify(namespace, messages, conversation).conversation
+
+        mine = chat(U)
+        for same in ((U, SAID, U2), (system("s"), U), (system("t"), system("u"), U, SAID)):
+            self.assertEqual(mine, chat(*same))
+        named = chat(U, conversation="chat-1")
+        self.assertEqual(named, chat(system("s"), U2, conversation="chat-1"))
+        others = (chat(U2), chat(U, namespace=b"another caller"), named, chat(U, conversation="chat-2"), chat())
+        self.assertEqual(6, len({mine, *others}))
+
+    def test_a_digest_tells_what_a_message_says_wherever_it_stands(self) -> None:
+        one, two = (identity.identify(ME, messages).digests for messages in ((U, SAID), (system("s"), U, SAID)))
+        self.assertEqual(one, two[1:])
+        self.assertEqual(3, len(set(two)))
+
     def test_few_words_prove_no_place(self) -> None:
         keys = identity.identify(ME, (U, assistant("ok"), U2, assistant("ok"))).keys[3]
         assert keys is not None

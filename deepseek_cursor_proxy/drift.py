@@ -1,0 +1,167 @@
+"""Where a request left the path of the last one.
+
+DeepSeek bills a prompt that begins like an earlier one at a fraction, so a client that changes what it has already sent
+costs money. A Glance is what a request looked like, as digests; `diagnose` tells where two of one chat part, and
+`nearest` which of a chat's last requests the new one goes on from: sub-agents, title makers and summarisers begin
+with the same words.
+
+Compared is what the client sent (whatever restoring and repairing do is the same every time), except for tools, which
+are compared as they went out: an order that was put right is no drift. Pure and linear. No text is kept, and a Glance
+never leaves the process: what identity has not digested already goes through Python's own keyed hash.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.wire import safe_text
+
+# Bytes of a digest: these are compared within one chat only, where eight do not collide and thousands are kept.
+_SHORT = 8
+# Names shown of tools that came or went.
+_MOST_NAMES = 3
+
+_compact_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Mark(NamedTuple):
+    """One message: who speaks, what is said in all, and of that the calls and the ids."""
+
+    role: str
+    whole: bytes
+    calls: int = 0
+    ids: int = 0
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a request looked like: the system messages in front, the tools by name in order, all other messages."""
+
+    system: tuple[bytes, ...]
+    tools: Mapping[str, int]
+    marks: tuple[Mark, ...]
+
+    def with_tools(self, names: Sequence[str]) -> "Glance":
+        """The same with its tools in another order."""
+        return replace(self, tools={name: self.tools[name] for name in names})
+
+    def common(self, other: "Glance") -> int:
+        """How many messages both begin with."""
+        count = 0
+        for mine, its in zip(self.marks, other.marks, strict=False):
+            if mine.whole != its.whole:
+                break
+            count += 1
+        return count
+
+    def likeness(self, other: "Glance") -> int:
+        """How much of what an agent is made of is the same: its instructions, its set of tools."""
+        return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
+
+    def goes_on_from(self, other: "Glance", common: int | None = None) -> bool:
+        """Whether this is the other's agent, further on in the same chat; `common` if it is known already."""
+        common = self.common(other) if common is None else common
+        return common == len(other.marks) and self.likeness(other) > 0
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Where a request parted from the last one; `message` counts as the client does."""
+
+    system: bool = False
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    reordered: bool = False
+    message: int | None = None
+    role: str = ""
+    # What is different about the message: content, arguments, ids, or that it is removed, inserted or replaced.
+    what: str = ""
+
+    def words(self) -> str:
+        """For people, in one line: `system · tools (added grep) · message 12 (user content)`."""
+        parts = ["system"] if self.system else []
+        named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+        tools = [f"{verb} {_listed(names)}" for verb, names in named if names]
+        tools += ["reordered"] if self.reordered else []
+        parts += [f"tools ({', '.join(tools)})"] if tools else []
+        parts += [f"message {self.message} ({self.role} {self.what})"] if self.message is not None else []
+        return " · ".join(parts)
+
+
+def glance(request: ChatRequest, history: History) -> Glance:
+    """What a client's request looks like."""
+    messages = request.messages
+    leading = sum(1 for _ in takewhile(lambda message: message.role == "system", messages))
+    short = [digest[:_SHORT] for digest in history.digests]
+    return Glance(
+        system=tuple(short[:leading]),
+        tools={tool["function"]["name"]: hash(_compact_json(tool)) for tool in request.tools},
+        marks=tuple(map(_mark, messages[leading:], short[leading:])),
+    )
+
+
+def nearest(known: Sequence[Glance], now: Glance) -> Glance | None:
+    """Which of a chat's last requests, newest first, this one goes on from or strayed from; None if from none."""
+    kin = [(each, common) for each in known if _is_kin(each, now, common := now.common(each))]
+    found = max(kin, key=lambda pair: (now.goes_on_from(*pair), pair[1], now.likeness(pair[0])), default=None)
+    return found[0] if found else None
+
+
+def _is_kin(before: Glance, now: Glance, common: int) -> bool:
+    """Whether it must be the same chat. One that shares its first words alone may as well be a new one."""
+    return common > 1 or now.likeness(before) >= (1 if len(now.marks) > 1 else 2)
+
+
+def diagnose(before: Glance, now: Glance) -> Drift | None:
+    """Where `now` parts from `before`; None when it only adds to it."""
+    old, new = before.tools, now.tools
+    stayed = [name for name in new if name in old]
+    drift = Drift(
+        system=before.system != now.system,
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        changed=tuple(name for name in stayed if new[name] != old[name]),
+        reordered=stayed != [name for name in old if name in new],
+    )
+    drift = _with_message(drift, before, now)
+    return drift if drift != Drift() else None
+
+
+def _with_message(drift: Drift, before: Glance, now: Glance) -> Drift:
+    at = now.common(before)
+    # A chat that is back at its first words is begun again; that costs nothing and is no news.
+    if at == len(before.marks) or at == len(now.marks) <= 1:
+        return drift
+    index = len(now.system) + at
+    old = before.marks[at]
+    if at == len(now.marks) or now.marks[at].whole in {mark.whole for mark in before.marks[at + 1 :]}:
+        return replace(drift, message=index, role=old.role, what="removed")
+    new = now.marks[at]
+    if old.whole in {mark.whole for mark in now.marks[at + 1 :]}:
+        return replace(drift, message=index, role=new.role, what="inserted")
+    return replace(drift, message=index, role=new.role, what=_difference(old, new))
+
+
+def _difference(old: Mark, new: Mark) -> str:
+    if old.role != new.role:
+        return "replaced"
+    parts = [name for name, differs in (("arguments", old.calls != new.calls), ("ids", old.ids != new.ids)) if differs]
+    return " and ".join(parts) or "content"
+
+
+def _mark(message: Message, whole: bytes) -> Mark:
+    if message.tool_calls:
+        said = hash(tuple((call.name, call.arguments) for call in message.tool_calls))
+        return Mark(message.role, whole, said, hash(tuple(call.id for call in message.tool_calls)))
+    return Mark(message.role, whole, ids=hash(message.tool_call_id))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [safe_text(name, 40) for name in names[:_MOST_NAMES]]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return " and ".join([", ".join(shown), *more]) if more else " and ".join(shown)
