@@ -93,7 +93,17 @@ def _m001_reasonings(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX keys_by_reasoning ON keys (reasoning)")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings]
+def _m002_tool_orders(connection: sqlite3.Connection) -> None:
+    """How the tools of a chat last went out; a chat with several agents has a row for each different order."""
+    connection.execute(
+        "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
+        "used_at REAL NOT NULL) STRICT"
+    )
+    connection.execute("CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)")
+    connection.execute("CREATE INDEX tool_orders_by_use ON tool_orders (used_at)")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders]
 
 
 def _check_ours(connection: sqlite3.Connection) -> None:

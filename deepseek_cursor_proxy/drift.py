@@ -11,7 +11,7 @@ never leaves the process: what identity has not digested already goes through Py
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -49,6 +49,11 @@ class Glance:
         """The same with its tools in another order."""
         return replace(self, tools={name: self.tools[name] for name in names})
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether it holds nothing but a first question."""
+        return len(self.marks) <= 1
+
     def common(self, other: "Glance") -> int:
         """How many messages both begin with."""
         count = 0
@@ -62,10 +67,10 @@ class Glance:
         """How much of what an agent is made of is the same: its instructions, its set of tools."""
         return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
 
-    def goes_on_from(self, other: "Glance", common: int | None = None) -> bool:
-        """Whether this is the other's agent, further on in the same chat; `common` if it is known already."""
-        common = self.common(other) if common is None else common
-        return common == len(other.marks) and self.likeness(other) > 0
+    def replaces(self, other: "Glance") -> bool:
+        """Whether this is the other's agent, further on. First words are not replaced: others begin with them too."""
+        is_further = self.common(other) == len(other.marks) and self.likeness(other) > 0
+        return is_further and (self.is_opening or not other.is_opening)
 
 
 @dataclass(frozen=True)
@@ -106,15 +111,30 @@ def glance(request: ChatRequest, history: History) -> Glance:
 
 
 def nearest(known: Sequence[Glance], now: Glance) -> Glance | None:
-    """Which of a chat's last requests, newest first, this one goes on from or strayed from; None if from none."""
-    kin = [(each, common) for each in known if _is_kin(each, now, common := now.common(each))]
-    found = max(kin, key=lambda pair: (now.goes_on_from(*pair), pair[1], now.likeness(pair[0])), default=None)
-    return found[0] if found else None
+    """Which of a chat's last requests, newest first, this one goes on from or strayed from; None if from none.
+
+    Best is one that it adds to; then one whose answers it repeats, so an edited chat is known again; then one that
+    had not got beyond the first words. Two chats that begin alike and share no answer are not taken for each other.
+    """
+    answers = {mark.whole for mark in now.marks if mark.role == "assistant"}
+    kin = [_Kin.of(each, now, answers) for each in known]
+    found = max((each for each in kin if each.is_likely), key=lambda each: each.rank, default=None)
+    return found.last if found is not None else None
 
 
-def _is_kin(before: Glance, now: Glance, common: int) -> bool:
-    """Whether it must be the same chat. One that shares its first words alone may as well be a new one."""
-    return common > 1 or now.likeness(before) >= (1 if len(now.marks) > 1 else 2)
+class _Kin(NamedTuple):
+    last: Glance
+    is_likely: bool
+    rank: tuple[int, ...]
+
+    @classmethod
+    def of(cls, last: Glance, now: Glance, answers: Container[bytes]) -> "_Kin":
+        common, likeness = now.common(last), now.likeness(last)
+        goes_on = common == len(last.marks) and likeness > 0
+        repeated = sum(mark.whole in answers for mark in last.marks if mark.role == "assistant")
+        # With nothing but the first words in common it may as well be another's chat, or a title being made for it.
+        is_likely = common > 1 or likeness >= (2 if now.is_opening else 1)
+        return cls(last, is_likely, (goes_on and not last.is_opening, repeated, goes_on, common, likeness))
 
 
 def diagnose(before: Glance, now: Glance) -> Drift | None:
@@ -135,7 +155,7 @@ def diagnose(before: Glance, now: Glance) -> Drift | None:
 def _with_message(drift: Drift, before: Glance, now: Glance) -> Drift:
     at = now.common(before)
     # A chat that is back at its first words is begun again; that costs nothing and is no news.
-    if at == len(before.marks) or at == len(now.marks) <= 1:
+    if at == len(before.marks) or (at == len(now.marks) and now.is_opening):
         return drift
     index = len(now.system) + at
     old = before.marks[at]

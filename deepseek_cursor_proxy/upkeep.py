@@ -29,7 +29,8 @@ class Faults:
         """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        # ValueError: a damaged row is no text any more, or not the one we wrote.
+        except (sqlite3.Error, OSError, ValueError) as error:
             if self._is_due():
                 self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
 

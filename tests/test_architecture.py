@@ -15,7 +15,7 @@ LEVELS = {
     6: ["cli", "serve", "__main__", "lab", "lab.*"],
     5: ["server", "client_connection"],
     4: ["app"],
-    3: ["services", "exchange", "fan_out", "passthrough", "observers", "observers.*"],
+    3: ["services", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
     2: [
         "upstream",
         "upstream_answer",
@@ -24,6 +24,7 @@ LEVELS = {
         "database",
         "upkeep",
         "reasoning_store",
+        "conversation_store",
         "tunnel",
         "private_files",
     ],

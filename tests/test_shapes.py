@@ -96,7 +96,7 @@ class TestMixedTools(ShapesTestCase):
         self.assertEqual(200, status)
         sent = self.fake.accepted[-1]
         self.assertEqual(
-            ["read_file", "Shell", "Grep", "ApplyPatch"], [tool["function"]["name"] for tool in sent["tools"]]
+            ["ApplyPatch", "Grep", "Shell", "read_file"], [tool["function"]["name"] for tool in sent["tools"]]
         )
         self.assertEqual({"type": "function", "function": {"name": "ApplyPatch"}}, sent["tool_choice"])
         self.assertEqual({"type": "disabled"}, sent["thinking"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 
 _log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class Finished:
     finish_reason: str | None
     usage: Mapping[str, Any] | None
     retries: int = 0
+    # Where the request parted from the last one of its chat, if it did: the reason for tokens that were not cached.
+    drift: Drift | None = None
 
 
 Event = Received | Restored | Sent | Finished

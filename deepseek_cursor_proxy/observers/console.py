@@ -5,6 +5,7 @@
     ├ #12 sent       231 kB · accepted after 0.42 s
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
 
+The second says what was repaired or replayed as text, the last where a chat diverged from its previous request.
 No prompt, no answer, no key; with `verbose` the bodies as well, never a key. Lines go to the log, so a program that
 embeds the proxy stays quiet unless it asks.
 """
@@ -86,12 +87,14 @@ def _received(event: Received) -> str:
 def _restored(event: Restored) -> str:
     prepared = event.prepared
     parts = [f"{prepared.filled} filled", f"{prepared.missing} missing"]
+    if prepared.repairs:
+        parts.append(f"repaired: {repairs(prepared.repairs)}")
     if prepared.is_recovered:
         parts.append(f"recovered: {_count(prepared.transcribed, 'message')} replayed as text")
     if event.is_retry:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
-        parts = ["thinking is off for this request"]
+        parts[:2] = ["thinking is off for this request"]
     return " · ".join(parts)
 
 
@@ -109,7 +112,9 @@ def _colour_of(prepared: Prepared) -> str:
 
 
 def _finished(event: Finished) -> str:
-    parts = [_tokens(event.usage)] if event.usage else []
+    parts = [tokens(event.usage)] if event.usage else []
+    if event.drift is not None:
+        parts.append(f"diverged at {event.drift.words()}")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.status != 200:
@@ -118,7 +123,13 @@ def _finished(event: Finished) -> str:
     return f"{'completed' if event.status == 200 else 'ended':<10} " + " · ".join(parts)
 
 
-def _tokens(usage: Mapping[str, Any]) -> str:
+def repairs(counts: Mapping[str, int]) -> str:
+    """What was done to the tool history, in words: `1 cancelled, 2 moved`."""
+    return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
+
+
+def tokens(usage: Mapping[str, Any]) -> str:
+    """What an answer cost, in words: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
     asked, said = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
     cached = _number(_inner(usage, "prompt_tokens_details").get("cached_tokens"))
     thought = _number(_inner(usage, "completion_tokens_details").get("reasoning_tokens"))

@@ -1,46 +1,58 @@
 """One private JSON file per request: what came in, what was put back, what went out, how it ended.
 
 For finding out why a chat behaved as it did. Files are 0600 in a directory of 0700 and hold prompts and answers in
-full; the caller appears only as a digest, headers not at all.
+full; the caller appears only as a digest, headers not at all. `explain` reads them: FORMAT counts its changes.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_never
 
 from deepseek_cursor_proxy import deepseek, private_files
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.wire import encode_json
 
-_FORMAT = 1
+FORMAT = 2
+# What of an assistant's words is repeated beside the fate of its reasoning, so that a person finds it again.
+_FIRST_WORDS = 120
 
 
 class Trace:
-    """Called by handler threads; the lock protects `_open`, the traces that have not finished."""
+    """Called by handler threads; the lock protects the traces that have not finished and their requests."""
 
     def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
         self._directory = directory.expanduser()
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
+        self._asked: dict[int, ChatRequest] = {}
 
     def notice(self, event: Event) -> None:
         match event:
             case Received():
                 with self._lock:
                     self._open[event.number] = self._begun(event)
+                    self._asked[event.number] = event.request
             case Restored():
                 # A second one follows a refusal; both are worth seeing, also when DeepSeek is never reached.
-                self._trace_of(event).setdefault("restored", []).append(_restored(event))
+                with self._lock:
+                    request = self._asked[event.number]
+                self._trace_of(event).setdefault("restored", []).append(_restored(event, request))
                 self._trace_of(event)["upstream_request"] = deepseek.payload(event.prepared.request)
             case Sent():
                 self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
             case Finished():
                 with self._lock:
                     trace = self._open.pop(event.number, None)
+                    self._asked.pop(event.number, None)
                 if trace is not None:
                     self._write({**trace, **_finished(event), "timing": {**trace["timing"], **_timing(event)}})
             case _:
@@ -52,7 +64,7 @@ class Trace:
 
     def _begun(self, event: Received) -> dict[str, Any]:
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
             "caller": event.caller,
@@ -68,18 +80,35 @@ class Trace:
         private_files.write(path, encode_json(trace))
 
 
-def _restored(event: Restored) -> dict[str, Any]:
+def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
     prepared = event.prepared
     return {
         "is_retry": event.is_retry,
         "filled": prepared.filled,
         "missing": prepared.missing,
+        "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,
         "notice": bool(prepared.notice),
-        "turns": [
-            {"message": turn.index, "need": turn.need.value, "source": turn.source.value} for turn in prepared.turns
-        ],
+        "drift": _drift(prepared.drift) if prepared.drift is not None else None,
+        "turns": [_turn(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
+
+
+def _turn(turn: Turn, message: Message) -> dict[str, Any]:
+    text = message.content if isinstance(message.content, str) else ""
+    return {
+        "message": turn.index,
+        "says": identity.spoken(text).strip()[:_FIRST_WORDS],
+        "calls": [call.name for call in message.tool_calls],
+        "need": turn.need.value,
+        "source": turn.source.value,
+        "proof": turn.proof,
+        "is_empty": turn.is_empty,
+    }
+
+
+def _drift(drift: Drift) -> dict[str, Any]:
+    return {"words": drift.words(), **asdict(drift)}
 
 
 def _finished(event: Finished) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from enum import Enum
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
+from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import display, recovery, remarks
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
@@ -93,6 +94,8 @@ class Prepared:
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
+    # Where it parted from the last request of its chat, if it did.
+    drift: Drift | None = None
 
     @property
     def filled(self) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import Need
+from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.reasoning import identity
@@ -68,6 +69,22 @@ class TestConsole(ConsoleTestCase):
         self.assertIn("recovered: 5 messages replayed as text", lines[0])
         self.assertIn("second try", lines[0])
         self.assertIn("thinking is off", lines[1])
+
+    def test_repairs_are_said_in_words(self) -> None:
+        repaired = Prepared(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
+        (line,) = self.lines(Restored(7, repaired, False))
+        self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
+
+    def test_what_is_done_with_thinking_off_is_said_as_well(self) -> None:
+        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), NOBODY, (), repairs={"cancelled": 1})
+        (line,) = self.lines(Restored(7, off, False))
+        self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
+
+    def test_drift_stands_next_to_the_share_of_cached_tokens(self) -> None:
+        (line,) = self.lines(finished(drift=Drift(message=12, role="user", what="content")))
+        self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
+        (evil,) = self.lines(finished(drift=Drift(added=("\x1b[2J\n",))))
+        self.assertNotIn("\x1b", evil)
 
     def test_failures_are_told_with_status_and_reason(self) -> None:
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)

@@ -9,6 +9,12 @@ from unittest import skipUnless
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from tests.harness import SocketTestCase
 
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+}
+
 
 class TestTrace(SocketTestCase):
     def setUp(self) -> None:
@@ -31,7 +37,12 @@ class TestTrace(SocketTestCase):
         self.chat()
         first, second = self.traces()
         self.assertEqual("hi", second["client_request"]["messages"][1]["content"])
-        self.assertEqual([{"message": 2, "need": "hard", "source": "store"}], second["restored"][0]["turns"])
+        (turn,) = second["restored"][0]["turns"]
+        told = {"message": 2, "need": "hard", "source": "store", "proof": "exact", "says": "", "is_empty": False}
+        self.assertEqual({**told, "calls": ["read_file"]}, turn)
+        self.assertEqual(
+            (2, {}, None), (second["format"], *(second["restored"][0][key] for key in ("repairs", "drift")))
+        )
         self.assertEqual("First.", second["upstream_request"]["messages"][2]["reasoning_content"])
         self.assertEqual({"reasoning": "Second.", "content": "Done.", "tool_calls": []}, second["reply"])
         self.assertEqual(
@@ -39,6 +50,19 @@ class TestTrace(SocketTestCase):
         )
         self.assertEqual("call_1", first["reply"]["tool_calls"][0]["id"])
         self.assertLessEqual({"accepted_seconds", "first_delta_seconds", "total_seconds"}, set(second["timing"]))
+
+    def test_repairs_and_drift_are_in_it(self) -> None:
+        client = self.client(self.proxy(trace_dir=self.directory))
+        client.ask("hi")
+        client.ask("more")
+        client.messages[3:] = [{"role": "user", "content": "something else"}, CALLED]
+        client.ask("go on")
+        restored = self.traces()[-1]["restored"][0]
+        self.assertEqual({"cancelled": 1}, restored["repairs"])
+        expected = {"words": "message 3 (user content)", "message": 3, "role": "user", "what": "content"}
+        self.assertLessEqual(expected.items(), restored["drift"].items())
+        self.assertEqual(("Hello.", "exact"), tuple(restored["turns"][0][key] for key in ("says", "proof")))
+        self.assertEqual(("nobody", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))
 
     def test_no_credential_is_in_it(self) -> None:
         self.chat()

@@ -1,0 +1,43 @@
+"""One request's place in its chat: its tools in the chat's order, and where it left the path of the last request.
+
+place      before it is sent: find the chat's line, order the tools, diagnose
+accepted   DeepSeek took it: from here the chat goes on
+"""
+
+from dataclasses import replace
+
+from deepseek_cursor_proxy import drift, tool_order
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation_store import ConversationStore, Line
+from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.reasoning.restore import Prepared
+
+
+class Continuation:
+    """Used by the one thread that runs the exchange."""
+
+    def __init__(self, request: ChatRequest, history: History, store: ConversationStore, mode: str) -> None:
+        self._store = store
+        self._mode = mode
+        self._conversation = history.conversation
+        # As the client sent it: what is restored and repaired is the same in every request.
+        self._looks = drift.glance(request, history)
+        self._line: Line | None = None
+
+    def place(self, prepared: Prepared) -> Prepared:
+        """The request with its tools in the order the chat is used to."""
+        self._line = self._store.find(self._conversation, self._looks)
+        tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
+        self._looks = self._looks.with_tools(tool_order.names(tools))
+        last = self._line.last if self._line else None
+        return replace(
+            prepared,
+            request=replace(prepared.request, tools=tools),
+            drift=drift.diagnose(last, self._looks) if last is not None else None,
+        )
+
+    def accepted(self) -> None:
+        """Remember what was sent. Before the answer is read: the chat may go on as soon as its end is seen."""
+        # Only an order of ours is worth keeping; the client brings its own, and sorting needs none.
+        order = tuple(self._looks.tools) if self._mode == "sticky" else ()
+        self._store.record(self._conversation, self._line, self._looks, order)
