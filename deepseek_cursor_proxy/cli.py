@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy import __version__, explain, serve
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import Setting
@@ -98,6 +98,11 @@ def _store_clear(options: dict[str, Any]) -> int:
     return 0
 
 
+def _explain(options: dict[str, Any]) -> int:
+    print(explain.explain(expanded(options["trace"])))
+    return 0
+
+
 def _demo(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.lab import demo
 
@@ -148,6 +153,10 @@ def _parser() -> _Parser:
     config.add_parser("path", parents=[settings], help="where the configuration file is").set_defaults(
         command=_config_show_path
     )
+
+    explaining = commands.add_parser("explain", help="tell what a trace says about the reasoning of each turn")
+    explaining.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
+    explaining.set_defaults(command=_explain)
 
     store = commands.add_parser("store", help="look after the stored reasoning").add_subparsers(
         metavar="WHAT", required=True

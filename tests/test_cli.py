@@ -77,7 +77,7 @@ class HelpTest(CliTest):
     def test_help_lists_every_command(self) -> None:
         for flag in ("--help", "-h"):
             text = self.printed(flag)
-            for command in ("serve", "demo", "bench", "config", "store"):
+            for command in ("serve", "demo", "bench", "explain", "config", "store"):
                 self.assertRegex(text, rf"\n    {command} +\w")
 
     def test_help_on_serving_lists_every_setting(self) -> None:

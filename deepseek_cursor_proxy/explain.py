@@ -1,0 +1,120 @@
+"""A trace in plain words: what became of every assistant's reasoning in one request, and what else was done to it.
+
+Reads a file that `--trace-dir` wrote; anything else is a StartupError of one line. Everything shown was said by
+strangers, so nothing reaches the terminal that could move its cursor. The reader is tolerant: a trace is a file that
+people cut and edit before they send it to somebody.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.observers.console import repairs, tokens
+from deepseek_cursor_proxy.observers.trace import FORMAT
+from deepseek_cursor_proxy.wire import decode_foreign_json, safe_text
+
+_FIRST_WORDS = 48
+
+_NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
+_SOURCES = {"client": "the client sent it", "display": "from the thinking block in its text", "nobody": "nobody has it"}
+_PROOFS = {
+    "exact": "this message after exactly this history",
+    "call": "the id of one of its calls",
+    "result": "the id of the result it answers",
+    "talk": "the same talk, other system messages",
+    "place": "the same round of talk",
+    "unknown": "never seen by this proxy, or forgotten",
+}
+
+
+def explain(path: Path) -> str:
+    """The report on a trace."""
+    return "\n".join(_report(_read(path)))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    shown = safe_text(path, 300)
+    try:
+        trace = decode_foreign_json(path.read_bytes())
+    except OSError as error:
+        raise StartupError(f"cannot read {shown}: {error.strerror}; name a file of your --trace-dir") from None
+    except ValueError:
+        trace = None
+    if not isinstance(trace, dict) or not isinstance(trace.get("format"), int) or "client_request" not in trace:
+        raise StartupError(f"{shown} is not a trace; name a file that the proxy wrote with --trace-dir")
+    if trace["format"] != FORMAT:
+        age = "an older" if trace["format"] < FORMAT else "a newer"
+        raise StartupError(
+            f"{shown} was written by {age} version (format {trace['format']}, not {FORMAT}); trace the chat again"
+        )
+    return trace
+
+
+def _report(trace: Mapping[str, Any]) -> Iterator[str]:
+    yield _title(trace)
+    if usage := _object(trace.get("usage")):
+        yield f"tokens      {tokens(usage)}"
+    tries = [each for each in _list(trace.get("restored")) if isinstance(each, dict)]
+    if not tries:
+        yield "The request was not prepared: it failed before that."
+    for number, each in enumerate(tries):
+        if number:
+            yield ""
+            yield "DeepSeek refused this for missing reasoning; once more, with fewer turns sent natively:"
+        yield from _attempt(each)
+
+
+def _title(trace: Mapping[str, Any]) -> str:
+    request = _object(trace.get("client_request"))
+    ended = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
+    words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), ended)
+    return " · ".join(safe_text(each, 120) for each in words if each)
+
+
+def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
+    drift = _object(restored.get("drift"))
+    yield f"diverged    {safe_text('at ' + str(drift.get('words', '?')) if drift else 'nowhere that is known')}"
+    counts = _object(restored.get("repairs"))
+    yield f"repaired    {safe_text(repairs(counts)) if counts else 'nothing'}"
+    replayed = restored.get("transcribed")
+    told = ", and the client was told" if restored.get("notice") else ""
+    yield f"recovered   {f'{safe_text(replayed, 20)} messages replayed as text{told}' if replayed else 'nothing'}"
+    turns = [turn for turn in _list(restored.get("turns")) if isinstance(turn, dict)]
+    yield f"assistants  {len(turns)}" + (", by message:" if turns else "")
+    for turn in turns:
+        yield f"  {safe_text(turn.get('message'), 8):>5}  {_said(turn)}"
+        yield f"         {_fate(turn)}"
+
+
+def _said(turn: Mapping[str, Any]) -> str:
+    calls = [f"{name}(…)" for name in _list(turn.get("calls"))]
+    words = " ".join(str(turn.get("says") or "").split())
+    shown = [safe_text(f"“{words}”" if len(words) <= _FIRST_WORDS else f"“{words[:_FIRST_WORDS]}…”")] if words else []
+    return " ".join([*shown, safe_text(" ".join(calls), 80)] if calls else shown) or "(nothing)"
+
+
+def _fate(turn: Mapping[str, Any]) -> str:
+    """How badly the reasoning was needed, and where it came from or why it did not."""
+    need = _NEEDS.get(str(turn.get("need")), "?")
+    source, proof = str(turn.get("source")), str(turn.get("proof") or "")
+    why = f"{safe_text(proof, 40)}: {_PROOFS[proof]}" if proof in _PROOFS else safe_text(_doubt(proof), 120)
+    if source == "store":
+        found = f"found by {why}"
+    else:
+        found = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
+    empty = "; the model had thought nothing" if turn.get("is_empty") and source != "nobody" else ""
+    return f"reasoning {need}, {found}{empty}"
+
+
+def _doubt(proof: str) -> str:
+    kind = proof.removeprefix("ambiguous ")
+    return f"{proof}: two different turns fit {_PROOFS.get(kind, kind)}" if kind != proof else proof
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
