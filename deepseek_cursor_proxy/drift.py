@@ -88,14 +88,14 @@ class Drift:
     what: str = ""
 
     def words(self) -> str:
-        """For people, in one line: `system · tools (added grep) · message 12 (user content)`."""
+        """For people, in one line: `system, tools (added grep), message 12 (user content)`."""
         parts = ["system"] if self.system else []
         named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
         tools = [f"{verb} {_listed(names)}" for verb, names in named if names]
         tools += ["reordered"] if self.reordered else []
         parts += [f"tools ({', '.join(tools)})"] if tools else []
         parts += [f"message {self.message} ({self.role} {self.what})"] if self.message is not None else []
-        return " · ".join(parts)
+        return ", ".join(parts)
 
 
 def glance(request: ChatRequest, history: History) -> Glance:

@@ -70,7 +70,7 @@ class TestDiagnosis(unittest.TestCase):
             ("message 5 (user removed)", CHAT[:5]),
             ("message 2 (assistant removed)", CHAT[:2] + CHAT[4:]),
             ("message 4 (system inserted)", changed(4, system("mind the time"), CHAT[4])),
-            ("system · message 5 (user content)", (system("t"), *CHAT[1:5], user("stop"))),
+            ("system, message 5 (user content)", (system("t"), *CHAT[1:5], user("stop"))),
         ):
             with self.subTest(expected, messages=messages):
                 self.assertEqual(expected, self.words(messages))
@@ -182,7 +182,7 @@ class TestOverSockets(SocketTestCase):
         self.assertNotIn("diverged", self.last_line(client, "once more"))
         client.messages[0]["content"] = "Another prompt."
         client.tools = [*client.tools, tool("grep")]
-        self.assertIn("diverged at system · tools (added grep) · ", self.last_line(client, "now"))
+        self.assertIn("diverged at system, tools (added grep) · ", self.last_line(client, "now"))
 
     def test_shuffled_tools_diverge_only_in_the_client_s_order(self) -> None:
         for order, expected in (("sticky", False), ("sorted", False), ("client", True)):

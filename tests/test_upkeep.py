@@ -1,0 +1,64 @@
+import logging
+import sqlite3
+import threading
+import unittest
+
+from deepseek_cursor_proxy.upkeep import Faults, Pruner
+
+LOG = logging.getLogger("tests.upkeep")
+
+
+class TestFaults(unittest.TestCase):
+    def break_down(self, faults: Faults, error: Exception) -> None:
+        with faults.kept_from_answers("record"):
+            raise error
+
+    def test_the_file_s_faults_are_swallowed_and_told_once_in_a_while(self) -> None:
+        faults = Faults(LOG, "some store")
+        with self.assertLogs(LOG, logging.WARNING) as logged:
+            for error in (sqlite3.OperationalError("locked"), OSError("gone"), ValueError("damaged")):
+                self.break_down(faults, error)
+        told = [record.getMessage() for record in logged.records]
+        self.assertEqual(["some store: could not record (locked); answers go on without it"], told)
+
+    def test_a_mistake_of_ours_is_not_hidden(self) -> None:
+        with self.assertRaises(KeyError):
+            self.break_down(Faults(LOG, "some store"), KeyError("x"))
+
+    def test_nothing_is_told_once_the_file_is_closed(self) -> None:
+        faults = Faults(LOG, "some store")
+        faults.mute()
+        with self.assertNoLogs(LOG):
+            self.break_down(faults, sqlite3.ProgrammingError("closed"))
+
+
+class TestPruner(unittest.TestCase):
+    def test_once_for_many_writes_on_another_thread(self) -> None:
+        threads: list[threading.Thread] = []
+        pruner = Pruner(lambda: threads.append(threading.current_thread()), every=3, name="prune")
+        for expected in (0, 0, 1, 1, 1, 2):
+            pruner.count_a_write()
+            for thread in threading.enumerate():
+                if thread.name == "prune":
+                    thread.join()
+            self.assertEqual(expected, len(threads))
+        self.assertNotIn(threading.current_thread(), threads)
+
+    def test_never_two_at_once_and_close_waits(self) -> None:
+        release, running = threading.Event(), threading.Event()
+        runs: list[int] = []
+
+        def prune() -> None:
+            running.set()
+            release.wait(10)
+            runs.append(1)
+
+        pruner = Pruner(prune, every=1, name="prune")
+        for _ in range(3):
+            pruner.count_a_write()
+        self.assertTrue(running.wait(10))
+        release.set()
+        pruner.close()
+        pruner.count_a_write()
+        self.assertEqual([1], runs)
+        self.assertTrue(pruner.is_closed)
