@@ -119,6 +119,7 @@ class Exchange:
         self._transmit(prepared)
 
     def _transmit(self, prepared: Prepared) -> None:
+        assert self._continuation is not None
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
         self._answer = self._call(body)
