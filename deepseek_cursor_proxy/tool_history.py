@@ -98,7 +98,9 @@ class _Bench:
         if message.tool_calls:
             named = self._named(index, message.tool_calls)
             asked = tuple(call.id for call in message.tool_calls)
-            self._open = _Round(index, replace(message, tool_calls=named), asked, {})
+            if named != message.tool_calls:
+                message = replace(message, tool_calls=named)
+            self._open = _Round(index, message, asked, {})
             self._line.append(self._open)
             return
         self._open = None
@@ -142,6 +144,10 @@ class _Bench:
             current.results[position] = current.index, Message("tool", CANCELLED)
         order = sorted(current.results) if missing else list(current.results)
         answers = [
-            (current.results[each][0], replace(current.results[each][1], tool_call_id=calls[each].id)) for each in order
+            (origin, _answering(result, calls[each].id)) for each in order for origin, result in [current.results[each]]
         ]
         return [(current.index, current.message), *answers]
+
+
+def _answering(result: Message, call_id: str) -> Message:
+    return result if result.tool_call_id == call_id else replace(result, tool_call_id=call_id)

@@ -88,6 +88,10 @@ def blocks(text: str) -> list[Block]:
 
 def cut(text: str, found: Sequence[Block]) -> str:
     """The text without these blocks, which stand in it one after another."""
+    if not found:
+        return text
+    if len(found) == 1 and found[0].start == 0:
+        return text[found[0].end :]
     starts = [0, *(block.end for block in found)]
     ends = [*(block.start for block in found), len(text)]
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))

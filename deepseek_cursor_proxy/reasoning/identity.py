@@ -20,11 +20,14 @@ absent / null / empty content, the spacing and key order of call arguments. Noth
 No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
 """
 
+import functools
 import hashlib
 import json
 import re
+import struct
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning import display, remarks
@@ -43,21 +46,58 @@ _FEWEST_PLACE_BYTES = 20
 _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-@dataclass(frozen=True, slots=True)
 class Keys:
-    """What an assistant may be found under, strongest first; each counts only if it names one reasoning."""
+    """What an assistant may be found under, strongest first; each counts only if it names one reasoning.
 
-    exact: bytes
-    calls: tuple[bytes, ...] = ()
-    results: tuple[bytes, ...] = ()
-    talk: tuple[bytes, ...] = ()
-    place: tuple[bytes, ...] = ()
+    The weaker ones are made when somebody asks for them: a chat that only grew is found by its exact keys alone.
+    """
+
+    KINDS = ("exact", "calls", "results", "talk", "place")
+
+    def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
+        self.exact = exact
+        self._evidence = evidence
+
+    @functools.cached_property
+    def calls(self) -> tuple[bytes, ...]:
+        root = self._evidence.namespace
+        return tuple(
+            _digest(root, b"call", _text(call.id), _text(call.name), _arguments(call))
+            for call in self._evidence.calls
+            if is_unique_id(call.id)
+        )
+
+    @functools.cached_property
+    def results(self) -> tuple[bytes, ...]:
+        root, own = self._evidence.namespace, self._evidence.own
+        return tuple(
+            _digest(root, b"result", _text(each), own) for each in self._evidence.results if is_unique_id(each)
+        )
+
+    @functools.cached_property
+    def talk(self) -> tuple[bytes, ...]:
+        return (_digest(self._evidence.talk, b"talk key"),)
+
+    @property
+    def place(self) -> tuple[bytes, ...]:
+        return () if self._evidence.place is None else (self._evidence.place,)
 
     def weaker(self) -> tuple[bytes, ...]:
         return (*self.calls, *self.results, *self.talk, *self.place)
 
     def all(self) -> tuple[bytes, ...]:
         return (self.exact, *self.weaker())
+
+
+class _Evidence(NamedTuple):
+    """What the weaker keys of one assistant are made of."""
+
+    namespace: bytes
+    own: bytes
+    calls: tuple[ToolCall, ...]
+    results: tuple[str, ...]
+    talk: bytes
+    place: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +202,12 @@ class _Walk:
 
     def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
         self._place_bytes += size
-        keys = Keys(
-            exact=self.exact,
-            calls=tuple(self._call_key(call) for call in message.tool_calls if is_unique_id(call.id)),
-            results=tuple(
-                _digest(self._namespace, b"result", _text(each), own) for each in self._results if is_unique_id(each)
-            ),
-            talk=(_digest(self._talk, b"talk key"),),
-            place=(self._place,) if self._place is not None and self._place_bytes >= _FEWEST_PLACE_BYTES else (),
-        )
+        place = self._place if self._place_bytes >= _FEWEST_PLACE_BYTES else None
+        evidence = _Evidence(self._namespace, own, message.tool_calls, self._results, self._talk, place)
+        keys = Keys(self.exact, evidence)
         self._last_answer = own, size
         self._results = ()
         return keys
-
-    def _call_key(self, call: ToolCall) -> bytes:
-        return _digest(self._namespace, b"call", _text(call.id), _text(call.name), _arguments(call))
 
 
 def is_unique_id(call_id: str) -> bool:
@@ -249,7 +280,7 @@ def _link(parent: bytes, own: bytes) -> bytes:
 
 
 def _digest(*fields: bytes) -> bytes:
-    parts: list[bytes] = []
-    for each in fields:
-        parts += (len(each).to_bytes(8, "big"), each)
-    return hashlib.sha256(b"".join(parts)).digest()
+    # How many, how long each, then all of them: no two lists of fields have the same bytes.
+    return hashlib.sha256(
+        struct.pack(f">{len(fields) + 1}Q", len(fields), *map(len, fields)) + b"".join(fields)
+    ).digest()

@@ -26,6 +26,9 @@ from deepseek_cursor_proxy.tool_history import Repaired, repair
 # A block this long that begins like the reasoning is no accident.
 _SHORTEST_BEGINNING = 16
 
+# How a turn may be proven, strongest first, and which of its keys do it.
+_PROOFS = {"exact": "exact", "call": "calls", "result": "results", "talk": "talk", "place": "place"}
+
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
 
@@ -146,14 +149,13 @@ def recall(keys: Keys, found: Found, shown: str | None = None) -> Recalled:
 
     Two stored turns that could both be meant and differ prove nothing, unless the client still shows which it is.
     """
+    exact = found.get(keys.exact, ())
+    if len(exact) == 1:
+        # The usual case; making the weaker keys of such a turn would be work for nothing.
+        return Recalled(exact[0], "exact")
     doubt = "unknown"
-    for proof, several in (
-        ("exact", (keys.exact,)),
-        ("call", keys.calls),
-        ("result", keys.results),
-        ("talk", keys.talk),
-        ("place", keys.place),
-    ):
+    for proof in _PROOFS:
+        several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
         texts = {key: _meant(found[key], shown) for key in several if key in found}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
         if proof in ("talk", "place") and shown and not all(_fits(text, shown) for text in whole):
