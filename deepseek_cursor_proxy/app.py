@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy import models, passthrough
+from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import (
     BadRequest,
@@ -25,7 +26,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange import Asked, Caller, Exchange
+from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.fan_out import FanOut
 from deepseek_cursor_proxy.protocols import ClientProtocol
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions

@@ -1,7 +1,7 @@
 """The corridor: one generation, from a client's request to its last delta.
 
-    open       identify, look up, restore (or recover), send        any failure is still a plain HTTP error
-    batches    read, remember, hand on                              any failure is an error inside the stream
+    open       identify, look up, restore (or recover), send: see calling      any failure is a plain HTTP error
+    batches    read, remember, hand on                                         any failure is told in the stream
     close      whatever was said so far is remembered, the call is ended, observers are told
 
 What a client saw complete is stored before the batch that completes it is handed on.
@@ -9,47 +9,23 @@ What a client saw complete is stored before the batch that completes it is hande
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
-from deepseek_cursor_proxy.continuation import Continuation
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek_errors import explained
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.observers import Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.calling import Asked, Caller, Calling
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta, Message, Reply
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
+from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
-from deepseek_cursor_proxy.reasoning.identity import History, identify
-from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
-from deepseek_cursor_proxy.retries import Retries
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
-from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, encode_json
+from deepseek_cursor_proxy.wire import decode_foreign_json
 
 _SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}")
 
 COMPLETED = "completed"
 CLIENT_LEFT = "client left"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left."""
-
-    namespace: bytes
-    credential: str
-    peer: Peer | None = None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A client's request, parsed and as it came."""
-
-    request: ChatRequest
-    body: Mapping[str, Any]
-    body_bytes: int
 
 
 class Exchange:
@@ -63,111 +39,44 @@ class Exchange:
         self._first_delta: float | None = None
         self._reply = Reply()
         self._recorded: set[int] = set()
-        self._asked = asked
-        self._found: Found = {}
-        self._has_retried = False
         self._has_relayed = False
-        self._retries = Retries(services.config.retry_budget)
         self._outcome = CLIENT_LEFT
         self._status = 499
         self._is_closed = False
-        self._answer: Answer | None = None
-        self._continuation: Continuation | None = None
-        self.prepared: Prepared | None = None
         services.observers.notice(
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
+        self._calling = Calling(self._number, caller, asked.request, services)
 
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         exchange = cls(caller, asked, services)
         try:
-            exchange._open(asked.request)
+            exchange._calling.open()
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
             raise
         return exchange
 
-    def _open(self, request: ChatRequest) -> None:
-        history = identify(self._caller.namespace, request.messages, request.conversation)
-        self._found = self._look_up(history)
-        self._continuation = Continuation(
-            request, history, self._services.conversations, self._services.config.tool_order
-        )
-        prepared = prepare(request, history, self._found, self._services.config.missing_reasoning_strategy)
-        try:
-            self._send(prepared)
-        except UpstreamRefused as refusal:
-            if not deepseek.is_reasoning_refusal(refusal.status, refusal.message):
-                raise
-            self._send_again()
-
-    def _look_up(self, history: History) -> Found:
-        """One query for a chat that only grew; a second for those turns that a client's edits put out of place."""
-        store = self._services.reasoning_store
-        found = store.find(history.exact_keys())
-        if weaker := history.weaker_keys(found):
-            found |= store.find(weaker)
-        return found
-
-    def _send(self, prepared: Prepared) -> None:
-        assert self._continuation is not None
-        prepared = self.prepared = self._continuation.place(prepared)
-        self._services.observers.notice(Restored(self._number, prepared, self._has_retried))
-        self._transmit(prepared)
-
-    def _transmit(self, prepared: Prepared) -> None:
-        assert self._continuation is not None
-        payload = deepseek.payload(prepared.request)
-        body = encode_json(payload)
-        self._answer = self._call(body)
-        self._continuation.accepted()
-        seconds = time.monotonic() - self._started
-        self._services.observers.notice(Sent(self._number, payload, len(body), seconds, self._retries.count))
-
-    def _call(self, body: bytes) -> Answer:
-        while True:
-            try:
-                return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
-            except (UpstreamRefused, UpstreamDropped) as error:
-                if not self._retries.wait(error, self._caller.peer):
-                    raise explained(error) if isinstance(error, UpstreamRefused) else error from None
-
-    def _send_again(self) -> None:
-        """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
-        assert self.prepared is not None
-        self._has_retried = True
-        strategy = self._services.config.missing_reasoning_strategy
-        try:
-            self._send(prepare_again(self._asked.request, self._found, self.prepared, strategy))
-        except UpstreamRefused as refusal:
-            if not deepseek.is_reasoning_refusal(refusal.status, refusal.message):
-                raise
-            raise UpstreamFailed(
-                "DeepSeek keeps refusing this history for missing reasoning, even as a transcript. Start a new chat.",
-                code="reasoning_refused",
-            ) from None
-
     @property
     def notice(self) -> str:
         """What the client has to be told before the answer."""
-        return self.prepared.notice if self.prepared is not None else ""
+        prepared = self._calling.prepared
+        return prepared.notice if prepared is not None else ""
 
     # Reading the answer …
 
     def batches(self) -> Batches:
         """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it."""
-        assert self._answer is not None
-        assert self.prepared is not None
         try:
             while True:
                 try:
                     yield from self._read()
                     break
                 except UpstreamFailed as error:
-                    self._begin_again(error)
+                    self._calling.begin_again(error, is_untold=not self._has_relayed)
             self._outcome, self._status = COMPLETED, 200
         except (ProxyError, ClientGone) as error:
             self._fail(error)
@@ -175,27 +84,14 @@ class Exchange:
         finally:
             self.close()
 
-    def _begin_again(self, error: UpstreamFailed) -> None:
-        """Make the call once more if nothing of its answer was said and there is hope; else raise the error."""
-        assert self._answer is not None
-        assert self.prepared is not None
-        # Some gateways put the refusal into a good answer.
-        if self._reply.is_empty and not self._has_retried and deepseek.is_reasoning_refusal(400, error.message):
-            self._answer.close()
-            self._send_again()
-        elif not self._has_relayed and self._retries.wait(error, self._caller.peer):
-            self._answer.close()
-            self._transmit(self.prepared)
-        else:
-            raise error
-
     def _read(self) -> Batches:
-        assert self._answer is not None
-        assert self.prepared is not None
-        if self.prepared.request.stream:
-            yield from self._streamed(self._answer)
+        prepared, answer = self._calling.prepared, self._calling.answer
+        assert prepared is not None
+        assert answer is not None
+        if prepared.request.stream:
+            yield from self._streamed(answer)
         else:
-            yield self._whole(self._answer)
+            yield self._whole(answer)
 
     def _whole(self, answer: Answer) -> Batch:
         raw = answer.read()
@@ -256,11 +152,12 @@ class Exchange:
         self._record([self._reply.message(choice) for choice in new])
 
     def _record(self, answers: Sequence[Message]) -> None:
-        if answers and self.prepared is not None:
-            history, custom_tools = self.prepared.history, self.prepared.request.custom_tools
+        prepared = self._calling.prepared
+        if answers and prepared is not None:
+            history, custom_tools = prepared.history, prepared.request.custom_tools
             echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
             entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
-            self._services.reasoning_store.record(entries, self.prepared.links)
+            self._services.reasoning_store.record(entries, prepared.links)
 
     # Ending …
 
@@ -279,11 +176,11 @@ class Exchange:
         self._is_closed = True
         # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
         self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
-        if self._answer is not None:
-            self._answer.close(was_complete=self._outcome == COMPLETED)
+        self._calling.close(was_complete=self._outcome == COMPLETED)
         self._services.observers.notice(self._finished())
 
     def _finished(self) -> Finished:
+        prepared = self._calling.prepared
         return Finished(
             number=self._number,
             outcome=self._outcome,
@@ -293,8 +190,8 @@ class Exchange:
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
-            retries=self._retries.count,
-            drift=self.prepared.drift if self.prepared is not None else None,
+            retries=self._calling.retries,
+            drift=prepared.drift if prepared is not None else None,
         )
 
 

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
-from deepseek_cursor_proxy.exchange import Asked, Caller, Exchange
+from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.services import Services
 
 # How many batches may wait for a client that reads slowly.

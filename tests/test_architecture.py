@@ -15,7 +15,7 @@ LEVELS = {
     6: ["cli", "serve", "explain", "__main__", "lab", "lab.*"],
     5: ["server", "client_connection"],
     4: ["app"],
-    3: ["services", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
+    3: ["services", "calling", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
     2: [
         "upstream",
         "upstream_answer",

@@ -1,0 +1,143 @@
+"""Getting an answer out of DeepSeek: prepare the request, send it, and send it again when there is hope.
+
+Two things are tried again, and only while the client has seen nothing of an answer: what passes by itself (DeepSeek is
+busy, a connection broke), and the refusal of a history for missing reasoning, which is sent once more with the turns in
+doubt as a transcript. Everything else is raised as it is.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.continuation import Continuation
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek_errors import explained
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.observers import Event, Restored, Sent
+from deepseek_cursor_proxy.reasoning.identity import History, identify
+from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
+from deepseek_cursor_proxy.retries import Retries
+from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.wire import Peer, encode_json
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left."""
+
+    namespace: bytes
+    credential: str
+    peer: Peer | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A client's request, parsed and as it came."""
+
+    request: ChatRequest
+    body: Mapping[str, Any]
+    body_bytes: int
+
+
+class Calling:
+    """The calls of one exchange, until one is answered. Used by the thread that runs the exchange."""
+
+    def __init__(self, number: int, caller: Caller, request: ChatRequest, services: Services) -> None:
+        self._number = number
+        self._caller = caller
+        self._request = request
+        self._services = services
+        self._started = time.monotonic()
+        self._retries = Retries(services.config.retry_budget)
+        self._has_healed = False
+        self._notice: Callable[[Event], None] = services.observers.notice
+        self._found: Found = {}
+        self._continuation: Continuation | None = None
+        self.prepared: Prepared | None = None
+        self.answer: Answer | None = None
+
+    @property
+    def retries(self) -> int:
+        return self._retries.count
+
+    def open(self) -> None:
+        """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
+        request, config = self._request, self._services.config
+        history = identify(self._caller.namespace, request.messages, request.conversation)
+        self._found = self._look_up(history)
+        self._continuation = Continuation(request, history, self._services.conversations, config.tool_order)
+        try:
+            self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))
+        except UpstreamRefused as refusal:
+            if not _is_reasoning_refusal(refusal):
+                raise
+            self._heal()
+
+    def begin_again(self, error: UpstreamFailed, *, is_untold: bool) -> None:
+        """Make the call once more if nothing of its answer was told and there is hope; else raise the error."""
+        # Some gateways put the refusal into a good answer.
+        if is_untold and not self._has_healed and _is_reasoning_refusal(error):
+            self.close()
+            self._heal()
+        elif is_untold and self.prepared is not None and self._retries.wait(error, self._caller.peer):
+            self.close()
+            self._transmit(self.prepared)
+        else:
+            raise error
+
+    def close(self, *, was_complete: bool = False) -> None:
+        if self.answer is not None:
+            self.answer.close(was_complete=was_complete)
+
+    def _look_up(self, history: History) -> Found:
+        """One query for a chat that only grew; a second for those turns that a client's edits put out of place."""
+        store = self._services.reasoning_store
+        found = store.find(history.exact_keys())
+        if weaker := history.weaker_keys(found):
+            found |= store.find(weaker)
+        return found
+
+    def _send(self, prepared: Prepared) -> None:
+        assert self._continuation is not None
+        self.prepared = self._continuation.place(prepared)
+        self._notice(Restored(self._number, self.prepared, self._has_healed))
+        self._transmit(self.prepared)
+
+    def _transmit(self, prepared: Prepared) -> None:
+        assert self._continuation is not None
+        payload = deepseek.payload(prepared.request)
+        body = encode_json(payload)
+        self.answer = self._call(body)
+        self._continuation.accepted()
+        self._notice(Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries))
+
+    def _call(self, body: bytes) -> Answer:
+        while True:
+            try:
+                return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
+            except (UpstreamRefused, UpstreamDropped) as error:
+                if not self._retries.wait(error, self._caller.peer):
+                    raise explained(error) if isinstance(error, UpstreamRefused) else error from None
+
+    def _heal(self) -> None:
+        """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
+        assert self.prepared is not None
+        self._has_healed = True
+        strategy = self._services.config.missing_reasoning_strategy
+        try:
+            self._send(prepare_again(self._request, self._found, self.prepared, strategy))
+        except UpstreamRefused as refusal:
+            if not _is_reasoning_refusal(refusal):
+                raise
+            raise UpstreamFailed(
+                "DeepSeek keeps refusing this history for missing reasoning, even as a transcript. Start a new chat.",
+                code="reasoning_refused",
+            ) from None
+
+
+def _is_reasoning_refusal(error: ProxyError) -> bool:
+    status = error.status if isinstance(error, UpstreamRefused) else 400
+    return deepseek.is_reasoning_refusal(status, error.message)
