@@ -74,8 +74,8 @@ class ReasoningStore:
                 self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
             connection.executemany(
                 "INSERT OR IGNORE INTO keys (key, reasoning) "
-                "SELECT ?2, reasoning FROM keys WHERE key = ?1 ORDER BY reasoning DESC LIMIT 1",
-                links,
+                "SELECT ?, reasoning FROM keys WHERE key = ? ORDER BY reasoning DESC LIMIT 1",
+                [(new, known) for known, new in links],
             )
             self._write_uses(connection, now)
             self._pruner.count_a_write()
