@@ -1,0 +1,184 @@
+"""Real command-line clients, seen from outside: a proxy for them to talk to, a run in a clean home, the law upstream.
+
+A client is a program nobody here wrote, so it gets a home of its own, none of the caller's settings, no network but
+loopback and a time limit, and nothing that it started outlives its run. What it printed is shown when a test fails.
+Which client, what it is asked and what the model says to it is the business of the tests.
+"""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+import unittest
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+
+MODEL = "deepseek-v4-pro"
+KEY = "sk-right"
+Json = dict[str, Any]
+
+# Outer whitespace, escapes, letters beyond ASCII and beyond 16 bits, and marks of our own: what gets lost on the way.
+AWKWARD = '\n\n  "C:\\new" – für 雨 🌧\t</think> <details> \n'
+
+
+@contextmanager
+def running_proxy(upstream: str, *, display: bool) -> Iterator[str]:
+    """A proxy in this process with an empty store, built as outside code builds it; its root URL."""
+    store = ReasoningStore(":memory:")
+    proxy = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
+    proxy.config = ProxyConfig(
+        upstream_base_url=upstream,
+        upstream_model=MODEL,
+        ngrok=False,
+        verbose=False,
+        cors=False,
+        display_reasoning=display,
+    )
+    proxy.reasoning_store = store
+    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_port}"
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
+        store.close()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A client that is installed, and what its environment needs besides the usual."""
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    seconds: float
+
+
+class ClientCase(unittest.TestCase):
+    """One home and one DeepSeek per test; a subclass says what the model answers in `script`."""
+
+    def setUp(self) -> None:
+        # Last in, first out: what a client still holds of its home is gone before the home is.
+        self.home = Path(self.enterContext(TemporaryDirectory(prefix="client-"))).resolve()
+        self.scratch = self.home / "scratch"
+        self.scratch.mkdir()
+        self.output = ""
+        self.said: list[Answer] = []
+        self.fake = self.enterContext(FakeDeepSeek(responder=self._respond, keys={KEY}))
+        self._proxy = self.enterContext(ExitStack())
+
+    def script(self, payload: Json) -> Answer:
+        raise NotImplementedError
+
+    def new_proxy(self, *, display: bool) -> str:
+        """The root URL of a proxy that remembers nothing; the one before it has ended."""
+        self._proxy.close()
+        return self._proxy.enter_context(running_proxy(self.fake.url, display=display))
+
+    def _respond(self, payload: Json) -> Answer:
+        self.said.append(self.script(payload))
+        return self.said[-1]
+
+    def run_client(self, program: Program, *arguments: str, may_fail: bool = False) -> str:
+        """What the client prints; it fails the test when the client fails or takes too long."""
+        status, printed, errors = _run(program, arguments, self.home, self.scratch)
+        self.output += f"\n$ {Path(program.command[-1]).name} {' '.join(arguments)}\n{printed}{errors}[{status}]\n"
+        if status is None or (status != 0 and not may_fail):
+            fate = f"ended with {status}" if status is not None else f"was stopped after {program.seconds:g} s"
+            refused = [seen.refusal for seen in self.fake.refused]
+            self.fail(f"the client {fate}; DeepSeek got {len(self.said)} requests and refused {refused}{self.output}")
+        return printed
+
+    # What must hold upstream …
+
+    def assert_nothing_lost(self) -> None:
+        """Every request was accepted, the history only grew, and every turn in it is exactly what the model said."""
+        self.assertEqual([seen.refusal for seen in self.fake.refused], [], self.output)
+        self.assertEqual(len(self.fake.accepted), len(self.said), self.output)
+        before: list[Json] = []
+        for number, payload in enumerate(self.fake.accepted):
+            messages = payload["messages"]
+            turns = [(one["reasoning_content"], one["content"] or "") for one in messages if one["role"] == "assistant"]
+            said = [(one.reasoning, one.content or "") for one in self.said[:number]]
+            self.assertEqual(turns, said, self.output)
+            # DeepSeek bills a prefix it has seen at a fraction.
+            self.assertEqual(messages[: len(before)], before, self.output)
+            before = messages
+
+    def assert_refused_without_the_proxy(self) -> None:
+        """The control: DeepSeek misses the reasoning of the first turn, so the client itself sends none."""
+        self.assertGreaterEqual(len(self.fake.refused), 1, self.output)
+        self.assertEqual({seen.refusal for seen in self.fake.refused}, {MISSING_REASONING}, self.output)
+        self.assertEqual(len(self.said), 1, self.output)
+
+    def tool_results(self) -> list[str]:
+        """What the client's tools said, in the order of the calls, as DeepSeek saw it last."""
+        return [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "tool"]
+
+
+# Running somebody else's program …
+
+
+def _run(program: Program, arguments: Sequence[str], home: Path, scratch: Path) -> tuple[int | None, str, str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **dict(program.environment)}
+    # Files, not pipes: a grandchild that keeps a pipe open would keep us waiting for its end.
+    printed, errors = home / "printed", home / "errors"
+    with printed.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            [*program.command, *arguments],
+            cwd=scratch,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(program.seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end(process, home)
+    return status, _plain(printed), _plain(errors)
+
+
+def _plain(path: Path) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", path.read_text("utf-8", "replace"))
+
+
+def _end(process: "subprocess.Popen[bytes]", home: Path) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    # Agents give their shells a process group of their own; whoever lives in this home was started by this run.
+    for pid in _inhabitants(home):
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                if not select.select([handle], [], [], 5.0)[0]:
+                    raise AssertionError(f"process {pid} does not end")
+            finally:
+                os.close(handle)
+
+
+def _inhabitants(home: Path) -> Iterator[int]:
+    """The processes whose HOME this is; none where the system does not tell."""
+    wanted = b"HOME=" + os.fsencode(home)
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                yield int(path.parent.name)

@@ -1,0 +1,111 @@
+"""The `llm` command through the proxy, against the strict fake: a tool loop, then `llm -c`.
+
+Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
+`python -m unittest discover -s tests/interop` runs it. llm 0.36 keeps its history in a database and sends back role,
+content and tool_calls alone, so every reasoning DeepSeek sees after the first request was put there by the proxy.
+"""
+
+import importlib.util
+import json
+import sys
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+from deepseek_cursor_proxy.lab.clients import weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
+
+TOOLS = '''
+def get_location() -> str:
+    """Where the user is."""
+    return "Hangzhou"
+
+
+def get_weather(city: str) -> str:
+    """The weather there."""
+    return f"{city}: cloudy, 7 degrees"
+'''
+
+# Python imports this as it starts.
+LOOPBACK_ONLY = """
+import sys
+
+
+def watch(event, arguments):
+    host = arguments[1][0] if event == "socket.connect" else arguments[0] if event == "socket.getaddrinfo" else None
+    if host not in (None, "127.0.0.1", "/"):
+        raise OSError(f"no network here: {host}")
+
+
+sys.addaudithook(watch)
+"""
+
+
+@unittest.skipUnless(importlib.util.find_spec("llm"), "the llm package is not installed: pip install '.[interop]'")
+class LlmTest(ClientCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.write("tools.py", TOOLS)
+        self.write("site/sitecustomize.py", LOOPBACK_ONLY)
+        settings = {"LLM_USER_PATH": self.home / "llm", "PYTHONPATH": self.home / "site"}
+        environment = tuple((name, str(value)) for name, value in settings.items())
+        self.llm = Program((sys.executable, "-m", "llm"), environment, seconds=60)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.home / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def script(self, payload: Json) -> Answer:
+        answer = weather_responder(payload)
+        return replace(answer, reasoning=f"{answer.reasoning}{AWKWARD}")
+
+    def point_at(self, url: str) -> None:
+        model = {"model_id": "ds", "model_name": MODEL, "api_base": f"{url}/v1", "supports_tools": True}
+        # Without the name of a key llm ignores --key, and sends DUMMY_KEY. YAML reads JSON.
+        self.write("llm/extra-openai-models.yaml", json.dumps([{**model, "api_key_name": "proxy"}]))
+
+    def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
+        command = ("-m", "ds", "--key", KEY, "--functions", str(self.home / "tools.py"), *options, question)
+        return self.run_client(self.llm, *command, may_fail=may_fail)
+
+    def assert_loop(self, *options: str, display: bool) -> None:
+        self.point_at(self.new_proxy(display=display))
+        first = self.ask("What is the weather here?", *options)
+        self.assertIn("It is cloudy in Hangzhou, 7 degrees.", first)
+        second = self.ask("Should I take an umbrella?", "-c", *options)
+        self.assertIn("Yes, take an umbrella.", second)
+        self.assert_whole_chat()
+
+    def assert_whole_chat(self) -> None:
+        self.assertEqual(len(self.said), 4, self.output)
+        self.assert_nothing_lost()
+        self.assertEqual(self.tool_results(), ["Hangzhou", "Hangzhou: cloudy, 7 degrees"])
+
+    def test_the_loop_streamed(self) -> None:
+        self.assert_loop(display=False)
+
+    def test_the_loop_plain(self) -> None:
+        self.assert_loop("--no-stream", display=False)
+
+    def test_the_loop_with_the_thinking_shown(self) -> None:
+        self.assert_loop(display=True)
+
+    def test_the_chat_goes_on_through_a_proxy_that_never_saw_it(self) -> None:
+        """The thinking that llm kept with the visible text is all there is."""
+        self.point_at(self.new_proxy(display=True))
+        self.ask("What is the weather here?")
+        self.point_at(self.new_proxy(display=True))
+        self.ask("Should I take an umbrella?", "-c")
+        self.assert_whole_chat()
+
+    def test_without_the_proxy_deepseek_refuses_the_loop(self) -> None:
+        self.point_at(self.fake.url)
+        self.ask("What is the weather here?", may_fail=True)
+        self.assert_refused_without_the_proxy()
+
+
+if __name__ == "__main__":
+    unittest.main()
