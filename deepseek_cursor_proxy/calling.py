@@ -76,15 +76,26 @@ class Calling:
                 raise
             self._heal()
 
-    def begin_again(self, error: UpstreamFailed, *, is_untold: bool) -> None:
-        """Make the call once more if nothing of its answer was told and there is hope; else raise the error."""
-        # Some gateways put the refusal into a good answer.
-        if is_untold and not self._has_healed and _is_reasoning_refusal(error):
+    def begin_again(self, error: UpstreamFailed, *, is_unsaid: bool, is_untold: bool) -> None:
+        """Make the call once more if there is hope; else raise the error.
+
+        A refusal inside a good answer, as some gateways send it, is healed as long as the model has said nothing;
+        what passes by itself is tried again only before anything at all was told to the client.
+        """
+        assert self.prepared is not None
+        if _is_reasoning_refusal(error):
+            if not is_unsaid:
+                raise _still_refused()
             self.close()
             self._heal()
-        elif is_untold and self.prepared is not None and self._retries.wait(error, self._caller.peer):
+        elif is_untold and self._retries.wait(error, self._caller.peer):
             self.close()
-            self._transmit(self.prepared)
+            try:
+                self._transmit(self.prepared)
+            except UpstreamRefused as refusal:
+                if not _is_reasoning_refusal(refusal):
+                    raise
+                self._heal()
         else:
             raise error
 
@@ -125,6 +136,8 @@ class Calling:
     def _heal(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
         assert self.prepared is not None
+        if self._has_healed:
+            raise _still_refused()
         self._has_healed = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
@@ -132,10 +145,14 @@ class Calling:
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
-            raise UpstreamFailed(
-                "DeepSeek keeps refusing this history for missing reasoning, even as a transcript. Start a new chat.",
-                code="reasoning_refused",
-            ) from None
+            raise _still_refused() from None
+
+
+def _still_refused() -> UpstreamFailed:
+    return UpstreamFailed(
+        "DeepSeek keeps refusing this history, even with the doubtful turns as a transcript. Start a new chat.",
+        code="reasoning_refused",
+    )
 
 
 def _is_reasoning_refusal(error: ProxyError) -> bool:

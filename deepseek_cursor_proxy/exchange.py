@@ -60,9 +60,8 @@ class Exchange:
             raise
         return exchange
 
-    @property
-    def notice(self) -> str:
-        """What the client has to be told before the answer."""
+    def notice(self, choice: int = 0) -> str:
+        """What the client has to be told before the answer; known for sure once the answer has begun."""
         prepared = self._calling.prepared
         return prepared.notice if prepared is not None else ""
 
@@ -76,7 +75,8 @@ class Exchange:
                     yield from self._read()
                     break
                 except UpstreamFailed as error:
-                    self._calling.begin_again(error, is_untold=not self._has_relayed)
+                    is_unsaid = self._reply.is_empty
+                    self._calling.begin_again(error, is_unsaid=is_unsaid, is_untold=not self._has_relayed)
             self._outcome, self._status = COMPLETED, 200
         except (ProxyError, ClientGone) as error:
             self._fail(error)

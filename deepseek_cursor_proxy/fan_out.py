@@ -32,7 +32,10 @@ class FanOut:
         self._said: queue.Queue[_Said] = queue.Queue(_WAITING_BATCHES)
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.notice = exchanges[0].notice
+
+    def notice(self, choice: int) -> str:
+        """What the client has to be told before that answer."""
+        return self._exchanges[choice].notice()
 
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
@@ -58,20 +61,22 @@ class FanOut:
             thread.start()
         total: dict[str, Any] = {}
         shape: dict[str, Any] = {}
-        running = len(self._threads)
+        running = set(range(len(self._threads)))
         try:
             while running:
                 choice, said = self._said.get()
                 if isinstance(said, BaseException):
                     raise said
                 if said is None:
-                    running -= 1
+                    running.discard(choice)
                     continue
+                # One sign of life is enough for all.
+                is_speaker = choice == min(running)
                 for item in said:
                     if isinstance(item, Delta):
                         total = _sum(total, item.usage or {})
                         shape = shape or {**(item.source or {})}
-                if batch := [each for item in said if (each := _numbered(item, choice, shape)) is not None]:
+                if batch := [each for item in said if (each := _numbered(item, choice, shape, is_speaker)) is not None]:
                     yield batch
             yield [Delta(usage=total or None, source={**shape, "choices": [], "usage": total or None})]
         finally:
@@ -108,11 +113,10 @@ class FanOut:
         return False
 
 
-def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any]) -> Delta | Aside | None:
+def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any], is_speaker: bool) -> Delta | Aside | None:
     """The same with the number of its choice, in a chunk that belongs to the one answer; usage is told at the end."""
     if isinstance(item, Aside):
-        # One sign of life is enough for all.
-        return item if choice == 0 else None
+        return item if is_speaker else None
     source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
     if "id" in shape:
         source["id"] = shape["id"]

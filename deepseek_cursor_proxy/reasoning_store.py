@@ -63,10 +63,13 @@ class ReasoningStore:
 
     # Recording …
 
-    def record(self, entries: Sequence[tuple[Sequence[bytes], str]], links: Sequence[tuple[bytes, bytes]] = ()) -> bool:
+    def record(
+        self, entries: Sequence[tuple[Sequence[bytes], str]], links: Sequence[tuple[bytes, bytes, str]] = ()
+    ) -> bool:
         """Keep reasonings, each under all its keys, in one transaction; whether that worked.
 
-        A link makes what is known under its first key known under its second as well.
+        A link makes a reasoning that is known under its first key known under its second as well. It names the
+        reasoning, because another chat may have recorded one under the first key meanwhile.
         """
         now = self._clock()
         with self._faults.kept_from_answers("record"), self.database.transaction() as connection:
@@ -74,8 +77,9 @@ class ReasoningStore:
                 self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
             connection.executemany(
                 "INSERT OR IGNORE INTO keys (key, reasoning) "
-                "SELECT ?, reasoning FROM keys WHERE key = ? ORDER BY reasoning DESC LIMIT 1",
-                [(new, known) for known, new in links],
+                "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
+                "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
+                [(new, known, text.encode("utf-8", "surrogatepass")) for known, new, text in links],
             )
             self._write_uses(connection, now)
             self._pruner.count_a_write()
@@ -87,9 +91,9 @@ class ReasoningStore:
         last = connection.execute(
             "SELECT id, text FROM reasonings WHERE id = (SELECT max(reasoning) FROM keys WHERE key = ?)", (keys[0],)
         ).fetchone()
-        if last is not None and last[1] == blob:
-            # The same turn thought the same again: that is a use, not another row.
-            connection.execute("UPDATE reasonings SET used_at = ? WHERE id = ?", (now, last[0]))
+        if last is not None and (last[1] == blob or (last[1] and blob.startswith(last[1]))):
+            # The same turn thought the same again, or went on thinking after its calls: no other row.
+            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (blob, now, last[0]))
             return
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (blob, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(keys)])

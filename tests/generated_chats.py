@@ -77,8 +77,8 @@ class World:
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
         prepared = prepare(request, history, {} if self.forgets else self.memory, "recover")
-        for known, exact in prepared.links:
-            self.memory[exact] = self.memory[known][:1]
+        for _, exact, reasoning in prepared.links:
+            self.memory[exact] = [reasoning]
         for key in history.answer_keys(said).all():
             self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
         return deepseek.payload(prepared.request)

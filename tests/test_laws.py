@@ -104,7 +104,7 @@ def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: di
 
 def _echo(request: Any, answer: Answer, stream: bool, form: display.Form | None, notice: str) -> dict[str, Any]:
     """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
-    shown = display.mirror(chunks(answer, stream), form, notice)
+    shown = display.mirror(chunks(answer, stream), form, lambda choice: notice)
     if stream:
         events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
         datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]

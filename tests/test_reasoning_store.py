@@ -55,10 +55,23 @@ class TestRemembering(StoreTestCase):
     def test_a_link_makes_a_reasoning_known_under_another_key_without_a_copy(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
-        store.record([((key(2),), "other")], [(key(1), key(3)), (key(8), key(9))])
-        store.record([], [(key(1), key(3))])
+        store.record([((key(2),), "other")], [(key(1), key(3), "why"), (key(8), key(9), "why")])
+        store.record([], [(key(1), key(3), "why")])
         self.assertEqual({key(3): ["why"]}, store.find([key(3), key(9)]))
         self.assertEqual(2, store.stats().reasonings)
+
+    def test_a_link_takes_what_was_meant_and_not_what_came_meanwhile(self) -> None:
+        store = self.store()
+        store.record([((key(1),), "mine")])
+        store.record([((key(1),), "of another chat")])
+        store.record([], [(key(1), key(2), "mine")])
+        self.assertEqual({key(2): ["mine"]}, store.find([key(2)]))
+
+    def test_a_turn_that_goes_on_thinking_stays_one_row(self) -> None:
+        store = self.store()
+        store.record([((key(1),), "first")])
+        store.record([((key(1),), "first, and second")])
+        self.assertEqual({key(1): ["first, and second"]}, store.find([key(1)]))
 
     def test_any_text_survives(self) -> None:
         store = self.store()

@@ -37,7 +37,8 @@ class ChatCompletions:
             edited = _edited(delta, request.asked_model, "message")
             choices += edited["choices"]
             whole = {**whole, **edited}
-        return {**whole, "choices": choices}
+        # Of several choices the first to be finished comes first; clients count on the order.
+        return {**whole, "choices": sorted(choices, key=lambda choice: choice.get("index") or 0)}
 
     def stream(self, request: ChatRequest, batches: Batches) -> Iterator[bytes]:
         writer = _Writer(request, int(self._now()))

@@ -8,7 +8,7 @@ take a block out only when they know that it shows the turn's reasoning.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -122,8 +122,8 @@ def _stopped(text: str, start: int) -> Block:
     return Block(COLLAPSIBLE.unescape(whole), len(text), start)
 
 
-def mirror(batches: Batches, form: Form | None, notice: str = "") -> Batches:
-    """The same deltas with the reasoning (and a notice before the answer) written into their text.
+def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = lambda choice: "") -> Batches:
+    """The same deltas with the reasoning (and a notice before the answer of a choice) written into their text.
 
     Without a form only the notice is written. When the source fails, an open block is closed before the failure
     goes on, so the client never renders the error as part of the thinking.
@@ -134,7 +134,7 @@ def mirror(batches: Batches, form: Form | None, notice: str = "") -> Batches:
         if isinstance(item, Aside) or (item.source is not None and not item.source.get("choices")):
             return item
         if item.choice not in mirrors:
-            mirrors[item.choice] = _Mirror(form, notice)
+            mirrors[item.choice] = _Mirror(form, notice(item.choice))
         return mirrors[item.choice].show(item)
 
     with closing(batches):

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
@@ -62,13 +63,21 @@ class Turn:
         return self.need is not Need.NONE and (self.is_empty or self.source is Source.NOBODY)
 
 
+class Link(NamedTuple):
+    """This reasoning, which one key leads to, is what another key shall lead to as well."""
+
+    known: bytes
+    new: bytes
+    reasoning: str
+
+
 @dataclass(frozen=True)
 class Restoration:
     """The history with every reasoning somebody had and its tool calls in order; `turns` tells of each assistant."""
 
     repaired: Repaired
     turns: tuple[Turn, ...]
-    links: tuple[tuple[bytes, bytes], ...] = ()
+    links: tuple[Link, ...] = ()
 
     @functools.cached_property
     def positions(self) -> Mapping[int, int]:
@@ -90,7 +99,7 @@ class Prepared:
     turns: tuple[Turn, ...]
     # Turns that a weaker key found: remembered under their exact key as well, they are found at once next time, and
     # no other chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
-    links: tuple[tuple[bytes, bytes], ...] = ()
+    links: tuple[Link, ...] = ()
     # What was done to the tool history, and how often.
     repairs: Mapping[str, int] = field(default_factory=dict)
     transcribed: int = 0
@@ -129,8 +138,8 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
             known = recall(keys, found, blocks[0].reasoning if blocks and blocks[0].start == 0 else None)
             messages[index], turn = _restore_one(messages[index], index, need, known, blocks)
             turns.append(turn)
-            if known.key is not None:
-                links.append((known.key, keys.exact))
+            if known.key is not None and known.reasoning is not None:
+                links.append(Link(known.key, keys.exact, known.reasoning))
     return Restoration(repair(messages), tuple(turns), tuple(links))
 
 

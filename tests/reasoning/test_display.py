@@ -37,7 +37,7 @@ def source(*items: Delta | Aside, fails: bool = False) -> Batches:
 
 
 def shown(*items: Delta | Aside, form: display.Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
-    batches = display.mirror(source(*items), form, notice)
+    batches = display.mirror(source(*items), form, lambda choice: notice)
     return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
 
 
@@ -177,7 +177,9 @@ class TestMirror(unittest.TestCase):
 
     def test_asides_and_usage_pass(self) -> None:
         usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
-        self.assertEqual([[Aside()], [usage]], list(display.mirror(source(Aside(), usage), COLLAPSIBLE, "N")))
+        self.assertEqual(
+            [[Aside()], [usage]], list(display.mirror(source(Aside(), usage), COLLAPSIBLE, lambda choice: "N"))
+        )
 
     def test_choices_have_a_block_each(self) -> None:
         texts = shown(Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y"))

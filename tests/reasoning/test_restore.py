@@ -99,7 +99,7 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
-        self.assertEqual(((keys.talk[0], keys.exact),), prepared.links)
+        self.assertEqual(((keys.talk[0], keys.exact, "known"),), prepared.links)
         self.assertEqual((), self.memory.prepare(U, said, U2).links)
 
     def test_a_message_merged_from_two_turns_gets_the_thoughts_of_both(self) -> None:
