@@ -41,27 +41,37 @@ def repair(messages: Sequence[Message]) -> Repaired:
     return bench.finished()
 
 
-@dataclass
 class _Round:
     """One assistant with calls: which of them are answered, and whether its results still stand right behind it."""
 
-    index: int
-    message: Message
-    # Per call: the id as the client wrote it, which is what its results name.
-    asked: tuple[str, ...]
-    results: dict[int, tuple[int, Message]]
-    is_adjacent: bool = True
+    def __init__(self, index: int, message: Message, asked: Sequence[str]) -> None:
+        self.index = index
+        self.message = message
+        self.results: dict[int, tuple[int, Message]] = {}
+        self.is_adjacent = True
+        # By the id as the client wrote it, which is what results name: the calls still unanswered, first one last.
+        self._waiting: dict[str, list[int]] = {}
+        for position in reversed(range(len(asked))):
+            self._waiting.setdefault(asked[position], []).append(position)
+        self._unanswered = dict.fromkeys(range(len(asked)))
+        self._given: dict[str, Message] = {}
 
-    def position_of(self, call_id: str) -> int | None:
-        """The call a result answers: the first unanswered one with that id; without an id, the first unanswered."""
-        for position, asked in enumerate(self.asked):
-            if position not in self.results and (asked == call_id or not call_id):
-                return position
-        return None
+    def take(self, index: int, result: Message) -> bool:
+        """Whether a result answers one of the calls: with its id, or without one the first that is unanswered."""
+        call_id = result.tool_call_id or ""
+        waiting = self._waiting.get(call_id, [])
+        position = waiting.pop() if waiting else None
+        if position is None and not call_id and self._unanswered:
+            position = next(iter(self._unanswered))
+        if position is None or position not in self._unanswered:
+            return False
+        del self._unanswered[position]
+        self.results[position] = index, result
+        self._given[call_id] = result
+        return True
 
-    def answer_to(self, call_id: str) -> Message | None:
-        given = [result for position, (_, result) in self.results.items() if self.asked[position] == call_id]
-        return given[-1] if given else None
+    def has_given(self, result: Message) -> bool:
+        return self._given.get(result.tool_call_id or "") == result
 
 
 class _Bench:
@@ -70,7 +80,10 @@ class _Bench:
     def __init__(self) -> None:
         # Messages in their final order; a round stands where its assistant stands.
         self._line: list[_Round | tuple[int, Message]] = []
-        self._open: _Round | None = None
+        # The rounds a result may belong to: several when a client split one turn into a message per call.
+        self._open: list[_Round] = []
+        # Whether the user has spoken since the last call.
+        self._has_asked = False
         self._repairs: Counter[str] = Counter()
 
     def take(self, index: int, message: Message) -> None:
@@ -79,8 +92,9 @@ class _Bench:
         elif message.role == "assistant":
             self._take_assistant(index, message)
         else:
-            if self._open is not None:
-                self._open.is_adjacent = False
+            for each in self._open:
+                each.is_adjacent = False
+            self._has_asked = self._has_asked or message.role == "user"
             self._line.append((index, message))
 
     def finished(self) -> Repaired:
@@ -100,35 +114,44 @@ class _Bench:
             asked = tuple(call.id for call in message.tool_calls)
             if named != message.tool_calls:
                 message = replace(message, tool_calls=named)
-            self._open = _Round(index, message, asked, {})
-            self._line.append(self._open)
+            if self._has_asked:
+                # A question was answered by these calls: what was open before it is over.
+                self._open = []
+            current = _Round(index, message, asked)
+            self._open.append(current)
+            self._has_asked = False
+            self._line.append(current)
             return
-        self._open = None
         if not message.content and message.reasoning in (None, "", FILLER) and not message.prefix:
             self._repairs["emptied"] += 1
             return
+        self._open, self._has_asked = [], False
         self._line.append((index, message))
 
     def _named(self, index: int, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         taken: set[str] = set()
+        written = {call.id for call in calls}
         named = []
         for position, call in enumerate(calls):
             if not call.id or call.id in taken:
                 self._repairs["named"] += 1
                 # By place, so that every later request gives the same name.
-                call = replace(call, id=f"call_{index}_{position}")
+                name = f"call_{index}_{position}"
+                while name in written or name in taken:
+                    name += "_"
+                call = replace(call, id=name)
             taken.add(call.id)
             named.append(call)
         return tuple(named)
 
     def _take_result(self, index: int, message: Message) -> None:
         call_id = message.tool_call_id or ""
-        current = self._open
-        position = current.position_of(call_id) if current is not None else None
-        if current is not None and position is not None:
-            self._repairs["moved"] += not current.is_adjacent
-            current.results[position] = index, message
-        elif current is not None and current.answer_to(call_id) == message:
+        newest = self._open[-1] if self._open else None
+        for current in reversed(self._open):
+            if current.take(index, message):
+                self._repairs["moved"] += not (current.is_adjacent and current is newest)
+                return
+        if any(current.has_given(message) for current in self._open):
             self._repairs["repeated"] += 1
         else:
             self._repairs["orphaned"] += 1

@@ -101,6 +101,24 @@ class TestRepair(unittest.TestCase):
                 ["assistant:1", "tool:1=x", "assistant:1", "tool:1=y"],
                 {},
             ),
+            (
+                "one turn split into a message per call",
+                (calls("1"), calls("2"), result("1", "x"), result("2", "y"), U),
+                ["assistant:1", "tool:1=x", "assistant:2", "tool:2=y", "user:u"],
+                {"moved": 1},
+            ),
+            (
+                "behind an assistant that says nothing",
+                (calls("1"), assistant(), result("1", "x")),
+                ["assistant:1", "tool:1=x"],
+                {"emptied": 1},
+            ),
+            (
+                "an id that is also the name of a place",
+                (U, calls("call_1_1", ""), result("call_1_1", "x"), result("", "y")),
+                ["user:u", "assistant:call_1_1,call_1_1_", "tool:call_1_1=x", "tool:call_1_1_=y"],
+                {"named": 1},
+            ),
             ("an assistant that says nothing", (U, assistant(), U2), ["user:u", "user:u2"], {"emptied": 1}),
             ("one that only thought", (U, assistant(reasoning="r")), ["user:u", "assistant:"], {}),
         ):
@@ -142,6 +160,9 @@ class TestRepair(unittest.TestCase):
     def test_it_stays_linear(self) -> None:
         history = [calls("1"), result("9"), result("1"), U] * 2000
         self.assertEqual(8000, len(repair(history).messages))
+        ids = [str(number) for number in range(20_000)]
+        reverse = [calls(*ids), *(result(each) for each in reversed(ids)), *(result(each) for each in ids)]
+        self.assertEqual(20_001, len(repair(reverse).messages))
 
 
 def generated(rng: random.Random) -> tuple[Message, ...]:
