@@ -6,7 +6,7 @@ Facts are as of November 2026; thinking is on by default there, so it is always 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -126,18 +126,23 @@ def _messages(request: ChatRequest) -> list[dict[str, Any]]:
     if not sees_pictures(request.model):
         return [_message(message, plain_text(message.content), request) for message in request.messages]
     sent = []
-    # Only user messages may show pictures: what a tool returned is shown with the next one. Until then it has a name.
+    # Only user messages may show pictures, so what tools returned is shown in one of ours right behind the results:
+    # there in every later request as well, so that the prefix stays.
     waiting: list[Mapping[str, Any]] = []
     for message in request.messages:
-        content: str | Parts = message.content
+        if message.role != "tool" and waiting:
+            sent.append(_shown_by_tools(waiting))
+            waiting = []
         if message.role == "tool":
             waiting += in_content(message)
-        if message.role == "user" and waiting:
-            own = ({"type": "text", "text": content},) if isinstance(content, str) else content
-            lead = {"type": "text", "text": f"[pictures that tools returned: {', '.join(map(placeholder, waiting))}]"}
-            content, waiting = (lead, *waiting, *own), []
-        sent.append(_message(message, content if message.role == "user" else plain_text(content), request))
-    return sent
+        content = message.content if message.role == "user" else plain_text(message.content)
+        sent.append(_message(message, content, request))
+    return [*sent, _shown_by_tools(waiting)] if waiting else sent
+
+
+def _shown_by_tools(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    lead = {"type": "text", "text": f"[pictures that tools returned: {', '.join(map(placeholder, pictures))}]"}
+    return {"role": "user", "content": [lead, *pictures]}
 
 
 def _message(message: Message, content: str | Parts, request: ChatRequest) -> dict[str, Any]:

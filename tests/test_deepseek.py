@@ -84,20 +84,19 @@ class TestPayload(unittest.TestCase):
         self.assertEqual(words, deepseek.payload(request(message))["messages"][0]["content"])
         self.assertNotEqual(words, deepseek.plain_text((message.content[0], other)))  # type: ignore[arg-type]
 
-    def test_what_a_tool_shows_is_named_there_and_seen_with_the_next_question(self) -> None:
+    def test_what_a_tool_shows_is_named_there_and_seen_right_behind(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
         chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
         sent = deepseek.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
         self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
-        longer = (*chat, assistant("a", reasoning="r"), user("and now?"), user("again"))
-        after = deepseek.payload(ChatRequest("m", "deepseek-flash", longer))["messages"]
-        self.assertEqual(sent, after[:3])
-        lead, seen, asked = after[4]["content"]
+        lead, seen = sent[3]["content"]
         self.assertIn("tools returned", lead["text"])
-        self.assertEqual((picture, {"type": "text", "text": "and now?"}), (seen, asked))
-        self.assertEqual("again", after[5]["content"])
-        blind = deepseek.payload(request(*longer))["messages"]
+        self.assertEqual(("user", picture), (sent[3]["role"], seen))
+        for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
+            after = deepseek.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
+            self.assertEqual(sent, after[:4])
+        blind = deepseek.payload(request(*chat))["messages"]
         self.assertTrue(all(isinstance(each["content"], str) for each in blind))
 
     def test_a_schema_goes_into_words_behind_the_system_prompt(self) -> None:
