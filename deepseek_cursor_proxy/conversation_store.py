@@ -70,9 +70,9 @@ class ConversationStore:
         last = nearest([line.last for line in lines if line.last is not None], now)
         if last is not None:
             return next(line for line in lines if line.last is last)
-        # After a restart the looks are gone: the line with these very tools, else the newest.
+        # After a restart the looks are gone: the line that has most of these tools and fewest others, else the newest.
         bare = [line for line in lines if line.last is None]
-        return max(bare, key=lambda line: set(line.order) == now.tools.keys(), default=None)
+        return max(bare, key=lambda line: -len(now.tools.keys() ^ set(line.order)), default=None)
 
     def record(self, conversation: bytes, found: Line | None, now: Glance, order: Sequence[str]) -> None:
         """DeepSeek accepted a request: from here its line goes on. `found` is what `find` said about it."""
