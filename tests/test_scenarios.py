@@ -96,6 +96,11 @@ class TestMatching(ScenarioTestCase):
             client.messages[-1]["content"] = edited
             self.go_on(client)
             self.assert_upstream_saw("First.", "Second.", "Third.")
+        shown = self.loop(proxy=self.proxy())
+        shown.messages[-1]["content"] = "\n" + shown.messages[-1]["content"]
+        self.go_on(shown)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+        self.assertEqual("It is done.", self.fake.accepted[-1]["messages"][-2]["content"])
 
     def test_09_content_came_back_as_nothing_in_any_of_its_forms(self) -> None:
         for nothing in ([], None, ""):

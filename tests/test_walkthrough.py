@@ -276,6 +276,26 @@ class TestRefusals(SocketTestCase):
             answer = self.client(self.proxy(), stream=is_stream).ask("hi").final
             self.assertEqual((200, block("R.") + "Good."), (answer.status, answer.content))
 
+    def test_a_refusal_heals_on_every_path_or_is_told_in_our_words(self) -> None:
+        error = b"data: " + json.dumps({"error": {"message": REFUSAL.message}}).encode() + b"\n\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null}}]}\n\n'
+        good = Answer(reasoning="R.", content="Good.")
+        for name, steps, is_good in (
+            ("dropped, then refused", (Raw(head), REFUSAL, good), True),
+            ("a comment first", (Raw(head + b": keep-alive\n\n" + error), good), True),
+            ("the role first", (Raw(head + role + error), good), True),
+            ("refused, then inside the stream", (REFUSAL, Raw(head + error)), False),
+            ("inside the stream twice", (Raw(head + error), Raw(head + error)), False),
+        ):
+            with self.subTest(name):
+                self.fake.forget()
+                self.fake.answer(*steps)
+                answer = self.client(self.proxy(retry_budget=5)).ask("hi").final
+                told = json.dumps([answer.content, answer.error])
+                self.assertNotIn("must be passed back", told)
+                self.assertEqual(is_good, answer.is_whole, told)
+
     def test_numbers_that_are_none_do_not_break_a_stream(self) -> None:
         chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":-Infinity}]}\n\n'
         last = b'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

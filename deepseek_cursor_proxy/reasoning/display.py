@@ -38,6 +38,11 @@ class Form:
         ):
             object.__setattr__(self, name, re.compile(pattern, re.IGNORECASE))
 
+    @property
+    def end(self) -> str:
+        """The closing without the line breaks behind it, which clients trim."""
+        return self.closing.rstrip("\n")
+
     def escape(self, text: str) -> str:
         return self._escape.sub(r"<\\\1", text) if "<" in text else text
 
@@ -55,6 +60,7 @@ class Form:
 COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details")
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
+_NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
 
 
@@ -65,24 +71,34 @@ class Block:
     reasoning: str
     end: int
     start: int = 0
+    # It never ended: somebody pressed Stop.
+    is_open: bool = False
 
 
 def blocks(text: str) -> list[Block]:
     """Every block in a text: those at its very start, and later ones behind two line breaks."""
     found: list[Block] = []
-    at = 0
+    # White space before the first one is an edit that means nothing.
+    at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
     while block := leading_block(text, at):
-        found.append(block)
+        found.append(block if found else replace(block, start=0))
         at = block.end
+    if not found:
+        at = 0
+    unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
-        if (block := leading_block(text, opening.start(1))) is None:
-            # No opening before the next closing can be the start of one either, nor can any when there is none: a text
-            # full of openings must not be read to its end for each of them.
-            closings = [each for form in _FORMS if (each := text.find(form.closing.rstrip("\n"), opening.end())) >= 0]
-            at = min(closings, default=len(text))
+        form = next(each for each in _FORMS if each.opening == opening.group(1))
+        block = None if form.tag in unclosed else leading_block(text, opening.start(1))
+        if block is not None:
+            found.append(replace(block, start=opening.start()))
+            at = block.end
             continue
-        found.append(replace(block, start=opening.start()))
-        at = block.end
+        # Nothing that opens before this form's next closing can be a block of it either, and nothing at all when there
+        # is none: a text full of openings must not be read to its end for each of them.
+        stop = -1 if form.tag in unclosed else text.find(form.end, opening.end())
+        if stop < 0:
+            unclosed.add(form.tag)
+        at = max(opening.end(), stop)
     return found
 
 
@@ -103,13 +119,13 @@ def leading_block(text: str, start: int = 0) -> Block | None:
         if not text.startswith(form.opening, start):
             continue
         inside = start + len(form.opening)
-        stop = text.find(form.closing.rstrip("\n"), inside)
+        stop = text.find(form.end, inside)
         if stop < 0:
             return _stopped(text, start) if form is COLLAPSIBLE else None
         end = stop + len(form.closing)
         if not text.startswith(form.closing, stop):
             # Clients trim the text of a turn that has nothing after the block; anything else is not our writing.
-            if text[stop:].rstrip() != form.closing.rstrip("\n"):
+            if not _NOTHING_ELSE.match(text, stop + len(form.end)):
                 return None
             end = len(text)
         return Block(form.unescape(text[inside:stop]), end, start)
@@ -119,7 +135,7 @@ def leading_block(text: str, start: int = 0) -> Block | None:
 def _stopped(text: str, start: int) -> Block:
     """A block that never ends: somebody pressed Stop while the model was thinking. Nothing else opens like ours."""
     whole, _ = COLLAPSIBLE.split_unfinished(text[start + len(COLLAPSIBLE.opening) :])
-    return Block(COLLAPSIBLE.unescape(whole), len(text), start)
+    return Block(COLLAPSIBLE.unescape(whole), len(text), start, is_open=True)
 
 
 def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = lambda choice: "") -> Batches:

@@ -25,7 +25,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,7 +37,8 @@ _VERSION = b"deepseek-cursor-proxy identity 1"
 
 # DeepSeek's own ids, and the ids of others that are as long and as random; call_0 or toolu_17 prove nothing.
 _DEEPSEEK_ID = re.compile(r"call_[0-9]{2}_[A-Za-z0-9]{20,}")
-_RANDOM_PART = re.compile(r"(?:.*_)?([A-Za-z0-9-]{20,})", re.DOTALL)
+_RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
+_UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
 
 # What the model said in a round must be this long before the round alone proves anything: "Done." recurs.
@@ -125,9 +126,10 @@ class History:
     def exact_keys(self) -> list[bytes]:
         return [keys.exact for keys in self.keys if keys is not None]
 
-    def weaker_keys(self, known: Container[bytes]) -> list[bytes]:
-        """The weaker keys of every assistant whose exact key is not among the known ones."""
-        return [key for keys in self.keys if keys is not None and keys.exact not in known for key in keys.weaker()]
+    def weaker_keys(self, known: Mapping[bytes, Sequence[str]]) -> list[bytes]:
+        """The weaker keys of every assistant whose exact key does not lead to one reasoning."""
+        unsure = [keys for keys in self.keys if keys is not None and len(known.get(keys.exact, ())) != 1]
+        return [key for keys in unsure for key in keys.weaker()]
 
 
 def namespace(base_url: str, credential: str) -> bytes:
@@ -168,7 +170,7 @@ class _Walk:
         self._place: bytes | None = None
         self._place_bytes = 0
         self._last_answer: tuple[bytes, int] | None = None
-        self._results: tuple[str, ...] = ()
+        self._results: list[str] = []
         self._is_asking = False
 
     def copy(self) -> "_Walk":
@@ -192,7 +194,10 @@ class _Walk:
         if message.role == "assistant":
             # Its text and the arguments of its calls; see _fields for where these stand.
             return self._assistant(message, own, len(fields[2]) + sum(map(len, fields[6::4])))
-        self._results = (*self._results, message.tool_call_id or "") if message.role == "tool" else ()
+        if message.role == "tool":
+            self._results.append(message.tool_call_id or "")
+        else:
+            self._results = []
         return None
 
     def _begin_round(self) -> None:
@@ -203,19 +208,20 @@ class _Walk:
     def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
         self._place_bytes += size
         place = self._place if self._place_bytes >= _FEWEST_PLACE_BYTES else None
-        evidence = _Evidence(self._namespace, own, message.tool_calls, self._results, self._talk, place)
+        evidence = _Evidence(self._namespace, own, message.tool_calls, tuple(self._results), self._talk, place)
         keys = Keys(self.exact, evidence)
         self._last_answer = own, size
-        self._results = ()
+        self._results = []
         return keys
 
 
 def is_unique_id(call_id: str) -> bool:
     """Whether nobody could have given this id to another call."""
-    if _DEEPSEEK_ID.fullmatch(call_id):
+    if _DEEPSEEK_ID.fullmatch(call_id) or _UUID.fullmatch(call_id):
         return True
     found = _RANDOM_PART.fullmatch(call_id)
-    if found is None or found.group(1).isdigit():
+    # Words in a row are long but not random, and so are numbers; letters and digits mixed are.
+    if found is None or found.group(1).isdigit() or found.group(1).isalpha():
         return False
     return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
 
@@ -251,7 +257,7 @@ def spoken(text: str) -> str:
 def _arguments(call: ToolCall) -> bytes:
     # Half of the measured clients parse the arguments and serialise them again in their own way.
     try:
-        read = _read_arguments(call.arguments)
+        read = _read_arguments(call.arguments.strip() or "{}")
         if isinstance(read, dict):
             return _canonical_json(read).encode()
     except (ValueError, RecursionError):

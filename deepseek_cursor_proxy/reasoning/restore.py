@@ -85,6 +85,15 @@ class Restoration:
         pairs = zip(self.repaired.origins, self.repaired.messages, strict=True)
         return {origin: at for at, (origin, message) in enumerate(pairs) if message.role == "assistant"}
 
+    def is_carried(self, turn: Turn) -> bool:
+        """Whether the next message goes on with the same turn, as clients write text and calls apart, and has it."""
+        following = self._by_index.get(turn.index + 1)
+        return following is not None and following.source is not Source.NOBODY
+
+    @functools.cached_property
+    def _by_index(self) -> Mapping[int, Turn]:
+        return {turn.index: turn for turn in self.turns}
+
     def native(self, boundary: int) -> list[Turn]:
         """The turns that stand at or behind a place of the repaired history."""
         return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
@@ -135,7 +144,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
             assert keys is not None
             text = messages[index].content
             blocks = display.blocks(text) if isinstance(text, str) else []
-            known = recall(keys, found, blocks[0].reasoning if blocks and blocks[0].start == 0 else None)
+            known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
             messages[index], turn = _restore_one(messages[index], index, need, known, blocks)
             turns.append(turn)
             if known.key is not None and known.reasoning is not None:
@@ -153,7 +162,7 @@ class Recalled:
     key: bytes | None = None
 
 
-def recall(keys: Keys, found: Found, shown: str | None = None) -> Recalled:
+def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Recalled:
     """The reasoning of a turn, by the strongest of its keys that names exactly one.
 
     Two stored turns that could both be meant and differ prove nothing, unless the client still shows which it is.
@@ -167,7 +176,8 @@ def recall(keys: Keys, found: Found, shown: str | None = None) -> Recalled:
         several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
         texts = {key: _meant(found[key], shown) for key in several if key in found}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        if proof in ("talk", "place") and shown and not all(_fits(text, shown) for text in whole):
+        is_shown = shown is not None and bool(shown.reasoning)
+        if proof in ("talk", "place") and is_shown and not all(_fits(text, shown) for text in whole if shown):
             # The client shows other thoughts in their place: this is somebody else's turn in the same words.
             return Recalled(None, f"contradicted {proof}")
         if texts and None not in texts.values():
@@ -180,17 +190,18 @@ def recall(keys: Keys, found: Found, shown: str | None = None) -> Recalled:
     return Recalled(None, doubt)
 
 
-def _meant(texts: Sequence[str], shown: str | None) -> str | None:
+def _meant(texts: Sequence[str], shown: display.Block | None) -> str | None:
     """Which of the reasonings recorded under one key is meant; None when that is not certain."""
     if len(texts) == 1:
         return texts[0]
-    return next((text for text in texts if text == shown), None)
+    fitting = [text for text in texts if shown is not None and text == shown.reasoning]
+    return fitting[0] if fitting else None
 
 
 def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
     """The request to send, by the strategy for reasoning that is missing where it matters."""
     restoration = restore(request, history, found)
-    lost = [turn for turn in restoration.native(0) if turn.is_lost]
+    lost = [turn for turn in restoration.native(0) if turn.is_lost and not restoration.is_carried(turn)]
     if lost and strategy == "reject":
         raise _missing(len(lost))
     if lost and strategy == "recover":
@@ -215,13 +226,13 @@ def _restore_one(
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if message.reasoning is not None:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif known.reasoning is None and len(blocks) == 1 and blocks[0].start == 0:
+    elif known.reasoning is None and _is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY
     elif known.reasoning is None:
         source = Source.NOBODY
     content, has_notice = message.content, False
     if isinstance(content, str):
-        ours = blocks if source is Source.DISPLAY else _ours(blocks, known.reasoning, reasoning)
+        ours = blocks[:1] if source is Source.DISPLAY else _ours(blocks, known.reasoning, reasoning)
         text = display.cut(content, ours)
         content, has_notice = remarks.without(text), remarks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
@@ -230,17 +241,26 @@ def _restore_one(
 
 def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:
     """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
+    shown = [block.reasoning for block in blocks]
     for reasoning in filter(None, reasonings):
-        if "".join(block.reasoning for block in blocks) == reasoning:
+        # Spans of one turn, or turns that a client merged into one message.
+        if reasoning in ("".join(shown), "\n\n".join(shown)):
             return blocks
-        if blocks and blocks[0].start == 0 and _fits(reasoning, blocks[0].reasoning):
+        if blocks and blocks[0].start == 0 and _fits(reasoning, blocks[0]):
             return blocks[:1]
     return ()
 
 
-def _fits(reasoning: str, shown: str) -> bool:
+def _is_single(blocks: Sequence[display.Block]) -> bool:
+    """Whether exactly one block stands at the very start; what is quoted further on is text."""
+    return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
+
+
+def _fits(reasoning: str, block: display.Block) -> bool:
+    shown = block.reasoning
     # Stopped, or thought on after the answer began: then the block shows how the reasoning begins.
-    return reasoning == shown or (len(shown) >= _SHORTEST_BEGINNING and reasoning.startswith(shown))
+    is_long = block.is_open or len(shown) >= _SHORTEST_BEGINNING
+    return reasoning == shown or (is_long and reasoning.startswith(shown))
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:

@@ -95,6 +95,10 @@ class TestForms(unittest.TestCase):
             self.assertEqual(reasoning, block.reasoning)
             self.assertEqual(len(COLLAPSIBLE.opening + cut), block.end)
 
+    def test_white_space_before_a_block_does_not_hide_it(self) -> None:
+        (found,) = display.blocks("\n " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "Hi")
+        self.assertEqual(("x", 0), (found.reasoning, found.start))
+
     def test_a_block_whose_end_was_trimmed_is_still_one(self) -> None:
         for form in FORMS:
             block = display.leading_block((form.opening + "x" + form.closing).rstrip())
@@ -141,7 +145,9 @@ class TestMirror(unittest.TestCase):
 
     def test_a_text_full_of_openings_is_not_read_to_its_end_for_each(self) -> None:
         openings = "\n\n<think>\n" * 20_000
-        for hostile in (openings, openings + "\n</think>x", openings * 2 + "\n</details>x"):
+        mixed = "\n\n<think>\n x\n</details>" * 20_000
+        bad = ("\n\n" + COLLAPSIBLE.opening + "x\n</details>x") * 10_000
+        for hostile in (openings, openings + "\n</think>x", openings * 2 + "\n</details>x", mixed, bad):
             self.assertEqual([], display.blocks("x" + hostile))
         self.assertEqual(1, len(display.blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
 

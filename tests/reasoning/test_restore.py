@@ -175,6 +175,27 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(U, assistant(shown, CALL), T)
         self.assertEqual(("bd", "ac"), _said(prepared))
 
+    def test_a_block_quoted_behind_ours_is_text(self) -> None:
+        quoted = "Look:\n\n<think>\nhm\n</think>\n\nlike that"
+        prepared = self.memory.prepare(U, assistant(block("ours") + quoted, CALL), T)
+        self.assertEqual((quoted, "ours"), _said(prepared))
+
+    def test_turns_merged_with_their_blocks_lose_none(self) -> None:
+        one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
+        self.memory.record((U,), assistant("A.", one), "first")
+        self.memory.record((U, assistant("A.", one), result(one[0])), assistant("B.", two), "second")
+        merged = assistant(block("first") + "A.\n\n" + block("second") + "B.", one, two)
+        prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
+        self.assertEqual(("A.B.", "first\n\nsecond"), _said(prepared))
+
+    def test_text_and_calls_written_apart_are_still_one_turn(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U, A, T), assistant("Let me look.", unique), "known")
+        self.memory.record((U,), A, "before")
+        history = (U, A, T, assistant("Let me look."), assistant("", unique), result(unique[0]))
+        prepared = self.memory.prepare(*history)
+        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.is_recovered))
+
     def test_two_blocks_nobody_knows_are_not_guessed_at(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
