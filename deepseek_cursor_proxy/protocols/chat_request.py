@@ -8,6 +8,7 @@ see chat_messages, anthropic_blocks, responses_items, and chat_tools for the too
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, models, pictures
@@ -23,6 +24,9 @@ from deepseek_cursor_proxy.protocols.responses_items import Items
 # Each is a call to pay for; more is rather a mistake than a wish.
 _MOST_CHOICES = 8
 
+# DeepSeek's longest answer; asking for more is refused.
+_MOST_TOKENS = 393_216
+
 # The characters DeepSeek is sure to take in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
@@ -32,8 +36,13 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     asked = optional(body, "model", str, "a string") or config.upstream_model
     named = models.resolve(asked, config)
     history = _history(body)
-    box = chat_tools.read(body, history.tools, keep_strict=config.upstream_base_url.rstrip("/").endswith("/beta"))
+    on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
+    box = chat_tools.read(body, history.tools, keep_strict=on_beta)
     messages = tuple(lowered_message(message, box.custom) for message in history.messages)
+    if not on_beta and any(message.prefix for message in messages):
+        # Refused anywhere but there.
+        messages = tuple(replace(message, prefix=False) for message in messages)
+        box.dropped.append("prefix")
     if deepseek.sees_pictures(named.model):
         pictures.check(messages)
     effort = _effort(body, named.effort or config.reasoning_effort)
@@ -72,21 +81,31 @@ def _is_stop(value: Any) -> bool:
 
 
 _Check = tuple[Callable[[Any], bool], str]
+
+
+def _between(low: float, high: float) -> _Check:
+    """DeepSeek's own bounds: what it would refuse is refused here, by the name of the field."""
+    return lambda value: _is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}"
+
+
+def _is_form(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") in ("text", "json_object", "json_schema")
+
+
 _NUMBER: _Check = (_is_number, "a number")
-_COUNT: _Check = (_is_count, "a whole number")
 _OBJECT: _Check = (lambda value: isinstance(value, dict), "an object")
 _STRING: _Check = (lambda value: isinstance(value, str), "a string")
 
 _FORWARDED: dict[str, _Check] = {
-    "max_tokens": _COUNT,
-    "response_format": _OBJECT,
+    "max_tokens": (lambda value: _is_count(value) and value > 0, "a whole number above 0"),
+    "response_format": (_is_form, "an object of type text, json_object or json_schema"),
     "stop": (_is_stop, "a string or a list of strings"),
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
+    "temperature": _between(0, 2),
+    "top_p": _between(0, 1),
     "presence_penalty": _NUMBER,
     "frequency_penalty": _NUMBER,
     "logprobs": (lambda value: isinstance(value, bool), "true or false"),
-    "top_logprobs": _COUNT,
+    "top_logprobs": (lambda value: _is_count(value) and value <= 20, "a whole number from 0 to 20"),
     "seed": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     "logit_bias": _OBJECT,
     "user_id": _STRING,
@@ -110,14 +129,20 @@ def _params(body: Json) -> dict[str, Any]:
     # DeepSeek ignores OpenAI's newer name for the limit, silently.
     for name in ("max_completion_tokens", "max_output_tokens"):
         limit = optional(body, name, int, "a whole number")
+        if limit is not None and limit < 1:
+            raise wrong(name, "a whole number above 0")
         if limit is not None:
             params.setdefault("max_tokens", limit)
+    if "max_tokens" in params:
+        params["max_tokens"] = min(params["max_tokens"], _MOST_TOKENS)
     form = _text_format(body)
     if form is not None:
         params.setdefault("response_format", form)
     user = optional(body, "user", str, "a string")
-    if user is not None and _USER_ID.fullmatch(user):
-        params.setdefault("user_id", user)
+    if not _USER_ID.fullmatch(params.get("user_id", "")):
+        params.pop("user_id", None)
+        if user is not None and _USER_ID.fullmatch(user):
+            params["user_id"] = user
     return params
 
 
@@ -131,8 +156,7 @@ def _dropped(body: Json) -> tuple[str, ...]:
         dropped.append("input")
     for name, known in (("text", "format"), ("reasoning", "effort")):
         dropped += [f"{name}.{inner}" for inner in body.get(name) or {} if inner != known]
-    if body.get("user") and not _USER_ID.fullmatch(body["user"]):
-        dropped.append("user")
+    dropped += [name for name in ("user", "user_id") if body.get(name) and not _USER_ID.fullmatch(body[name])]
     effort = _asked_effort(body)
     if effort is not None and effort != "none" and effort not in deepseek.EFFORTS:
         dropped.append(f"reasoning_effort {effort}")

@@ -50,6 +50,18 @@ class TestFields(unittest.TestCase):
         for user in ("", "ä", "a b", "x" * 513):
             self.assertEqual({}, parsed(user=user).params)
 
+    def test_what_deepseek_would_refuse_for_its_size_or_letters_is_put_right(self) -> None:
+        self.assertEqual({"max_tokens": 393_216}, parsed(max_tokens=10**9).params)
+        request = parsed(user_id="not legal", user="legal")
+        self.assertEqual(({"user_id": "legal"}, ("user_id",)), (request.params, request.dropped))
+
+    def test_a_prefix_goes_only_where_deepseek_takes_it(self) -> None:
+        history = [*HI, {"role": "assistant", "content": "Sure, ", "prefix": True}]
+        beta = parsed({"upstream_base_url": "https://api.deepseek.com/beta"}, messages=history)
+        self.assertEqual((True, ()), (beta.messages[1].prefix, beta.dropped))
+        plain = parsed(messages=history)
+        self.assertEqual((False, ("prefix",)), (plain.messages[1].prefix, plain.dropped))
+
     def test_null_counts_as_absent(self) -> None:
         names = "max_tokens stop tools tool_choice stream user temperature n reasoning reasoning_effort functions"
         self.assertEqual(parsed(), parsed(**dict.fromkeys(names.split())))
@@ -83,10 +95,11 @@ class TestFields(unittest.TestCase):
             "messages": [7, None, {}, "hi"],
             "stream": ["yes", 1],
             "stream_options": [True],
-            "max_tokens": ["5", -1, 1.5, True],
+            "max_tokens": ["5", -1, 0, 1.5, True],
+            "top_logprobs": [21, -1],
             "max_completion_tokens": ["5", True],
-            "temperature": ["hot", True, []],
-            "top_p": [{}],
+            "temperature": ["hot", True, [], 2.1, -1],
+            "top_p": [{}, 1.1],
             "stop": [7, [7]],
             "tools": [7, {}],
             "functions": [7],
@@ -99,7 +112,7 @@ class TestFields(unittest.TestCase):
             "n": ["2", 1.5],
             "reasoning": ["high"],
             "reasoning_effort": [7],
-            "response_format": ["json"],
+            "response_format": ["json", {}, {"type": "xml"}],
             "max_output_tokens": ["5", True],
             "instructions": [7, []],
             "system": [7, {}],
