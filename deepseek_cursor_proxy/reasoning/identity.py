@@ -58,6 +58,8 @@ class Keys:
     def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
         self.exact = exact
         self._evidence = evidence
+        # Recorded under, never looked up by: the same without the name of the chat.
+        self.also: tuple[bytes, ...] = ()
 
     @functools.cached_property
     def calls(self) -> tuple[bytes, ...]:
@@ -87,7 +89,7 @@ class Keys:
         return (*self.calls, *self.results, *self.talk, *self.place)
 
     def all(self) -> tuple[bytes, ...]:
-        return (self.exact, *self.weaker())
+        return (self.exact, *self.weaker(), *self.also)
 
 
 class _Evidence(NamedTuple):
@@ -111,6 +113,7 @@ class History:
     # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
     conversation: bytes
     _end: "_Walk"
+    _unnamed_end: "_Walk | None" = None
 
     @property
     def tail(self) -> bytes:
@@ -119,8 +122,13 @@ class History:
 
     def answer_keys(self, answer: Message) -> Keys:
         """The keys to record the answer to this history under."""
-        keys = self._end.copy().step(answer)
+        said = _Said.of(answer)
+        keys = self._end.copy().step(answer, said)
         assert keys is not None
+        if self._unnamed_end is not None:
+            unnamed = self._unnamed_end.copy().step(answer, said)
+            assert unnamed is not None
+            keys.also = (*unnamed.talk, *unnamed.place)
         return keys
 
     def exact_keys(self) -> list[bytes]:
@@ -143,18 +151,36 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     A conversation id the client gives narrows what merely looks like the same talk; it never widens anything.
     """
     walk = _Walk(namespace, conversation)
+    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
+    unnamed = _Walk(namespace, None) if conversation else None
     keys: list[Keys | None] = []
     digests: list[bytes] = []
     for message in messages:
-        keys.append(walk.step(message))
-        digests.append(walk.own)
+        said = _Said.of(message)
+        keys.append(walk.step(message, said))
+        digests.append(said.own)
+        if unnamed is not None:
+            unnamed.step(message, said)
     if conversation:
         chat = _digest(namespace, b"conversation", _text(conversation))
     else:
         # System prompts are rewritten in mid-chat; the first question stays.
-        said = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-        chat = _digest(namespace, b"opening", next(said, b""))
-    return History(tuple(keys), tuple(digests), chat, walk)
+        spoken = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+        chat = _digest(namespace, b"opening", next(spoken, b""))
+    return History(tuple(keys), tuple(digests), chat, walk, unnamed)
+
+
+class _Said(NamedTuple):
+    """What one message says, whatever stands before it: its digest, and how much of it the model made up."""
+
+    own: bytes
+    size: int
+
+    @classmethod
+    def of(cls, message: Message) -> "_Said":
+        fields = _fields(message)
+        # The text and the arguments of the calls; see _fields for where these stand.
+        return cls(_digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])))
 
 
 class _Walk:
@@ -164,7 +190,6 @@ class _Walk:
         self._namespace = namespace
         self._narrowed = _digest(namespace, b"talk", _text(conversation or ""))
         self.exact = namespace
-        self.own = b""
         self._talk = self._narrowed
         # The chain of the current round; None in the first one, which has no answer before it to hold on to.
         self._place: bytes | None = None
@@ -178,10 +203,9 @@ class _Walk:
         twin.__dict__.update(self.__dict__)
         return twin
 
-    def step(self, message: Message) -> Keys | None:
+    def step(self, message: Message, said: _Said) -> Keys | None:
         """Take one message into the chains; the keys it has if it is an assistant."""
-        fields = _fields(message)
-        own = self.own = _digest(*fields)
+        own = said.own
         self.exact = _link(self.exact, own)
         if message.role == "system":
             # Prompts are rewritten and reminders slipped in anywhere; only the exact key minds.
@@ -192,8 +216,7 @@ class _Walk:
         self._talk = _link(self._talk, own)
         self._place = None if self._place is None else _link(self._place, own)
         if message.role == "assistant":
-            # Its text and the arguments of its calls; see _fields for where these stand.
-            return self._assistant(message, own, len(fields[2]) + sum(map(len, fields[6::4])))
+            return self._assistant(message, own, said.size)
         if message.role == "tool":
             self._results.append(message.tool_call_id or "")
         else:

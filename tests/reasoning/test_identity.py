@@ -222,6 +222,13 @@ class TestProofs(unittest.TestCase):
         self.assertEqual(one, two[1:])
         self.assertEqual(3, len(set(two)))
 
+    def test_a_turn_of_a_named_chat_is_found_when_the_name_is_not_given(self) -> None:
+        recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).all())
+        for conversation, is_found in ((None, True), ("chat-1", True), ("chat-2", False)):
+            keys = identity.identify(ME, (system("new"), U, SAID, U2, SAID), conversation).keys[4]
+            assert keys is not None
+            self.assertEqual(is_found, bool({*keys.talk, *keys.place} & recorded))
+
     def test_few_words_prove_no_place(self) -> None:
         keys = identity.identify(ME, (U, assistant("ok"), U2, assistant("ok"))).keys[3]
         assert keys is not None
