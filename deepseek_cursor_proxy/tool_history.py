@@ -38,7 +38,9 @@ def repair(messages: Sequence[Message]) -> Repaired:
     bench = _Bench()
     for index, message in enumerate(messages):
         bench.take(index, message)
-    return bench.finished()
+    repaired = bench.finished()
+    # Somebody who said nothing at all is better than nobody: DeepSeek refuses a request without messages.
+    return repaired if repaired.messages else Repaired(tuple(messages), tuple(range(len(messages))), {})
 
 
 class _Round:

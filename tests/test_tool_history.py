@@ -120,6 +120,7 @@ class TestRepair(unittest.TestCase):
                 {"named": 1},
             ),
             ("an assistant that says nothing", (U, assistant(), U2), ["user:u", "user:u2"], {"emptied": 1}),
+            ("nobody else", (assistant(),), ["assistant:"], {}),
             ("one that only thought", (U, assistant(reasoning="r")), ["user:u", "assistant:"], {}),
         ):
             with self.subTest(name):
