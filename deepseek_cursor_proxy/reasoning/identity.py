@@ -283,7 +283,7 @@ def _arguments(call: ToolCall) -> bytes:
         read = _read_arguments(call.arguments.strip() or "{}")
         if isinstance(read, dict):
             return _canonical_json(read).encode()
-    except (ValueError, RecursionError):
+    except (ValueError, OverflowError, RecursionError):
         pass
     # Free text of a custom tool, which is an object upstream; the request it comes back in may not declare the tool.
     return _canonical_json({"input": call.arguments}).encode()
@@ -295,7 +295,13 @@ def _number(text: str) -> float | int:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-_read_arguments = json.JSONDecoder(parse_float=_number).decode
+def _integer(text: str) -> float | int:
+    # Beyond 2^53 JavaScript rounds.
+    number = int(text)
+    return number if abs(number) < 2**53 else float(number)
+
+
+_read_arguments = json.JSONDecoder(parse_float=_number, parse_int=_integer).decode
 
 
 def _text(text: str) -> bytes:

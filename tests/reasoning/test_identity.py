@@ -134,6 +134,15 @@ class TestIdentity(unittest.TestCase):
         deep = "[" * 100_000
         self.assertEqual(tail(assistant("", ("a", "f", deep))), tail(assistant("", ("a", "f", deep))))
 
+    def test_numbers_that_javascript_rounds_are_the_same(self) -> None:
+        for one, two in (("12345678901234567890", "12345678901234567000"), ("1e21", "1e+21"), ("1.0", "1")):
+            self.assertEqual(
+                tail(assistant("", ("a", "f", f'{{"n":{one}}}'))), tail(assistant("", ("a", "f", f'{{"n":{two}}}')))
+            )
+        self.assertNotEqual(tail(assistant("", ("a", "f", '{"n":1}'))), tail(assistant("", ("a", "f", '{"n":2}'))))
+        huge = assistant("", ("a", "f", '{"n":' + "9" * 400 + "}"))
+        self.assertEqual(tail(huge), tail(huge))
+
     def test_no_arguments_are_the_same_however_they_are_written(self) -> None:
         same = {tail(assistant("", ("a", "f", written))) for written in ("", "{}", " { } ")}
         self.assertEqual(1, len(same))
