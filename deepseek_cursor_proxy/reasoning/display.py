@@ -81,7 +81,7 @@ def blocks(text: str) -> list[Block]:
     # White space before the first one is an edit that means nothing.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
     while block := leading_block(text, at):
-        found.append(block if found else replace(block, start=0))
+        found.append(block if found or not block.start else replace(block, start=0))
         at = block.end
     if not found:
         at = 0
@@ -111,6 +111,11 @@ def cut(text: str, found: Sequence[Block]) -> str:
     starts = [0, *(block.end for block in found)]
     ends = [*(block.start for block in found), len(text)]
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def undone(text: str) -> str:
+    """The text without any block or remark in it."""
+    return remarks.without(cut(text, blocks(text)))
 
 
 def leading_block(text: str, start: int = 0) -> Block | None:

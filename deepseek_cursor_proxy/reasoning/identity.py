@@ -110,6 +110,8 @@ class History:
     keys: tuple[Keys | None, ...]
     # One per message: what it says, whatever stands before it.
     digests: tuple[bytes, ...]
+    # The thinking blocks in each message, which have to be read away before it can be told who it is.
+    blocks: tuple[list[display.Block], ...]
     # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
     conversation: bytes
     _end: "_Walk"
@@ -122,7 +124,7 @@ class History:
 
     def answer_keys(self, answer: Message) -> Keys:
         """The keys to record the answer to this history under."""
-        said = _Said.of(answer)
+        said = _Said.of(answer, _blocks(answer))
         keys = self._end.copy().step(answer, said)
         assert keys is not None
         if self._unnamed_end is not None:
@@ -155,19 +157,28 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     unnamed = _Walk(namespace, None) if conversation else None
     keys: list[Keys | None] = []
     digests: list[bytes] = []
+    blocks: list[list[display.Block]] = []
     for message in messages:
-        said = _Said.of(message)
+        found = _blocks(message)
+        said = _Said.of(message, found)
         keys.append(walk.step(message, said))
         digests.append(said.own)
+        blocks.append(found)
         if unnamed is not None:
             unnamed.step(message, said)
     if conversation:
         chat = _digest(namespace, b"conversation", _text(conversation))
     else:
         # System prompts are rewritten in mid-chat; the first question stays.
-        spoken = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-        chat = _digest(namespace, b"opening", next(spoken, b""))
-    return History(tuple(keys), tuple(digests), chat, walk, unnamed)
+        asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+        chat = _digest(namespace, b"opening", next(asked, b""))
+    return History(tuple(keys), tuple(digests), tuple(blocks), chat, walk, unnamed)
+
+
+def _blocks(message: Message) -> list[display.Block]:
+    if message.role != "assistant" or not isinstance(message.content, str) or "<" not in message.content:
+        return []
+    return display.blocks(message.content)
 
 
 class _Said(NamedTuple):
@@ -177,8 +188,8 @@ class _Said(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, message: Message) -> "_Said":
-        fields = _fields(message)
+    def of(cls, message: Message, blocks: Sequence[display.Block]) -> "_Said":
+        fields = _fields(message, blocks)
         # The text and the arguments of the calls; see _fields for where these stand.
         return cls(_digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])))
 
@@ -249,8 +260,8 @@ def is_unique_id(call_id: str) -> bool:
     return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
 
 
-def _fields(message: Message) -> list[bytes]:
-    fields = [message.role.encode(errors="surrogatepass"), *_content(message)]
+def _fields(message: Message, blocks: Sequence[display.Block]) -> list[bytes]:
+    fields = [message.role.encode(errors="surrogatepass"), *_content(message, blocks)]
     for call in message.tool_calls:
         fields += (b"call", _text(call.id), _text(call.name), _arguments(call))
     if message.tool_call_id is not None:
@@ -260,21 +271,15 @@ def _fields(message: Message) -> list[bytes]:
     return fields
 
 
-def _content(message: Message) -> tuple[bytes, bytes]:
+def _content(message: Message, blocks: Sequence[display.Block]) -> tuple[bytes, bytes]:
     if not isinstance(message.content, str):
         # Images and files as they were sent: two pictures are two histories.
         return b"parts", _canonical_json(message.content).encode()
     text = message.content
     if message.role == "assistant":
-        text = spoken(text).strip()
+        # Without the blocks and remarks that we may have put into it.
+        text = remarks.without(display.cut(text, blocks)).strip()
     return b"text", _text(text)
-
-
-def spoken(text: str) -> str:
-    """An assistant's text without the blocks and remarks that we may have put into it."""
-    if "<" not in text and "[" not in text:
-        return text
-    return remarks.without(display.cut(text, display.blocks(text)))
 
 
 def _arguments(call: ToolCall) -> bytes:
