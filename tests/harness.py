@@ -39,6 +39,13 @@ class RunningProxy:
         self._thread.join()
 
 
+@contextlib.contextmanager
+def running_proxy(upstream_url: str, **settings: Any) -> Iterator[str]:
+    """The root URL of a proxy that runs as long as the block does and remembers nothing from before."""
+    with contextlib.closing(RunningProxy(upstream_url, **settings)) as proxy:
+        yield proxy.url.removesuffix("/v1")
+
+
 class SocketTestCase(unittest.TestCase):
     """A fake DeepSeek, proxies and clients on demand; a thread left behind fails the test."""
 

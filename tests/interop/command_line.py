@@ -10,20 +10,17 @@ import re
 import select
 import signal
 import subprocess
-import threading
 import unittest
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from tests.harness import running_proxy
 
 MODEL = "deepseek-v4-pro"
 KEY = "sk-right"
@@ -31,31 +28,6 @@ Json = dict[str, Any]
 
 # Outer whitespace, escapes, letters beyond ASCII and beyond 16 bits, and marks of our own: what gets lost on the way.
 AWKWARD = '\n\n  "C:\\new" – für 雨 🌧\t</think> <details> \n'
-
-
-@contextmanager
-def running_proxy(upstream: str, *, display: bool) -> Iterator[str]:
-    """A proxy in this process with an empty store, built as outside code builds it; its root URL."""
-    store = ReasoningStore(":memory:")
-    proxy = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
-    proxy.config = ProxyConfig(
-        upstream_base_url=upstream,
-        upstream_model=MODEL,
-        ngrok=False,
-        verbose=False,
-        cors=False,
-        display_reasoning=display,
-    )
-    proxy.reasoning_store = store
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{proxy.server_port}"
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-        store.close()
 
 
 @dataclass(frozen=True)
@@ -81,12 +53,12 @@ class ClientCase(unittest.TestCase):
         self._proxy = self.enterContext(ExitStack())
 
     def script(self, payload: Json) -> Answer:
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} has no script")
 
     def new_proxy(self, *, display: bool) -> str:
         """The root URL of a proxy that remembers nothing; the one before it has ended."""
         self._proxy.close()
-        return self._proxy.enter_context(running_proxy(self.fake.url, display=display))
+        return self._proxy.enter_context(running_proxy(self.fake.url, display_reasoning=display))
 
     def _respond(self, payload: Json) -> Answer:
         self.said.append(self.script(payload))

@@ -6,38 +6,15 @@ Not part of `python -m unittest`; `python -m unittest discover -s tests/interop`
 import json
 import shutil
 import subprocess
-import threading
 import unittest
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from tests.harness import running_proxy
 
 CURL = shutil.which("curl")
 Json = dict[str, Any]
-
-
-@contextmanager
-def running_proxy(upstream: str) -> Iterator[str]:
-    """A proxy in this process, built as outside code builds it; its root URL. It shows no thinking."""
-    store = ReasoningStore(":memory:")
-    proxy = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
-    proxy.config = ProxyConfig(upstream_base_url=upstream, display_reasoning=False)
-    proxy.reasoning_store = store
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{proxy.server_port}"
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-        store.close()
 
 
 def curl(url: str, *options: str, body: Json | None = None) -> str:
@@ -89,7 +66,7 @@ class CurlTest(unittest.TestCase):
     def setUp(self) -> None:
         self.said: list[Answer] = []
         self.fake = self.enterContext(FakeDeepSeek(responder=self.respond))
-        self.url = self.enterContext(running_proxy(self.fake.url))
+        self.url = self.enterContext(running_proxy(self.fake.url, display_reasoning=False))
 
     def respond(self, payload: Json) -> Answer:
         self.said.append(weather_responder(payload))

@@ -6,17 +6,14 @@ as Cursor does it, so every reasoning DeepSeek sees after the first request was 
 """
 
 import json
-import threading
 import unittest
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from tests.harness import running_proxy
 
 try:
     import openai
@@ -26,26 +23,6 @@ except ImportError:
 MODEL = "deepseek-v4-pro"
 Json = dict[str, Any]
 Ask = Callable[[list[Json]], Json]
-
-
-@contextmanager
-def running_proxy(upstream: str, **settings: Any) -> Iterator[str]:
-    """A proxy in this process, built as outside code builds it; its root URL."""
-    store = ReasoningStore(":memory:")
-    proxy = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
-    proxy.config = ProxyConfig(
-        upstream_base_url=upstream, upstream_model=MODEL, ngrok=False, verbose=False, cors=False, **settings
-    )
-    proxy.reasoning_store = store
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{proxy.server_port}"
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-        store.close()
 
 
 class SdkCase(unittest.TestCase):
