@@ -9,7 +9,8 @@ A request walks in through five doors, and the reply walks out through the same 
     deepseek    the canonical conversation ⇄ DeepSeek's dialect
     upstream    one call to DeepSeek, over a pool of kept-alive connections
 
-`exchange` is the corridor that calls them in this order; `observers` look on and never steer.
+`exchange` (with `calling`, its first half) is the corridor that calls them in this order; `observers` look on and never
+steer. On the way in, `tool_history` repairs and `tool_order` sorts what goes to DeepSeek.
 Reading order: conversation, reasoning/identity, reasoning/restore, exchange, app; then whatever you need.
 """
 
