@@ -11,7 +11,7 @@ An assistant's reasoning comes from the first of these that has it:
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -175,8 +175,7 @@ def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Reca
         several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
         texts = {key: _meant(found[key], shown) for key in several if key in found}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        is_shown = shown is not None and bool(shown.reasoning)
-        if proof in ("talk", "place") and is_shown and not all(_fits(text, shown) for text in whole if shown):
+        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
             # The client shows other thoughts in their place: this is somebody else's turn in the same words.
             return Recalled(None, f"contradicted {proof}")
         if texts and None not in texts.values():
@@ -187,6 +186,10 @@ def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Reca
         if texts and doubt == "unknown":
             doubt = f"ambiguous {proof}"
     return Recalled(None, doubt)
+
+
+def _contradicts(shown: display.Block, texts: Iterable[str]) -> bool:
+    return bool(shown.reasoning) and not all(_fits(text, shown) for text in texts)
 
 
 def _meant(texts: Sequence[str], shown: display.Block | None) -> str | None:
