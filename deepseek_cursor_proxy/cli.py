@@ -5,8 +5,10 @@
 
 import argparse
 import contextlib
+import getpass
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deepseek_cursor_proxy import __version__, explain, serve
+from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import Setting
@@ -103,6 +106,26 @@ def _explain(options: dict[str, Any]) -> int:
     return 0
 
 
+def _access_key(options: dict[str, Any]) -> int:
+    if options["new"]:
+        key = new_key()
+        print(f"{key}   the key: give it to the client, it is shown only now")
+        print(f"{AccessKey.of(key).line}   its digest, for access_keys")
+        return 0
+    try:
+        # Typed unseen or piped, so that no shell remembers it.
+        text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    except EOFError:
+        text = ""
+    if not is_credential(key := text.strip()):
+        raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
+    made = AccessKey.of(key)
+    print(made.line)
+    if made.is_guessable:
+        print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
+    return 0
+
+
 def _demo(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.lab import demo
 
@@ -126,6 +149,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **details)
 
     def error(self, message: str) -> NoReturn:
+        # A key at the end of a misspelt flag would be repeated, perhaps into the log of a service.
+        message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
         raise StartupError(f"{message}; `{self.prog} --help` lists what there is")
 
 
@@ -158,6 +183,10 @@ def _parser() -> _Parser:
     explaining.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
     explaining.set_defaults(command=_explain)
 
+    access = commands.add_parser("access-key", help="print the digest of a key, or a new key, for access_keys")
+    access.add_argument("--new", action="store_true", help="make one up")
+    access.set_defaults(command=_access_key)
+
     store = commands.add_parser("store", help="look after the stored reasoning").add_subparsers(
         metavar="WHAT", required=True
     )
@@ -179,7 +208,8 @@ def _flag_details(each: Setting) -> dict[str, Any]:
     help = f"{each.help} (default {shown(each.default)})".replace("%", "%%")
     if each.kind is bool:
         return {"action": argparse.BooleanOptionalAction, "help": help}
-    metavar = "{" + ",".join(each.choices) + "}" if each.choices else each.kind.__name__.upper()
+    kind = "LIST" if each.kind is tuple else each.kind.__name__.upper()
+    metavar = "{" + ",".join(each.choices) + "}" if each.choices else kind
     return {"metavar": metavar, "help": help}
 
 

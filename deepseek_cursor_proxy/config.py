@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from deepseek_cursor_proxy.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import (
     ENVIRONMENT_PREFIX,
@@ -22,6 +23,8 @@ from deepseek_cursor_proxy.settings import (
     Setting,
     Table,
     frozen,
+    is_loopback,
+    items,
     model_name,
     passthrough_route,
     quoted,
@@ -107,6 +110,14 @@ class ProxyConfig:
     )
     reasoning_cache_max_rows: int = setting(100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY)
     ngrok: bool = setting(False, "open a public https address with ngrok")
+    access_keys: tuple[AccessKey, ...] = setting(
+        (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
+    )
+    pin_key: str = setting(
+        "exposed",
+        "serve only the first key that DeepSeek accepts: when others can get here, always, or never",
+        choices=("exposed", "always", "never"),
+    )
     verbose: bool = setting(False, "also print request and answer bodies (never keys)")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
@@ -130,8 +141,15 @@ class ProxyConfig:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
+        given = items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
+        object.__setattr__(self, "access_keys", given)
         object.__setattr__(self, "models", frozen(self.models))
         object.__setattr__(self, "passthrough", frozen(self.passthrough, PassthroughRoute))
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others than this machine's programs can get here, as far as the settings tell."""
+        return self.ngrok or not is_loopback(self.host)
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
@@ -165,7 +183,8 @@ def _declared() -> tuple[Setting, ...]:
         if "entry" in each.metadata:
             continue
         hint = hints[each.name]
-        kind = get_args(hint)[0] if get_origin(hint) is types.UnionType else hint
+        origin = get_origin(hint)
+        kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
         meta = dict(each.metadata)
         key = meta.pop("key") or each.name
         found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))

@@ -1,7 +1,8 @@
 """How a setting is declared, read from outside and written down again.
 
 A value is refused in one line that names the setting, the value, what is allowed and where it came from.
-A Setting is one value and comes from everywhere; a Table maps names of models and comes from the file only.
+A Setting is one value, or a list of them, and comes from everywhere; a Table maps names of models and comes from the
+file only.
 Which of them there are is config's part.
 """
 
@@ -30,9 +31,13 @@ def setting(
     choices: tuple[str, ...] = (),
     at_least: float | None = None,
     at_most: float | None = None,
+    item: "Entry | None" = None,
 ) -> Any:
-    """Declare one setting; `key` is its name outside Python where that differs from the field."""
-    limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most}
+    """Declare one setting; `key` is its name outside Python where that differs from the field.
+
+    A setting with `item` is a list: that reads what stands between two commas.
+    """
+    limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
     return field(default=default, metadata=limits)
 
 
@@ -48,6 +53,7 @@ class Setting:
     choices: tuple[str, ...]
     at_least: float | None
     at_most: float | None
+    item: "Entry | None" = None
 
     @property
     def flag(self) -> str:
@@ -61,6 +67,8 @@ class Setting:
         """A value of the right kind from a TOML value, an environment string or a flag."""
         if self.default is None and value == "":
             return None
+        if self.item is not None:
+            return items(self.key, value, origin, self.item)
         allowed = f"one of {', '.join(self.choices)}" if self.choices else _KIND_NAMES[self.kind]
         try:
             parsed = self._convert(value)
@@ -104,6 +112,15 @@ class Setting:
 
     def _refused(self, value: Any, why: str, origin: str) -> StartupError:
         return refused(self.key, value, why, origin)
+
+
+def items(key: str, value: Any, origin: str, item: "Entry") -> tuple[Any, ...]:
+    """A list from TOML or Python, or from a text with commas. What is wrong is not repeated: it may be a secret."""
+    if isinstance(value, str):
+        value = [each.strip() for each in value.split(",")]
+    if not isinstance(value, (list, tuple)):
+        raise StartupError(f'config: {key} is not a list such as ["one", "two"] ({origin})')
+    return tuple(item(key, each, origin) for each in value)
 
 
 _KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
@@ -246,6 +263,8 @@ def toml(value: Any) -> str:
         return str(value)
     if isinstance(value, PassthroughRoute):
         value = vars(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml(each) for each in value) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
     return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -26,6 +26,7 @@ LEVELS = {
         "reasoning_store",
         "conversation_store",
         "tunnel",
+        "access",
         "private_files",
     ],
     1: [
@@ -40,7 +41,19 @@ LEVELS = {
         "tool_order",
         "drift",
     ],
-    0: ["conversation", "pictures", "sse", "wire", "http1", "encodings", "errors", "config", "settings", "__init__"],
+    0: [
+        "conversation",
+        "pictures",
+        "sse",
+        "wire",
+        "http1",
+        "encodings",
+        "errors",
+        "config",
+        "settings",
+        "access_keys",
+        "__init__",
+    ],
 }
 PURE_LEVELS = (0, 1)
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}

@@ -1,6 +1,7 @@
 """The command line in this process: what it prints, what it refuses, its exit codes. Serving is in test_serve."""
 
 import contextlib
+import hashlib
 import io
 import os
 import sqlite3
@@ -11,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli, database, serve
+from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 
@@ -77,8 +79,8 @@ class HelpTest(CliTest):
     def test_help_lists_every_command(self) -> None:
         for flag in ("--help", "-h"):
             text = self.printed(flag)
-            for command in ("serve", "demo", "bench", "explain", "config", "store"):
-                self.assertRegex(text, rf"\n    {command} +\w")
+            for command in ("serve", "demo", "bench", "explain", "config", "access-key", "store"):
+                self.assertRegex(text, rf"\n    {command}\s+\w")
 
     def test_help_on_serving_lists_every_setting(self) -> None:
         text = self.printed("serve", "--help")
@@ -123,6 +125,61 @@ class ConfigCommandTest(CliTest):
     def test_path_tells_the_file_in_use(self) -> None:
         self.assertEqual(self.printed("config", "path"), f"{self.directory / 'config.toml'}\n")
         self.assertEqual(self.printed("config", "path", "--config", "~/x.toml"), f"{self.home / 'x.toml'}\n")
+
+
+class AccessKeyTest(CliTest):
+    def piped(self, text: str, *arguments: str) -> Ran:
+        with mock.patch("sys.stdin", io.StringIO(text)):
+            return self.run_line("access-key", *arguments)
+
+    def test_a_piped_key_becomes_a_line_that_sha256sum_would_print_too(self) -> None:
+        for text in (f"{KEY}\n", KEY, f"  {KEY}  \r\nanother line"):
+            ran = self.piped(text)
+            digest = hashlib.sha256(KEY.encode()).hexdigest()
+            self.assertEqual((ran.code, ran.out, ran.err), (0, f"sha256:{digest}\n", ""))
+
+    def test_a_typed_key_is_not_shown(self) -> None:
+        with (
+            mock.patch("sys.stdin.isatty", return_value=True),
+            mock.patch("getpass.getpass", return_value=KEY) as asked,
+        ):
+            self.assertEqual(self.printed("access-key"), f"{AccessKey.of(KEY).line}\n")
+        asked.assert_called_once_with("Key: ")
+
+    def test_what_is_no_key_is_refused_without_repeating_it(self) -> None:
+        for text in ("", "\n", "sk-two words\n", "sk-é\n", "sk-\x00\n"):
+            ran = self.piped(text)
+            self.assertEqual((ran.code, ran.out), (2, ""))
+            self.assertIn("that is not a key", ran.err)
+            self.assertNotIn("sk-", ran.err)
+
+    def test_a_short_key_comes_with_a_warning(self) -> None:
+        ran = self.piped("sk-short")
+        self.assertEqual((ran.code, ran.out), (0, f"{AccessKey.of('sk-short').line}\n"))
+        self.assertIn("can be guessed", ran.err)
+
+    def test_a_new_key_comes_with_its_digest_and_never_twice(self) -> None:
+        seen = set()
+        for _ in range(3):
+            key, digest = (line.split()[0] for line in self.printed("access-key", "--new").splitlines())
+            self.assertRegex(key, r"^sk-[A-Za-z0-9_-]{43}$")
+            self.assertEqual(digest, AccessKey.of(key).line)
+            seen.add(key)
+        self.assertEqual(len(seen), 3)
+
+    def test_show_tells_keys_apart_and_gives_none_away(self) -> None:
+        value, origin = self.shown("--access-keys", f"{KEY},sk-another-of-the-keys")["access_keys"]
+        self.assertRegex(value, r'^\["sha256:[0-9a-f]{12}…", "sha256:[0-9a-f]{12}…"\]$')
+        self.assertEqual(origin, "flag --access-keys")
+
+    def test_a_key_behind_a_misspelt_flag_is_not_repeated(self) -> None:
+        for line in (["--acess-keys", KEY], [f"--acess-keys={KEY}"], [KEY], ["--acess-keys", AccessKey.of(KEY).line]):
+            refusal = self.refusal(*line)
+            self.assertNotIn(KEY[3:], refusal)
+            self.assertNotIn(AccessKey.of(KEY).digest.hex(), refusal)
+
+
+KEY = "sk-some-key-of-a-client"
 
 
 class StoreCommandTest(CliTest):

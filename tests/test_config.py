@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
     DECLARED,
@@ -111,7 +112,7 @@ class DeclarationTest(unittest.TestCase):
     def test_every_default_is_allowed(self) -> None:
         for each in SETTINGS:
             with self.subTest(each.key):
-                given = "" if each.default is None else str(each.default)
+                given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
                 default = expanded(each.default) if isinstance(each.default, Path) else each.default
                 self.assertEqual(each.parse(given, "here"), default)
 
@@ -166,6 +167,8 @@ class PrecedenceTest(ConfigTest):
 
     def test_every_setting_can_come_from_every_source(self) -> None:
         for each in SETTINGS:
+            if each.kind is tuple:
+                continue  # see ListTest
             value: Any = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x"}[each.kind]
             value = each.choices[-1] if each.choices else "http://x" if each.key == "base_url" else value
             written = shown(value)
@@ -336,6 +339,62 @@ class RefusalTest(ConfigTest):
         self.assertRegex(
             str(caught.exception), r"^config: cannot read .+: .+; fix it or pass another file with --config$"
         )
+
+
+class ListTest(ConfigTest):
+    def test_a_list_can_come_from_every_source(self) -> None:
+        variable = BY_KEY["access_keys"].environment
+        for loaded in (
+            self.load(f'access_keys = ["{KEY}", "{AccessKey.of(OTHER).line.upper().replace("SHA", "sha")}"]'),
+            self.load(f'access_keys = "{KEY},{OTHER}"'),
+            self.load("", {variable: f" {KEY} , {OTHER}"}),
+            self.load("", None, access_keys=f"{KEY},{AccessKey.of(OTHER).line}"),
+        ):
+            with self.subTest(origin=loaded.origins["access_keys"]):
+                found = [key.digest for key in loaded.config.access_keys]
+                self.assertEqual(found, [AccessKey.of(KEY).digest, AccessKey.of(OTHER).digest])
+        self.assertEqual(self.load("access_keys = []", {}).config.access_keys, ())
+
+    def test_python_callers_write_plain_texts(self) -> None:
+        expected = (AccessKey.of(KEY), AccessKey.of(OTHER))
+        for given in ([KEY, OTHER], (KEY, OTHER), f"{KEY},{OTHER}", expected):
+            self.assertEqual(ProxyConfig(access_keys=given).access_keys, expected)  # type: ignore[arg-type]
+        with self.assertRaises(StartupError):
+            ProxyConfig(access_keys=[""])  # type: ignore[arg-type]
+
+    def test_a_bad_entry_is_one_line_that_does_not_repeat_it(self) -> None:
+        for written, why in (
+            ('[""]', "has an empty entry"),
+            ('""', "has an empty entry"),
+            (f'"{KEY},"', "has an empty entry"),
+            ('["  "]', "has an empty entry"),
+            (f'["{KEY} {OTHER}"]', "has a key with a blank or a character that is no visible ASCII"),
+            (f'[" {KEY}"]', "has a key with a blank"),
+            (f'["{KEY}\\u0007"]', "has a key with a blank or a character that is no visible ASCII"),
+            (f'["{KEY}é"]', "has a key with a blank or a character that is no visible ASCII"),
+            (f'["{KEY * 200}"]', "has a key with a blank or a character that is no visible ASCII, or a very long one"),
+            (f'["sha256:{KEY}"]', "has a digest without 64 hexadecimal digits"),
+            (f'["SHA256:{"0" * 63}"]', "has a digest without 64 hexadecimal digits"),
+            (f'[["{KEY}"]]', "has an entry that is not a text"),
+            ("[7]", "has an entry that is not a text"),
+            (f'{{a = "{KEY}"}}', "is not a list such as"),
+            ("true", "is not a list such as"),
+        ):
+            with self.subTest(written[:60]):
+                message = self.refusal(f"access_keys = {written}")
+                self.assertIn(f"config: access_keys {why}", message)
+                self.assertIn(str(self.file), message)
+                self.assertNotIn(KEY[:12], message)
+
+    def test_a_configuration_holds_no_key(self) -> None:
+        config = self.load(f'access_keys = ["{KEY}"]').config
+        for text in (repr(config), shown(config.access_keys), str(config.access_keys)):
+            self.assertNotIn(KEY, text)
+            self.assertNotIn(AccessKey.of(KEY).digest.hex(), text)
+        self.assertRegex(shown(config.access_keys), r'^\["sha256:[0-9a-f]{12}…"\]$')
+
+
+KEY, OTHER = "sk-the-first-of-two-keys", "sk-the-second-of-two-keys"
 
 
 # what stands in the file, what is said about it

@@ -1,0 +1,70 @@
+"""Keys that open the proxy, known by their digests alone.
+
+A key is digested where it is read and never kept, so nothing that prints, logs or compares settings can give it away.
+The digest is plain SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`.
+"""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepseek_cursor_proxy.errors import StartupError
+
+# Visible ASCII: everything else in a key would be an attempt to write headers of its own.
+_CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+# Words and birthdays are shorter; nobody finds 16 random characters by asking a server.
+_GUESSABLE_LENGTH = 15
+
+
+@dataclass(frozen=True)
+class AccessKey:
+    """A key by its digest; `is_guessable` when it was seen to be short."""
+
+    digest: bytes = field(repr=False)
+    is_guessable: bool = False
+
+    @classmethod
+    def of(cls, credential: str) -> "AccessKey":
+        digest = hashlib.sha256(credential.encode()).digest()
+        return cls(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
+
+    @property
+    def line(self) -> str:
+        """The digest as settings spell it."""
+        return f"sha256:{self.digest.hex()}"
+
+    def __str__(self) -> str:
+        """Enough to tell two keys apart."""
+        return f"sha256:{self.digest.hex()[:12]}…"
+
+
+def is_credential(text: str) -> bool:
+    """Whether a client could send this as its key."""
+    return _CREDENTIAL.fullmatch(text) is not None
+
+
+def access_key(key: str, value: Any, origin: str) -> AccessKey:
+    """An entry of a list of keys, as a client sends it or as its digest. A refusal never repeats it."""
+    if isinstance(value, AccessKey):
+        return value
+    if not isinstance(value, str):
+        raise StartupError(f"config: {key} has an entry that is not a text ({origin})")
+    if not value.strip():
+        raise StartupError(f"config: {key} has an empty entry, which would be no protection; remove it ({origin})")
+    if found := _DIGEST.fullmatch(value):
+        return AccessKey(bytes.fromhex(found[1]))
+    if value.lower().startswith("sha256:"):
+        allowed = "64 hexadecimal digits behind sha256:"
+        raise StartupError(f"config: {key} has a digest without {allowed}; `access-key` makes one ({origin})")
+    if not is_credential(value):
+        why = "a key with a blank or a character that is no visible ASCII, or a very long one"
+        raise StartupError(f"config: {key} has {why} ({origin})")
+    return AccessKey.of(value)
+
+
+def new_key() -> str:
+    """A key that nobody guesses; some editors take only those that begin like OpenAI's."""
+    return f"sk-{secrets.token_urlsafe(32)}"

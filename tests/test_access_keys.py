@@ -1,0 +1,31 @@
+"""Keys by their digests: how they are written, what they show. What is refused is in test_config."""
+
+import unittest
+
+from deepseek_cursor_proxy.access_keys import AccessKey, access_key, is_credential, new_key
+
+OWNER = "sk-the-key-of-the-owner"
+
+
+class TestAccessKeys(unittest.TestCase):
+    def test_a_key_is_its_digest_however_it_is_written(self) -> None:
+        key = AccessKey.of(OWNER)
+        for written in (key.line, key.line.upper().replace("SHA", "sha"), key.line.upper()):
+            self.assertEqual(key, access_key("access_keys", written, "here"))
+        self.assertEqual(key, access_key("access_keys", OWNER, "here"))
+        self.assertIs(key, access_key("access_keys", key, "here"))
+
+    def test_it_never_shows_itself(self) -> None:
+        key = AccessKey.of(OWNER)
+        for text in (str(key), repr(key), f"{key}"):
+            self.assertNotIn(OWNER, text)
+            self.assertNotIn(key.digest.hex(), text)
+
+    def test_short_keys_can_be_guessed(self) -> None:
+        for length, expected in ((1, True), (15, True), (16, False), (4096, False)):
+            self.assertEqual(expected, AccessKey.of("k" * length).is_guessable)
+
+    def test_a_new_key_can_be_sent_and_not_guessed(self) -> None:
+        key = new_key()
+        self.assertTrue(is_credential(key))
+        self.assertFalse(AccessKey.of(key).is_guessable)
