@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy import models, passthrough
+from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import (
@@ -21,6 +22,7 @@ from deepseek_cursor_proxy.errors import (
     MissingReasoning,
     NotFound,
     ProxyError,
+    TooManyAttempts,
     Unauthorized,
     UpstreamFailed,
     UpstreamRefused,
@@ -32,22 +34,20 @@ from deepseek_cursor_proxy.protocols import ClientProtocol
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, decode_json_object, encode_json
+from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, Peer, decode_json_object, encode_json
 
 _log = logging.getLogger(__name__)
-
-# Visible ASCII: everything else in a key would be an attempt to write headers of its own.
-_CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
 
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
     ("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"),
-    ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key"),
+    # The star does not stand for Authorization; browsers want that by name.
+    ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key, *"),
     ("Access-Control-Max-Age", "86400"),
 )
 
-# These come out of an exchange, which tells its observers how it ended.
-_TOLD_BY_OBSERVERS = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout)
+# The former come out of an exchange, which tells its observers how it ended; the last is told once by access.
+_TOLD_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
 Endpoint = Callable[["App", HttpRequest, str], HttpReply]
 
@@ -82,7 +82,7 @@ class App:
             name = route.name
             reply = route.endpoint(self, request, group)
         except ProxyError as error:
-            if not isinstance(error, _TOLD_BY_OBSERVERS):
+            if not isinstance(error, _TOLD_ELSEWHERE):
                 # The route's name, never the path: anybody may put anything there, keys included.
                 _log.info("%s refused: %s %s", name, error.status, error.message)
             reply = _error_reply(error, self._chat)
@@ -93,18 +93,19 @@ class App:
     # Endpoints …
 
     def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
-        credential = _credential(request)
+        visitor = self._services.access.admit(request)
         raw = request.read_body()
         body = decode_json_object(raw)
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}
         if (key := models.passed_on(body.get("model"), self._services.config)) is not None:
+            self._services.access.check_spending(visitor)
             sent = encode_json(body) if deployment else raw
             is_stream = body.get("stream") is True
             passed = passthrough.Passed(key, str(body["model"]), sent, is_stream, request.peer)
             return passthrough.relay(passed, self._services)
-        return self._generate(request, credential, raw, body)
+        return self._generate(request, visitor, Asked(self._chat.parse(body, self._services.config), body, len(raw)))
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
         names = models.listed(self._services.config)
@@ -119,12 +120,9 @@ class App:
 
     # Generating …
 
-    def _generate(self, request: HttpRequest, credential: str, raw: bytes, body: dict[str, object]) -> HttpReply:
-        config, protocol = self._services.config, self._chat
-        chat = protocol.parse(body, config)
-        caller = Caller(identity.namespace(config.upstream_base_url, credential), credential, request.peer)
-        asked = Asked(chat, body, len(raw))
-        exchange = (Exchange if chat.choices == 1 else FanOut).open(caller, asked, self._services)
+    def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
+        protocol, chat = self._chat, asked.request
+        exchange = self._opened(visitor, self._caller(visitor, request.peer), asked)
         shown = display.mirror(exchange.batches(), self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
@@ -133,6 +131,24 @@ class App:
             return HttpReply.json(protocol.reply(chat, deltas))
         finally:
             exchange.close()
+
+    def _caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
+        namespace = identity.namespace(self._services.config.upstream_base_url, visitor.credential)
+        held_key = self._services.access.held_key
+        return Caller(namespace, held_key or visitor.credential, peer, is_held=held_key is not None)
+
+    def _opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> Exchange | FanOut:
+        """The call that DeepSeek accepted; access learns what it thinks of the key."""
+        access = self._services.access
+        access.check(visitor)
+        try:
+            exchange = (Exchange if asked.request.choices == 1 else FanOut).open(caller, asked, self._services)
+        except UpstreamRefused as refusal:
+            if refusal.status == 401:
+                access.refused(visitor)
+            raise
+        access.accepted(visitor)
+        return exchange
 
     def _form(self) -> display.Form | None:
         if not self._services.config.display_reasoning:
@@ -185,18 +201,6 @@ def _find(request: HttpRequest) -> tuple[Route, str]:
         "Nothing answers at this path. Chat completions are at /v1/chat/completions; "
         "in Cursor the base URL ends in /v1."
     )
-
-
-def _credential(request: HttpRequest) -> str:
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
-    key = bearer or (request.header("api-key") or "").strip()
-    if not _CREDENTIAL.fullmatch(key):
-        raise Unauthorized(
-            "No API key. Send your DeepSeek key as 'Authorization: Bearer sk-…' "
-            "(in Cursor: Settings, Models, OpenAI API Key)."
-        )
-    return key
 
 
 def _error_reply(error: ProxyError, protocol: ClientProtocol) -> HttpReply:

@@ -7,7 +7,7 @@ doubt as a transcript. Everything else is raised as it is.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek
@@ -26,11 +26,15 @@ from deepseek_cursor_proxy.wire import Peer, encode_json
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left."""
+    """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left.
+
+    The key is theirs, or with `is_held` the proxy's own, which they must never see.
+    """
 
     namespace: bytes
-    credential: str
+    credential: str = field(repr=False)
     peer: Peer | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,17 @@ class Calling:
                 return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._retries.wait(error, self._caller.peer):
-                    raise explained(error) if isinstance(error, UpstreamRefused) else error from None
+                    raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
+
+    def _told(self, refusal: UpstreamRefused) -> ProxyError:
+        if refusal.status == 401 and self._caller.is_held:
+            # As a 401 it would send people to look at a key that has nothing to do with it.
+            return UpstreamFailed(
+                "DeepSeek does not accept the key of this proxy. Whoever runs it has to set DEEPSEEK_API_KEY anew and "
+                "start it again.",
+                code="held_key_refused",
+            )
+        return explained(refusal)
 
     def _heal(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""

@@ -44,6 +44,7 @@ class ClientConnection:
         self._sock = sock
         self._app = app
         self._config = config
+        self._source = _source(sock)
         self._rest = b""
         self._is_stopping = False
         # Protects `_is_reading_head`: closing a connection must not hit one that just became busy.
@@ -107,7 +108,7 @@ class ClientConnection:
             return False
         body = _RequestBody(self, head, self._config.max_request_body_bytes)
         path, query = http1.split_target(head.target)
-        reply = self._ask(HttpRequest(head.method, path, query, head.headers, body.read, self))
+        reply = self._ask(HttpRequest(head.method, path, query, head.headers, body.read, self, self._source))
         keep = http1.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
             self._write(reply, keep=keep, with_body=head.method != "HEAD")
@@ -219,6 +220,14 @@ class ClientConnection:
         deadline = time.monotonic() + _LINGER_SECONDS
         while time.monotonic() < deadline and self.receive(deadline):
             pass
+
+
+def _source(sock: socket.socket) -> str:
+    """The address at the other end; none when nobody is there any more."""
+    with contextlib.suppress(OSError):
+        name = sock.getpeername()
+        return str(name[0]) if isinstance(name, tuple) else ""
+    return ""
 
 
 def _connection_header(keep: bool) -> Headers:

@@ -9,6 +9,7 @@
     ├── MissingReasoning 409    strategy "reject", and some turns cannot be filled
     ├── TooLarge         413
     ├── UnknownEncoding  415
+    ├── TooManyAttempts  429    too many wrong keys from one place
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── Overloaded       503    a bound of this proxy is reached
     ├── UpstreamFailed   502    DeepSeek unintelligible, or not to be reached as configured
@@ -47,6 +48,10 @@ class ProxyError(Exception):
         self.code = code or self.code
         self.details = dict(details or {})
         self.retry_after = retry_after
+
+    def hide(self, secret: str) -> None:
+        """Take a secret out of the words: upstream may quote the key it was called with."""
+        self.message = self.message.replace(secret, "***")
 
     def payload(self) -> dict[str, Any]:
         """The failure in OpenAI's error shape."""
@@ -106,6 +111,12 @@ class UnknownEncoding(ProxyError):
     code = "unsupported_content_encoding"
 
 
+class TooManyAttempts(ProxyError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
 class ProtocolError(ProxyError):
     """The client's bytes are not the HTTP we accept: answered once, then the connection ends."""
 
@@ -153,8 +164,23 @@ class UpstreamRefused(ProxyError):
         self.status = status
         self.body = body
 
+    def hide(self, secret: str) -> None:
+        super().hide(secret)
+        self.body = _without(self.body, secret)
+
     def payload(self) -> dict[str, Any]:
         return dict(self.body) if self.body is not None else super().payload()
+
+
+def _without(value: Any, secret: str) -> Any:
+    """The same JSON, with the secret in no text and no name of it."""
+    if isinstance(value, str):
+        return value.replace(secret, "***")
+    if isinstance(value, Mapping):
+        return {name.replace(secret, "***"): _without(inner, secret) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without(inner, secret) for inner in value]
+    return value
 
 
 class ClientGone(Exception):

@@ -163,6 +163,8 @@ class Exchange:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ProxyError):
+            if self._caller.is_held:
+                error.hide(self._caller.credential)
             # Upstream's own words may quote the key it was called with.
             self._outcome = _SECRET.sub("sk-***", error.message.replace(self._caller.credential, "***"))
             self._status = error.status

@@ -1,7 +1,8 @@
 """Models that are asked elsewhere: the request goes out as it came in, and the answer comes back byte for byte.
 
 So that Cursor's own GPT models keep working while its base URL points here. The key is the route's own, taken from the
-environment; the client's, which is for DeepSeek, is never sent there. Nothing is restored, recorded or tried again.
+environment; the client's, which is for DeepSeek, is never sent there. Who may spend it is access's part. Nothing is
+restored, recorded or tried again.
 Of the answer's head only status, content type and the time to wait are kept.
 """
 

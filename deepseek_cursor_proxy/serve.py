@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 import sqlite3
@@ -13,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from deepseek_cursor_proxy import __version__, private_files
+from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
-from deepseek_cursor_proxy.settings import is_loopback
 from deepseek_cursor_proxy.tunnel import Tunnel
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -25,6 +26,8 @@ from deepseek_cursor_proxy.wire import safe_text
 def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False) -> int:
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError when something is not as it should be."""
     _log_to_stderr(verbose=config.verbose)
+    # Refuses a key of the environment that is none before anything is started.
+    access = Access(config)
     stop = threading.Event()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(opened_store(config))
@@ -42,7 +45,7 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False) ->
         stack.enter_context(_serving(server, config.shutdown_grace))
         public_url = _public_url(tunnel, stop) if config.ngrok else None
         if not stop.is_set():
-            print(_welcome(config, config_path, server.server_port, public_url), flush=True)
+            print(_welcome(config, config_path, server.server_port, public_url, access), flush=True)
         # In turns: on Windows a wait without an end lets no Ctrl-C through.
         while not stop.wait(0.5):
             pass
@@ -173,20 +176,41 @@ def _log_to_stderr(*, verbose: bool) -> None:
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
-def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None) -> str:
+def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None, access: Access) -> str:
     """What a person needs to know now, and nothing else."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     local = f"http://{host}:{port}/v1"
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
         f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
-        "  OpenAI API Key             your DeepSeek key (sk-…)",
+        f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
         f"Settings {config_path} · reasoning {config.reasoning_content_path}",
     ]
     if public_url is None:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
-    if config.passthrough and (public_url is not None or not is_loopback(config.host)):
-        lines.append("Whoever finds this address can spend the keys behind [passthrough]: keep it to yourself.")
-    lines.append("Stop with Ctrl-C.")
+    lines += [*_who_is_served(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
+
+
+def _key_to_paste(config: ProxyConfig, access: Access) -> str:
+    if access.held_key is not None:
+        return "one of your access keys"
+    return "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+
+
+def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
+    """What keeps strangers out, or that nothing does."""
+    if config.access_keys:
+        yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
+        if access.held_key is not None:
+            yield f"DeepSeek is called with the key in {HELD_KEY}, which no client gets to see."
+        if any(key.is_guessable for key in config.access_keys):
+            yield "An access key is so short that it can be guessed: `access-key --new` makes a better one."
+    elif access.pins:
+        yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
+    elif config.is_exposed:
+        spending = ", and spend the keys behind [passthrough] with any key at all" if config.passthrough else ""
+        yield f"Whoever finds this address can use it with a DeepSeek key{spending}: set access_keys."
+    if not config.access_keys and os.environ.get(HELD_KEY):
+        yield f"{HELD_KEY} is set but not used: without access_keys anybody who gets here could spend it."

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation_store import ConversationStore
 from deepseek_cursor_proxy.observers import Observer, Observers
@@ -17,6 +18,7 @@ from deepseek_cursor_proxy.upstream import Upstream
 @dataclass(frozen=True)
 class Services:
     config: ProxyConfig
+    access: Access
     reasoning_store: ReasoningStore
     conversations: ConversationStore
     upstream: Upstream
@@ -25,14 +27,18 @@ class Services:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
-    def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
+    def build(
+        cls, config: ProxyConfig, reasoning_store: ReasoningStore, former_access: Access | None = None
+    ) -> "Services":
+        """With `former_access`, what it knows about keys outlives the change of settings."""
         observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
         if config.trace_dir is not None:
             observers.append(Trace(config.trace_dir))
         conversations = ConversationStore(
             reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
         )
-        return cls(config, reasoning_store, conversations, Upstream(config), Observers(observers))
+        access = Access(config, former_access)
+        return cls(config, access, reasoning_store, conversations, Upstream(config), Observers(observers))
 
     def close(self) -> None:
         self.conversations.close()

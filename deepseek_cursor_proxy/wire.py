@@ -40,6 +40,8 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
+    # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
+    source: str = ""
 
     def header(self, name: str) -> str | None:
         """A header's value; `name` is in lower case, as the reader stores them."""

@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig, template
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -171,16 +172,10 @@ class StartTest(ServeTest):
         self.assertIn(str(self.home / "mine.sqlite3"), welcome)
         self.assertFalse(self.directory.exists())
 
-    def test_routes_past_deepseek_come_with_a_warning_when_others_can_get_here(self) -> None:
-        route = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
-        for settings, public_url, is_warned in (
-            ({"passthrough": route}, "https://x.ngrok.app", True),
-            ({"passthrough": route, "host": "0.0.0.0"}, None, True),
-            ({"passthrough": route}, None, False),
-            ({}, "https://x.ngrok.app", False),
-        ):
-            welcome = serve._welcome(ProxyConfig(**settings), Path("x"), 1, public_url)  # type: ignore[arg-type]
-            self.assertEqual(is_warned, "can spend the keys behind [passthrough]" in welcome)
+    def test_a_key_of_the_environment_that_is_none_is_one_line_that_does_not_repeat_it(self) -> None:
+        line = self.refusal("--port", "0", "--access-keys", "sk-x", DEEPSEEK_API_KEY="sk-two words")
+        self.assertRegex(line, "^DEEPSEEK_API_KEY has a blank .*; set it anew, or unset it$")
+        self.assertNotIn("words", line)
 
     def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
         _, welcome = self.serve(PYTHONIOENCODING="ascii")
@@ -193,6 +188,54 @@ class StartTest(ServeTest):
         self.assertTrue(welcome.startswith("Cleared 2 stored reasonings.\n"), welcome)
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(store.stats().reasonings, 0)
+
+
+ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
+ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Whoever finds this address"
+SPENT, SHORT = "spend the keys behind [passthrough]", "so short that it can be guessed"
+HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is set but not used"
+OURS = "sk-a-key-that-nobody-guesses"
+
+
+class WhoIsServedTest(unittest.TestCase):
+    """The start says what keeps strangers out, or that nothing does."""
+
+    def said(self, held_key: str = "", **settings: Any) -> str:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": held_key}):
+            config = ProxyConfig(**settings)
+            public_url = "https://x.ngrok.app" if config.ngrok else None
+            return serve._welcome(config, Path("x"), 1, public_url, Access(config))
+
+    def test_exactly_what_applies_is_said(self) -> None:
+        sentences = (ONLY, PINNED, ANYBODY, SPENT, SHORT, HELD, UNUSED)
+        for settings, held_key, expected in (
+            ({}, "", ()),
+            ({"passthrough": ROUTE}, "", ()),
+            ({"host": "::1", "pin_key": "never"}, "", ()),
+            ({"ngrok": True}, "", (PINNED,)),
+            ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED,)),
+            ({"pin_key": "always"}, "", (PINNED,)),
+            ({"ngrok": True, "pin_key": "never"}, "", (ANYBODY,)),
+            ({"host": "192.168.1.7", "pin_key": "never", "passthrough": ROUTE}, "", (ANYBODY, SPENT)),
+            ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY,)),
+            ({"access_keys": [OURS, "short"], "pin_key": "always"}, "", (ONLY, SHORT)),
+            ({"access_keys": [OURS]}, "sk-held", (ONLY, HELD)),
+            ({}, "sk-held", (UNUSED,)),
+            ({"ngrok": True}, "sk-held", (PINNED, UNUSED)),
+        ):
+            with self.subTest(settings, held_key=held_key):
+                welcome = self.said(held_key, **settings)
+                self.assertEqual(expected, tuple(each for each in sentences if each in welcome))
+                self.assertNotIn("sk-held", welcome)
+                self.assertNotIn(OURS, welcome)
+
+    def test_the_key_to_paste_is_the_one_that_works(self) -> None:
+        for settings, held_key, words in (
+            ({}, "sk-held", "your DeepSeek key (sk-…)"),
+            ({"access_keys": [OURS]}, "", "a DeepSeek key that is in access_keys"),
+            ({"access_keys": [OURS]}, "sk-held", "one of your access keys"),
+        ):
+            self.assertIn(f"  OpenAI API Key             {words}\n", self.said(held_key, **settings))
 
 
 class RefusalTest(ServeTest):

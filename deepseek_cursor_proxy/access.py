@@ -1,0 +1,262 @@
+"""Who may use the proxy.
+
+A tunnel brings strangers to the door, and all of them seem to come from this machine. So nothing is decided by where a
+request comes from or what its headers say about that: only its key counts, and it is looked at before the body.
+
+    access_keys are set    these keys, and DeepSeek may be called with a key of the proxy's own
+    else, pinned           the first key that DeepSeek accepted since the start
+    else                   whoever DeepSeek accepts
+
+Wrong keys cost their source a wait, so that nobody tries many. What cannot be guessed never waits, nor does a key that
+was right before: a stranger in the same tunnel, whose source is the same, locks nobody out.
+"""
+
+import hmac
+import ipaddress
+import logging
+import math
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from deepseek_cursor_proxy.access_keys import AccessKey, is_credential
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import BadRequest, StartupError, TooManyAttempts, Unauthorized
+from deepseek_cursor_proxy.wire import HttpRequest
+
+_log = logging.getLogger(__name__)
+
+# The one secret that is no setting, so that it is in no file of ours.
+HELD_KEY = "DEEPSEEK_API_KEY"
+
+# An editor with a stale key tries a few times; twenty in a minute is somebody who guesses.
+_FAILURES_ALLOWED = 20
+_SECONDS_PER_FAILURE = 3.0
+# More are forgotten, longest unused first: strangers choose how many there are.
+_MAX_SOURCES = 4096
+_MAX_ACCEPTED = 1024
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody at the door: the key they sent, which is also whose reasoning is found, and where they come from."""
+
+    credential: str = field(repr=False)
+    key: AccessKey
+    source: str
+
+
+class Access:
+    """Called by handler threads. What changes is in its memory, which a successor with other settings takes over."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        former: "Access | None" = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listed = config.access_keys
+        self._memory: _Memory = former._memory if former is not None else _Memory(now)
+        self.pins = not self._listed and (
+            config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
+        )
+        # Without a list anybody who finds the address would spend it.
+        self.held_key = _held_key(environment) if self._listed else None
+
+    # At the door …
+
+    def admit(self, request: HttpRequest) -> Visitor:
+        """Whoever may ask for an answer; BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
+        credential = _credential(request)
+        if credential is None:
+            whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
+            raise Unauthorized(
+                f"No API key. Send {whose} as 'Authorization: Bearer sk-…' "
+                "(in Cursor: Settings, Models, OpenAI API Key)."
+            )
+        visitor = Visitor(credential, AccessKey.of(credential), request.source)
+        self.check(visitor)
+        return visitor
+
+    def check(self, visitor: Visitor) -> None:
+        """Raises unless this visitor is served now: a key may have been pinned since they were let in."""
+        wait = 0 if self._memory.has_accepted(visitor.key) else self._memory.seconds_to_wait(visitor.source)
+        served = self._served()
+        if served is None:
+            if wait:
+                raise _too_many(wait)
+        elif _is_among(visitor.key, (key for key in served if not (wait and key.is_guessable))):
+            self._memory.accept(visitor.key)
+        elif wait:
+            raise _too_many(wait)
+        else:
+            self._memory.fail(visitor.source)
+            raise self._stranger()
+
+    def check_spending(self, visitor: Visitor) -> None:
+        """The same for somebody who would spend a key that is not theirs: then it must be known whose proxy this is."""
+        if self.pins and self._memory.pinned is None:
+            raise Unauthorized(
+                "This model is asked with a key of whoever runs the proxy, and it is not known yet who that is. "
+                "Ask a DeepSeek model first, or name your key in access_keys."
+            )
+        self.check(visitor)
+
+    def _served(self) -> tuple[AccessKey, ...] | None:
+        """The keys that are served; None when DeepSeek is to decide."""
+        if self._listed:
+            return self._listed
+        pinned = self._memory.pinned if self.pins else None
+        return (pinned,) if pinned is not None else None
+
+    def _stranger(self) -> Unauthorized:
+        if self._listed:
+            return Unauthorized(
+                "This key is not among the access keys of this proxy. Check the key in your editor's settings "
+                "(Cursor: Models, OpenAI API Key); whoever runs the proxy names the keys it serves in access_keys."
+            )
+        return Unauthorized(
+            "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
+            "to use another one; whoever runs it can name several in access_keys, or set pin_key to never."
+        )
+
+    # What DeepSeek said …
+
+    def accepted(self, visitor: Visitor) -> None:
+        """DeepSeek answered a call for this visitor; the first time, that may decide whose proxy this is."""
+        if self._memory.accept(visitor.key, pin=self.pins):
+            _log.info("from now on only the key %s is served, the first that DeepSeek accepted (pin_key)", visitor.key)
+
+    def refused(self, visitor: Visitor) -> None:
+        """DeepSeek does not know this visitor's key."""
+        if not self._memory.has_accepted(visitor.key):
+            self._memory.fail(visitor.source)
+
+
+@dataclass(frozen=True)
+class _Failures:
+    """How many wrong keys of a source are not forgiven yet, as of some moment; time forgives one after the other."""
+
+    count: float = 0.0
+    as_of: float = 0.0
+    is_told: bool = False
+
+    def at(self, now: float) -> "_Failures":
+        left = max(0.0, self.count - (now - self.as_of) / _SECONDS_PER_FAILURE)
+        return _Failures(left, now, self.is_told and left > 0)
+
+    @property
+    def seconds_to_wait(self) -> int:
+        """Until one more is allowed; 0 when it is right now."""
+        return max(0, math.ceil((self.count + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
+
+
+class _Memory:
+    """What is known about keys and sources since the start. Called by handler threads."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        # Protects everything below.
+        self._lock = threading.Lock()
+        self._pinned: AccessKey | None = None
+        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+        self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
+
+    @property
+    def pinned(self) -> AccessKey | None:
+        return self._pinned
+
+    def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
+        """Whether this pinned the key."""
+        with self._lock:
+            _remember(self._accepted, key.digest, None, _MAX_ACCEPTED)
+            if not pin or self._pinned is not None:
+                return False
+            # Once pinned it never has to wait, however short it is.
+            self._pinned = AccessKey(key.digest)
+            return True
+
+    def has_accepted(self, key: AccessKey) -> bool:
+        with self._lock:
+            return key.digest in self._accepted
+
+    def fail(self, source: str) -> None:
+        network = _network(source)
+        with self._lock:
+            before = self._unforgiven(network)
+            # Many at once, all let in before the first was known to be wrong, do not add up to hours.
+            after = _Failures(min(before.count + 1, _FAILURES_ALLOWED), self._now(), before.is_told)
+            is_news = after.seconds_to_wait > 0 and not before.is_told
+            _remember(self._failures, network, replace(after, is_told=before.is_told or is_news), _MAX_SOURCES)
+        if is_news:
+            _log.warning("too many wrong keys from %s; unknown keys from there have to wait", source or "a client")
+
+    def seconds_to_wait(self, source: str) -> int:
+        """How long until an unknown key of that source is looked at; 0 when it is right now."""
+        if not self._failures:
+            return 0
+        with self._lock:
+            return self._unforgiven(_network(source)).seconds_to_wait
+
+    def _unforgiven(self, network: bytes) -> "_Failures":
+        return self._failures.get(network, _Failures()).at(self._now())
+
+
+def _too_many(wait: int) -> TooManyAttempts:
+    return TooManyAttempts(
+        f"Too many wrong keys came from where you are. Check the key in your editor's settings and wait {wait} s.",
+        retry_after=wait,
+    )
+
+
+def _is_among(key: AccessKey, served: Iterable[AccessKey]) -> bool:
+    """Takes as long for a key that is nearly right, or the first of many, as for any other."""
+    found = False
+    for each in served:
+        found |= hmac.compare_digest(key.digest, each.digest)
+    return found
+
+
+def _remember(known: OrderedDict[bytes, Any], name: bytes, value: Any, limit: int) -> None:
+    known[name] = value
+    known.move_to_end(name)
+    if len(known) > limit:
+        known.popitem(last=False)
+
+
+def _network(source: str) -> bytes:
+    """Who is one stranger: an address, or the /64 that everybody with IPv6 has to themselves."""
+    try:
+        address = ipaddress.ip_address(source)
+    except ValueError:
+        return source.encode()
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return address.packed[:8] if mapped is None else mapped.packed
+    return address.packed
+
+
+# Reading …
+
+
+def _credential(request: HttpRequest) -> str | None:
+    """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess."""
+    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    given = {token.strip() if scheme.lower() == "bearer" else "", (request.header("api-key") or "").strip()} - {""}
+    if len(given) > 1:
+        raise BadRequest("Two different keys, in Authorization and in api-key. Send one of them.", code="two_keys")
+    key = given.pop() if given else ""
+    return key if is_credential(key) else None
+
+
+def _held_key(environment: Mapping[str, str]) -> str | None:
+    key = environment.get(HELD_KEY, "").strip()
+    if key and not is_credential(key):
+        raise StartupError(f"{HELD_KEY} has a blank or a character that is no visible ASCII; set it anew, or unset it")
+    return key or None

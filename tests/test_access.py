@@ -1,0 +1,410 @@
+"""Who may use the proxy: the rules as tables, with a clock of our own and no socket."""
+
+import threading
+import unittest
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import access as room
+from deepseek_cursor_proxy.access import Access, Visitor
+from deepseek_cursor_proxy.access_keys import AccessKey
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError, StartupError, TooManyAttempts, Unauthorized
+from deepseek_cursor_proxy.wire import HttpRequest
+
+OWNER, FRIEND, STRANGER = "sk-the-key-of-the-owner", "sk-the-key-of-a-friend", "sk-the-key-of-a-stranger"
+ALLOWED = 20  # wrong keys of one source until it has to wait
+FORGIVEN = 3.0  # seconds until one of them is forgotten
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class AccessTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        # A log line of a rule that bites would be noise here; tests of these lines look at it themselves.
+        self.log = self.enterContext(mock.patch.object(room, "_log"))
+
+    def access(self, *, environment: Mapping[str, str] | None = None, **settings: Any) -> Access:
+        return Access(ProxyConfig(**settings), environment=environment or {}, now=self.clock)
+
+    def request(self, key: str | None = OWNER, source: str = "127.0.0.1", **headers: str) -> HttpRequest:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if key is not None:
+            given["authorization"] = f"Bearer {key}"
+        return HttpRequest("POST", "/v1/chat/completions", headers=given, read_body=self.fail, source=source)
+
+    def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Visitor:
+        """Somebody who is let in and whose key DeepSeek accepts."""
+        visitor = access.admit(self.request(key, source))
+        access.accepted(visitor)
+        return visitor
+
+    def status(self, access: Access, key: str | None, source: str = "127.0.0.1", **headers: str) -> int:
+        """200 for those who are let in."""
+        try:
+            access.admit(self.request(key, source, **headers))
+        except ProxyError as error:
+            return error.status
+        return 200
+
+    def exhaust(self, access: Access, source: str = "127.0.0.1") -> None:
+        """A stranger tries keys until they have to wait."""
+        for number in range(ALLOWED):
+            self.assertEqual(401, self.status(access, f"{STRANGER}-{number}", source))
+        self.assertEqual(429, self.status(access, STRANGER, source))
+
+
+class TestCredentials(AccessTest):
+    def test_a_key_comes_in_either_header(self) -> None:
+        for headers, expected in (
+            ({"authorization": "Bearer sk-a"}, "sk-a"),
+            ({"authorization": "bearer   sk-a "}, "sk-a"),
+            ({"api_key": " sk-a "}, "sk-a"),
+            ({"authorization": "Bearer sk-a", "api_key": "sk-a"}, "sk-a"),
+            ({"authorization": "Bearer ", "api_key": "sk-a"}, "sk-a"),
+            ({"authorization": "Basic dTpw", "api_key": "sk-a"}, "sk-a"),
+            ({"authorization": "Bearer " + "k" * 4096}, "k" * 4096),
+        ):
+            with self.subTest(headers):
+                self.assertEqual(expected, self.access().admit(self.request(None, **headers)).credential)
+
+    def test_what_is_no_key_is_none(self) -> None:
+        for headers in (
+            {},
+            {"authorization": ""},
+            {"authorization": "Bearer"},
+            {"authorization": "Bearer  "},
+            {"authorization": "Basic dTpw"},
+            {"authorization": "sk-a"},
+            {"authorization": "Bearer sk-a sk-b"},
+            {"authorization": "Bearer sk-\x7f"},
+            {"authorization": "Bearer sk-é"},
+            {"authorization": "Bearer sk-é", "api_key": "sk-é"},
+            {"api_key": "k" * 4097},
+        ):
+            with self.subTest(headers), self.assertRaisesRegex(Unauthorized, "^No API key"):
+                self.access().admit(self.request(None, **headers))
+
+    def test_two_different_keys_are_refused(self) -> None:
+        for settings in ({}, {"access_keys": [OWNER, FRIEND]}, {"pin_key": "always"}):
+            with self.assertRaises(BadRequest) as caught:
+                self.access(**settings).admit(self.request(OWNER, api_key=FRIEND))
+            self.assertEqual("two_keys", caught.exception.code)
+            self.assertNotIn("sk-", caught.exception.message)
+
+    def test_a_visitor_can_be_printed(self) -> None:
+        self.assertNotIn(OWNER, repr(self.access().admit(self.request())))
+
+
+class TestListedKeys(AccessTest):
+    def test_only_these_are_served(self) -> None:
+        access = self.access(access_keys=[OWNER, AccessKey.of(FRIEND).line])
+        table = {OWNER: 200, FRIEND: 200, STRANGER: 401, OWNER[:-1]: 401, OWNER + "x": 401, OWNER.upper(): 401}
+        # A digest is not a key: whoever reads the configuration file cannot use what is in it.
+        table |= {AccessKey.of(OWNER).line: 401, AccessKey.of(OWNER).digest.hex(): 401}
+        for key, status in table.items():
+            with self.subTest(key):
+                self.assertEqual(status, self.status(access, key))
+
+    def test_every_entry_is_compared_whichever_is_right(self) -> None:
+        keys = [f"{OWNER}-{number}" for number in range(5)]
+        access = self.access(access_keys=keys)
+        for key in (keys[0], keys[4], STRANGER):
+            with mock.patch("hmac.compare_digest", side_effect=lambda a, b: a == b) as compared:
+                self.status(access, key)
+            self.assertEqual(5, compared.call_count)
+
+    def test_the_refusal_says_where_keys_are_named_and_repeats_none(self) -> None:
+        with self.assertRaises(Unauthorized) as caught:
+            self.access(access_keys=[OWNER]).admit(self.request(STRANGER))
+        self.assertIn("access_keys", caught.exception.message)
+        self.assertNotIn("sk-", caught.exception.message)
+
+    def test_they_are_never_pinned(self) -> None:
+        access = self.access(access_keys=[OWNER, FRIEND], pin_key="always", ngrok=True)
+        self.assertFalse(access.pins)
+        for key in (OWNER, FRIEND, OWNER):
+            self.visit(access, key)
+
+    def test_a_key_of_the_proxys_own_is_taken_with_them_only(self) -> None:
+        environment = {"DEEPSEEK_API_KEY": " sk-held\n"}
+        self.assertEqual("sk-held", self.access(access_keys=[OWNER], environment=environment).held_key)
+        for settings in ({}, {"pin_key": "always"}, {"ngrok": True}):
+            self.assertIsNone(self.access(environment=environment, **settings).held_key)
+        for value in ("", " "):
+            self.assertIsNone(self.access(access_keys=[OWNER], environment={"DEEPSEEK_API_KEY": value}).held_key)
+        with self.assertRaises(StartupError) as caught:
+            self.access(access_keys=[OWNER], environment={"DEEPSEEK_API_KEY": "sk-a b"})
+        self.assertNotIn("sk-a", str(caught.exception))
+
+    def test_who_forgot_their_key_is_told_which_one_is_meant(self) -> None:
+        for environment, words in (({}, "your DeepSeek key"), ({"DEEPSEEK_API_KEY": "sk-held"}, "an access key")):
+            with self.assertRaisesRegex(Unauthorized, words):
+                self.access(access_keys=[OWNER], environment=environment).admit(self.request(None))
+
+
+class TestPinning(AccessTest):
+    def test_who_pins(self) -> None:
+        for pins, settings in (
+            (False, {}),
+            (False, {"host": "localhost"}),
+            (False, {"host": "::1"}),
+            (True, {"ngrok": True}),
+            (True, {"host": "0.0.0.0"}),
+            (True, {"host": "::"}),
+            (True, {"host": "192.168.1.7"}),
+            (True, {"host": "127.0.0.1.example"}),
+            (True, {"pin_key": "always"}),
+            (False, {"pin_key": "never", "ngrok": True}),
+            (False, {"pin_key": "never", "host": "0.0.0.0"}),
+        ):
+            with self.subTest(settings):
+                self.assertEqual(pins, self.access(**settings).pins)
+
+    def test_the_first_key_that_deepseek_accepts_is_the_only_one_from_then_on(self) -> None:
+        access = self.access(ngrok=True)
+        # Being let in is not enough, and a refusal by DeepSeek even less.
+        access.admit(self.request(STRANGER))
+        access.refused(access.admit(self.request(STRANGER)))
+        self.visit(access, OWNER)
+        for key, status in ((OWNER, 200), (FRIEND, 401), (STRANGER, 401), (OWNER, 200)):
+            self.assertEqual(status, self.status(access, key))
+        with self.assertRaisesRegex(Unauthorized, "used first since it started.*restart.*access_keys.*pin_key"):
+            access.admit(self.request(FRIEND))
+
+    def test_who_was_let_in_before_is_not_served_after(self) -> None:
+        access = self.access(ngrok=True)
+        early = access.admit(self.request(STRANGER))
+        self.visit(access, OWNER)
+        with self.assertRaises(Unauthorized):
+            access.check(early)
+
+    def test_of_many_at_once_exactly_one_wins(self) -> None:
+        for _ in range(20):
+            access = self.access(ngrok=True)
+            visitors = [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(8)]
+            together = threading.Barrier(len(visitors))
+
+            def accepted(visitor: Visitor, access: Access = access, together: threading.Barrier = together) -> None:
+                together.wait()
+                access.accepted(visitor)
+
+            threads = [threading.Thread(target=accepted, args=(visitor,)) for visitor in visitors]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            statuses = [self.status(access, visitor.credential) for visitor in visitors]
+            self.assertEqual([200] + [401] * 7, sorted(statuses))
+
+    def test_it_is_told_once_and_by_digest(self) -> None:
+        access = self.access(ngrok=True)
+        for key in (OWNER, OWNER):
+            self.visit(access, key)
+        self.log.info.assert_called_once()
+        line = self.log.info.call_args.args[0] % self.log.info.call_args.args[1:]
+        self.assertIn(f"only the key {AccessKey.of(OWNER)} is served", line)
+        self.assertNotIn(OWNER, line)
+
+    def test_nothing_is_pinned_unless_asked(self) -> None:
+        access = self.access()
+        for key in (OWNER, FRIEND, OWNER):
+            self.visit(access, key)
+        self.log.info.assert_not_called()
+
+    def test_a_key_of_the_proxys_owner_is_spent_for_the_pinned_key_only(self) -> None:
+        access = self.access(ngrok=True)
+        owner, stranger = (access.admit(self.request(key)) for key in (OWNER, STRANGER))
+        for visitor in (owner, stranger):
+            with self.assertRaisesRegex(Unauthorized, "Ask a DeepSeek model first.*access_keys"):
+                access.check_spending(visitor)
+        access.accepted(owner)
+        access.check_spending(owner)
+        with self.assertRaisesRegex(Unauthorized, "used first"):
+            access.check_spending(stranger)
+
+    def test_where_nothing_is_pinned_it_is_spent_for_whoever_is_let_in(self) -> None:
+        for settings in ({}, {"ngrok": True, "pin_key": "never"}, {"access_keys": [OWNER]}):
+            access = self.access(**settings)
+            access.check_spending(access.admit(self.request(OWNER)))
+
+
+class TestRateLimit(AccessTest):
+    def test_wrong_access_keys_have_to_wait(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        self.exhaust(access)
+        with self.assertRaises(TooManyAttempts) as caught:
+            access.admit(self.request(STRANGER))
+        self.assertEqual((429, 3), (caught.exception.status, caught.exception.retry_after))
+        self.clock.now += FORGIVEN - 0.1
+        self.assertEqual(429, self.status(access, STRANGER))
+        self.clock.now += 0.2
+        self.assertEqual([401, 429], [self.status(access, STRANGER), self.status(access, STRANGER)])
+        self.clock.now += FORGIVEN * ALLOWED
+        self.exhaust(access)
+
+    def test_so_do_strangers_to_a_pinned_key(self) -> None:
+        access = self.access(ngrok=True)
+        self.visit(access, OWNER)
+        self.exhaust(access)
+        self.assertEqual(200, self.status(access, OWNER))
+
+    def test_so_do_keys_that_deepseek_refuses(self) -> None:
+        access = self.access()
+        for number in range(ALLOWED):
+            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+        self.assertEqual([429, 429], [self.status(access, STRANGER), self.status(access, OWNER)])
+        self.clock.now += FORGIVEN
+        self.assertEqual(200, self.status(access, OWNER))
+
+    def test_a_key_that_was_accepted_before_never_waits(self) -> None:
+        access = self.access()
+        self.visit(access, OWNER)
+        for number in range(ALLOWED):
+            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+        self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
+
+    def test_a_key_that_was_accepted_before_and_is_revoked_counts_against_nobody(self) -> None:
+        access = self.access()
+        owner = self.visit(access, OWNER)
+        for _ in range(2 * ALLOWED):
+            access.refused(owner)
+        self.assertEqual(200, self.status(access, FRIEND))
+
+    def test_an_access_key_that_nobody_guesses_never_waits(self) -> None:
+        """A stranger who began first, in the same tunnel, must not keep the owner out."""
+        access = self.access(access_keys=[OWNER, AccessKey.of(FRIEND).line])
+        self.exhaust(access)
+        self.assertEqual([200, 200, 429], [self.status(access, key) for key in (OWNER, FRIEND, STRANGER)])
+
+    def test_an_access_key_that_can_be_guessed_waits_until_it_was_right_once(self) -> None:
+        access = self.access(access_keys=["secret"])
+        self.exhaust(access)
+        self.assertEqual(429, self.status(access, "secret"))
+        self.clock.now += FORGIVEN
+        self.assertEqual(200, self.status(access, "secret"))
+        self.assertEqual(401, self.status(access, STRANGER))
+        self.assertEqual((429, 200), (self.status(access, STRANGER), self.status(access, "secret")))
+
+    def test_no_key_at_all_is_no_attempt(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        for _ in range(2 * ALLOWED):
+            self.assertEqual(401, self.status(access, None))
+        self.exhaust(access)
+
+    def test_what_deepseek_says_about_a_listed_key_counts_against_nobody(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        for _ in range(2 * ALLOWED):
+            access.refused(access.admit(self.request(OWNER)))
+        self.assertEqual(401, self.status(access, STRANGER))
+
+    def test_many_at_once_do_not_add_up_to_hours(self) -> None:
+        access = self.access()
+        for visitor in [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(1000)]:
+            access.refused(visitor)
+        self.clock.now += FORGIVEN
+        self.assertEqual(200, self.status(access, OWNER))
+
+    def test_sources_are_counted_apart(self) -> None:
+        for one, two, is_same in (
+            ("192.0.2.1", "192.0.2.1", True),
+            ("192.0.2.1", "192.0.2.2", False),
+            ("192.0.2.1", "::ffff:192.0.2.1", True),
+            ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+            ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+            ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+            ("fe80::1%eth0", "fe80::2%eth0", True),
+            ("", "", True),
+            ("somewhere", "elsewhere", False),
+        ):
+            with self.subTest(one=one, two=two):
+                access = self.access(access_keys=[OWNER])
+                self.exhaust(access, one)
+                self.assertEqual(429 if is_same else 401, self.status(access, STRANGER, two))
+
+    def test_headers_about_where_a_request_comes_from_change_nothing(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        self.exhaust(access)
+        for name in ("x_forwarded_for", "x_real_ip", "forwarded", "host", "via", "cf_connecting_ip", "origin"):
+            for value in ("127.0.0.1", "localhost", "192.0.2.77", "for=192.0.2.77"):
+                self.assertEqual(429, self.status(access, STRANGER, **{name: value}))
+
+    def test_what_is_remembered_is_bounded(self) -> None:
+        self.enterContext(mock.patch.multiple(room, _MAX_SOURCES=3, _MAX_ACCEPTED=3))
+        access = self.access(access_keys=[OWNER])
+        for number in range(50):
+            self.status(access, STRANGER, f"192.0.2.{number}")
+        self.exhaust(access, "192.0.2.99")
+        self.assertEqual(3, len(access._memory._failures))
+        access = self.access()
+        for number in range(50):
+            self.visit(access, f"{FRIEND}-{number}")
+        self.assertEqual(3, len(access._memory._accepted))
+
+    def test_a_key_in_use_is_not_forgotten_for_newer_ones(self) -> None:
+        self.enterContext(mock.patch.object(room, "_MAX_ACCEPTED", 3))
+        access = self.access()
+        for key in (OWNER, f"{FRIEND}-0", f"{FRIEND}-1", OWNER, f"{FRIEND}-2"):
+            self.visit(access, key)
+        for number in range(ALLOWED):
+            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+        self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, f"{FRIEND}-0")))
+
+    def test_it_is_told_once_per_wave(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        for _ in range(2):
+            self.exhaust(access)
+            for _ in range(10):
+                self.clock.now += FORGIVEN
+                self.status(access, STRANGER)
+            self.log.warning.assert_called_once()
+            self.assertIn("127.0.0.1", self.log.warning.call_args.args)
+            self.log.warning.reset_mock()
+            self.clock.now += FORGIVEN * ALLOWED
+
+
+class TestSuccession(AccessTest):
+    """New settings while the proxy runs: what is known about keys stays known."""
+
+    def successor(self, former: Access, **settings: Any) -> Access:
+        return Access(ProxyConfig(**settings), former, environment={})
+
+    def test_the_pinned_key_stays_pinned(self) -> None:
+        former = self.access(ngrok=True)
+        self.visit(former, OWNER)
+        access = self.successor(former, ngrok=True)
+        self.assertEqual((200, 401), (self.status(access, OWNER), self.status(access, STRANGER)))
+
+    def test_an_answer_that_was_asked_for_under_the_former_settings_pins_as_well(self) -> None:
+        former = self.access(ngrok=True)
+        visitor = former.admit(self.request(OWNER))
+        access = self.successor(former, ngrok=True)
+        former.accepted(visitor)
+        self.assertEqual(401, self.status(access, STRANGER))
+
+    def test_waits_and_exemptions_stay(self) -> None:
+        former = self.access()
+        self.visit(former, OWNER)
+        for number in range(ALLOWED):
+            former.refused(former.admit(self.request(f"{STRANGER}-{number}")))
+        access = self.successor(former)
+        self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
+
+    def test_a_key_that_is_no_longer_listed_is_no_longer_served(self) -> None:
+        former = self.access(access_keys=[OWNER, FRIEND])
+        self.assertEqual(200, self.status(former, FRIEND))
+        self.assertEqual(401, self.status(self.successor(former, access_keys=[OWNER]), FRIEND))
+
+    def test_a_list_replaces_what_was_pinned(self) -> None:
+        former = self.access(ngrok=True)
+        self.visit(former, OWNER)
+        access = self.successor(former, ngrok=True, access_keys=[FRIEND])
+        self.assertEqual((401, 200), (self.status(access, OWNER), self.status(access, FRIEND)))
