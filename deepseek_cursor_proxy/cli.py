@@ -65,7 +65,9 @@ def _serve(options: dict[str, Any]) -> int:
     if options.get("config") is None:
         serve.ensure_config_file()
     loaded = _load(options)
-    return serve.run(loaded.config, _config_path(options), clear_store=clear_store)
+    return serve.run(
+        loaded.config, _config_path(options), clear_store=clear_store, reread=lambda: _load(options).config
+    )
 
 
 def _config_show(options: dict[str, Any]) -> int:

@@ -47,8 +47,10 @@ _PLENTY = 10**12
 class ProxyConfig:
     """The settings of one proxy."""
 
-    host: str = setting("127.0.0.1", "address to listen on; anything but loopback opens the proxy to your network")
-    port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535)
+    host: str = setting(
+        "127.0.0.1", "address to listen on; anything but loopback opens the proxy to your network", needs_restart=True
+    )
+    port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
     upstream_base_url: str = setting("https://api.deepseek.com", "where DeepSeek answers", key="base_url")
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
@@ -91,6 +93,12 @@ class ProxyConfig:
     header_timeout: float = setting(
         10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
     )
+    # A body of 48 MiB may take a quarter of an hour, one that does not come ten seconds: slower than a bad mobile link
+    # is an attack.
+    body_timeout: float = setting(
+        10.0, "seconds a client may take to send a body, besides what body_rate allows", at_least=0.1, at_most=_DAY
+    )
+    body_rate: int = setting(50_000, "bytes of a body that earn the client another second", at_least=1, at_most=_PLENTY)
     idle_timeout: float = setting(30.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
     write_timeout: float = setting(
         30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
@@ -98,18 +106,30 @@ class ProxyConfig:
     shutdown_grace: float = setting(
         5.0, "seconds running answers get to finish when the proxy stops", at_least=0, at_most=_DAY
     )
+    # Each costs a thread; an editor uses a handful.
+    max_connections: int = setting(
+        1024, "clients connected at the same time; more are answered 503", at_least=1, at_most=100_000
+    )
     # 48 MiB is DeepSeek's own limit: more would only be refused further away.
     max_request_body_bytes: int = setting(
         48 * 1024 * 1024, "largest request body, unpacked", at_least=1, at_most=_PLENTY
     )
     reasoning_content_path: Path = setting(
-        HOME / "reasoning_content.sqlite3", "where reasoning is kept; :memory: keeps it until the proxy stops"
+        HOME / "reasoning_content.sqlite3",
+        "where reasoning is kept; :memory: keeps it until the proxy stops",
+        needs_restart=True,
     )
     reasoning_cache_max_age_seconds: int = setting(
-        30 * 24 * 3600, "seconds after its last use that a reasoning is forgotten", at_least=1, at_most=_PLENTY
+        30 * 24 * 3600,
+        "seconds after its last use that a reasoning is forgotten",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
     )
-    reasoning_cache_max_rows: int = setting(100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY)
-    ngrok: bool = setting(False, "open a public https address with ngrok")
+    reasoning_cache_max_rows: int = setting(
+        100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
+    )
+    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )

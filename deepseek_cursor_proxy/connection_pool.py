@@ -22,6 +22,8 @@ _IDLE_SECONDS = 50.0
 # An editor with a few agents never needs more; the rest is closed when it comes back.
 _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
+# How often a wait that nothing can interrupt looks whether the proxy is to stop.
+_LOOK_UP_SECONDS = 0.5
 # Linux can tell a closing client from one that sends more; elsewhere its socket has to be looked into.
 _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0)
 
@@ -67,7 +69,7 @@ class Connection:
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
 
-        Raises ClientGone when `peer` leaves meanwhile.
+        Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
         self._sock.setblocking(False)
         view = memoryview(data)
@@ -86,7 +88,7 @@ class Connection:
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
         """What arrives, b"" when the other side closed, None when the moment `until` came first.
 
-        Raises ClientGone when `peer` leaves meanwhile.
+        Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
         while True:
             if self._has_buffered() or wait_readable(self._sock, until - time.monotonic(), peer):
@@ -158,62 +160,67 @@ class ConnectionPool:
 
 
 def pause(seconds: float, peer: Peer | None) -> None:
-    """Let that time pass; raises ClientGone as soon as the peer leaves."""
-    deadline = time.monotonic() + seconds
-    if peer is not None and _stirs(peer, seconds) and (_CLIENT_LEAVES or peer.has_left()):
-        raise ClientGone
-    # Without a peer, or with one that sent its next request early and says nothing more until that is read.
-    threading.Event().wait(max(0.0, deadline - time.monotonic()))
-
-
-def _stirs(peer: Peer, seconds: float) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([peer.fileno()], [], [], seconds)[0])
-    poll = select.poll()
-    poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    """Let that time pass; raises ClientGone as soon as the peer leaves, or what it has to be told when we part."""
+    _wait(None, False, seconds, peer)
 
 
 def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
-    """Whether the socket has something to read within that time; raises ClientGone when the peer leaves first."""
+    """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
     return _wait(sock, False, seconds, peer) is Stirred.READABLE
 
 
-def _wait(sock: socket.socket, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """What the socket is ready for within that time; raises ClientGone when the peer leaves first."""
+def _wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
+    """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end."""
     if not hasattr(select, "poll"):
         return _select(sock, for_writing, seconds, peer)
     poll = select.poll()
-    poll.register(sock, select.POLLIN | (select.POLLOUT if for_writing else 0))
+    if sock is not None:
+        poll.register(sock, select.POLLIN | (select.POLLOUT if for_writing else 0))
     if peer is not None:
         poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
     deadline = time.monotonic() + seconds
     while True:
         ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        if sock.fileno() in ready:
+        if peer is not None and peer.fileno() in ready:
+            _raise_if_over(peer, is_closed=bool(_CLIENT_LEAVES))
+            # It sent the next request early; its socket says nothing more until that is read.
+            poll.unregister(peer.fileno())
+        if sock is not None and sock.fileno() in ready:
             return Stirred.WRITABLE if ready[sock.fileno()] == select.POLLOUT else Stirred.READABLE
         if not ready:
             return Stirred.NOTHING
-        assert peer is not None
-        if _CLIENT_LEAVES or peer.has_left():
-            raise ClientGone
-        # It sent the next request early; its socket says nothing more until that is read.
-        poll.unregister(peer.fileno())
 
 
-def _select(sock: socket.socket, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """The same for systems without poll (Windows)."""
-    watched = [sock.fileno()] + ([peer.fileno()] if peer is not None else [])
-    writing = [sock.fileno()] if for_writing else []
+def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
+    """The same for systems without poll (Windows), where our own shutdown of a socket wakes nobody who waits for it."""
+    own = [sock.fileno()] if sock is not None else []
+    watched = own + ([peer.fileno()] if peer is not None else [])
     deadline = time.monotonic() + seconds
     while True:
-        reads, writes, _ = select.select(watched, writing, [], max(0.0, deadline - time.monotonic()))
-        if sock.fileno() in reads:
+        left = max(0.0, deadline - time.monotonic())
+        reads, writes = _selected(watched, own if for_writing else [], min(left, _LOOK_UP_SECONDS))
+        if peer is not None and (peer.parting or peer.fileno() in reads):
+            _raise_if_over(peer)
+            watched = own
+        if any(each in reads for each in own):
             return Stirred.READABLE
         if writes:
             return Stirred.WRITABLE
-        if not reads:
+        if not reads and left <= _LOOK_UP_SECONDS:
             return Stirred.NOTHING
-        if peer is not None and peer.has_left():
-            raise ClientGone
-        watched = watched[:1]
+
+
+def _selected(reading: list[int], writing: list[int], seconds: float) -> tuple[list[int], list[int]]:
+    if not reading and not writing:
+        # Windows refuses to wait for nothing.
+        time.sleep(seconds)
+        return [], []
+    reads, writes, _ = select.select(reading, writing, [], seconds)
+    return reads, writes
+
+
+def _raise_if_over(peer: Peer, *, is_closed: bool = False) -> None:
+    if peer.parting is not None:
+        raise peer.parting
+    if is_closed or peer.has_left():
+        raise ClientGone

@@ -12,6 +12,7 @@
     ├── TooManyAttempts  429    too many wrong keys from one place
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── Overloaded       503    a bound of this proxy is reached
+    ├── ProxyStopping    503    the proxy ends before the answer does
     ├── UpstreamFailed   502    DeepSeek unintelligible, or not to be reached as configured
     │   └── UpstreamDropped     the connection broke: another try may succeed
     ├── UpstreamTimeout  504    DeepSeek silent for too long
@@ -32,6 +33,8 @@ class ProxyError(Exception):
     status = 500
     type = "server_error"
     code = "internal_error"
+    # After the first byte every failure is upstream's, and the code tells which; but for our own end.
+    type_in_stream = "upstream_error"
 
     def __init__(
         self,
@@ -132,6 +135,19 @@ class Overloaded(ProxyError):
     status = 503
     type = "overloaded"
     code = "overloaded"
+
+
+class ProxyStopping(ProxyError):
+    """Whoever started the proxy stops it; what still runs is told so."""
+
+    status = 503
+    type = "server_error"
+    code = "proxy_stopping"
+    type_in_stream = "server_error"
+
+    def __init__(self) -> None:
+        # A restart takes seconds; OpenAI's libraries come back by themselves after as many as are named here.
+        super().__init__("The proxy is being stopped or restarted. Ask again when it runs.", retry_after=5)
 
 
 class UpstreamFailed(ProxyError):

@@ -103,7 +103,7 @@ class _Stream:
                 self._told.end("200")
                 return
             self._told.failure(error)
-            words = {"message": error.message, "type": "upstream_error", "param": None, "code": error.code}
+            words = {"message": error.message, "type": error.type_in_stream, "param": None, "code": error.code}
             yield b"\n" + sse.event(encode_json({"error": words})) + sse.DONE
 
     def _lines(self) -> Iterator[bytes]:

@@ -1,56 +1,66 @@
 """The running process: store, listener, tunnel, signals. What is started is stopped in reverse order."""
 
 import contextlib
+import dataclasses
 import errno
 import logging
 import os
-import signal
 import socket
 import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 from deepseek_cursor_proxy import __version__, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig, expanded, template
+from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.signals import Asked, Signals, point_nowhere
 from deepseek_cursor_proxy.tunnel import Tunnel
 from deepseek_cursor_proxy.wire import safe_text
 
+_log = logging.getLogger(__name__)
 
-def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError when something is not as it should be."""
+
+Reread = Callable[[], ProxyConfig]
+
+
+def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, reread: Reread | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError when something is not as it should be.
+
+    `reread` loads the configuration anew from where it came; it is called at SIGHUP.
+    """
     _log_to_stderr(verbose=config.verbose)
     # Refuses a key of the environment that is none before anything is started.
     access = Access(config)
-    stop = threading.Event()
+    raise_limits(config.max_connections)
     with contextlib.ExitStack() as stack:
+        # First, so that they are the last to be given back: even the end can be hurried.
+        signals = stack.enter_context(Signals())
         store = stack.enter_context(opened_store(config))
         if clear_store:
-            print(f"Cleared {store.clear()} stored reasonings.")
+            _say(f"Cleared {store.clear()} stored reasonings.")
         if config.trace_dir is not None:
             _make_trace_directory(config.trace_dir)
         server = _listen(config)
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
-        stack.enter_context(_signals(stop.set))
-        tunnel = Tunnel(server.server_port, announce=lambda line: print(line, flush=True))
+        tunnel = Tunnel(server.server_port, announce=_say)
+        signals.last_resorts.append(tunnel.kill)
         # Stopped after the server: running answers still leave through it.
         stack.callback(tunnel.stop)
-        stack.enter_context(_serving(server, config.shutdown_grace))
-        public_url = _public_url(tunnel, stop) if config.ngrok else None
-        if not stop.is_set():
-            print(_welcome(config, config_path, server.server_port, public_url, access), flush=True)
-        # In turns: on Windows a wait without an end lets no Ctrl-C through.
-        while not stop.wait(0.5):
-            pass
-        print("Stopping; running answers may finish.", flush=True)
-    print("Stopped.", flush=True)
+        stack.enter_context(_serving(server))
+        public_url = _public_url(tunnel, signals) if config.ngrok else None
+        if not signals.is_stopping:
+            _say(_welcome(config, config_path, server.server_port, public_url, access))
+        while signals.wait() is Asked.RELOAD:
+            _reload(server, config_path, reread)
+        _say("Stopping; running answers may finish.")
+    _say("Stopped.")
     return 0
 
 
@@ -114,47 +124,64 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 
 
 @contextlib.contextmanager
-def _serving(server: DeepSeekProxyServer, grace: float) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.25}, name="accept")
+def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
     try:
         yield
     finally:
         server.shutdown()
         thread.join()
-        server.drain(grace)
+        server.drain(server.config.shutdown_grace)
 
 
-def _public_url(tunnel: Tunnel, stop: threading.Event) -> str | None:
+def _public_url(tunnel: Tunnel, signals: Signals) -> str | None:
     """Where the tunnel begins; None when the proxy is told to stop before there is one."""
-
-    def give_up() -> None:
-        stop.set()
-        tunnel.stop()
-
+    if signals.is_stopping:
+        return None
     try:
         # ngrok may take its time; whoever presses Ctrl-C meanwhile does not wait for it.
-        with _signals(give_up):
+        with signals.interrupting(tunnel.stop):
             return tunnel.start()
     except StartupError:
-        if stop.is_set():
+        if signals.is_stopping:
             return None
         raise
 
 
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to stop; what they did before is put back afterwards."""
-
-    def asked(_number: int, _frame: FrameType | None) -> None:
-        stop()
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+def _reload(server: DeepSeekProxyServer, config_path: Path, reread: Reread | None) -> None:
+    """Take the settings as they are now; a mistake in them changes nothing, and neither ends the proxy."""
+    if reread is None:
+        return
+    before = server.config
+    kept = {each.field: getattr(before, each.field) for each in SETTINGS if each.needs_restart}
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        wanted = reread()
+        if wanted.trace_dir is not None:
+            _make_trace_directory(wanted.trace_dir)
+        after = dataclasses.replace(wanted, **kept)
+        server.reconfigure(after)
+    except StartupError as error:
+        _log.error("%s; the settings stay as they were", error)
+        return
+    _log_to_stderr(verbose=after.verbose)
+    changed = ", ".join(_differing(before, after)) or "nothing"
+    waiting = ", ".join(_differing(wanted, after))
+    _say(f"Read {config_path} again: {changed} changed." + (f" Restart for {waiting}." if waiting else ""))
+
+
+def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:
+    return [each.key for each in DECLARED if getattr(one, each.field) != getattr(other, each.field)]
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        # The terminal is gone without a word; what is kept for it would only fail again at the end.
+        point_nowhere([sys.stdout.fileno()])
 
 
 class _SafeFormatter(logging.Formatter):

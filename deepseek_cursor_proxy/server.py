@@ -1,4 +1,4 @@
-"""Bytes ⇄ HttpRequest / HttpReply: the only file that touches clients' sockets.
+"""Bytes ⇄ HttpRequest / HttpReply: the server that outside code builds, and who is connected to it.
 
 A thread per connection reads requests with our own strict reader (http1), asks the app, writes the reply. Everything
 a client does is bounded: how long it may take for a head, a body, or to read what we write; how large these may be;
@@ -13,20 +13,24 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from http.server import ThreadingHTTPServer
 from typing import Any
 
 from deepseek_cursor_proxy.app import App
-from deepseek_cursor_proxy.client_connection import ClientConnection
+from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
 
 _log = logging.getLogger(__name__)
 
-# Each costs a thread; an editor uses a handful.
-_MAX_CONNECTIONS = 1024
+_NO_ROOM = refusal(Overloaded("Too many connections at once. Try again in a moment.", retry_after=1))
+# An answer that was told to end does so within moments, and so does one whose connection was cut; nobody waits longer.
+_LAST_WORDS_SECONDS = 1.0
+_LAST_MOMENTS_SECONDS = 1.0
 
 
 class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
@@ -35,9 +39,7 @@ class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
     server: "DeepSeekProxyServer"
 
     def handle(self) -> None:
-        connection = ClientConnection(self.request, self.server.app, self.server.config)
-        with self.server.connections.joined(connection):
-            connection.serve()
+        self.server.connections.serve(ClientConnection(self.request, self.server))
 
 
 class DeepSeekProxyServer(ThreadingHTTPServer):
@@ -54,12 +56,14 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
+        # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
         self._services: Services | None = None
         self._app: App | None = None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
+        self._door = Door(self.socket, self.process_request, _NO_ROOM)
 
     def server_bind(self) -> None:
         # HTTPServer would also ask the network for our name, which can take seconds and is used for nothing.
@@ -76,95 +80,141 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
                     self._app = App(self._services)
         return self._app
 
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Another configuration for every request from now on; those that run keep theirs to the end.
+
+        Raises StartupError when it does not go together with the environment.
+        """
+        with self._building:
+            former = self._services
+            # Built first: what cannot be built changes nothing.
+            self._services = Services.build(config, self.reasoning_store, former)
+            self._app = App(self._services)
+            self.config = config
+        if former is not None:
+            former.retire()
+
+    # Letting clients in …
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Serve until shutdown(), which is heard at once: the interval of the base class has no meaning here."""
+        self._door.run()
+
+    def shutdown(self) -> None:
+        self._door.stop()
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self.connections) >= _MAX_CONNECTIONS:
-            self._turn_away(request)
+        if not self.connections.admit(self.config.max_connections):
+            self._door.turn_away(request)
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             # No more threads to be had.
-            self._turn_away(request)
+            self.connections.leave()
+            self._door.turn_away(request)
 
-    def _turn_away(self, request: Any) -> None:
-        error = Overloaded("Too many connections at once. Try again in a moment.", retry_after=1)
-        ClientConnection(request, None, self.config).refuse(error, linger=False)
-        self.shutdown_request(request)
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.leave()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """One line in place of the base class's traceback; a verbose run shows it in full."""
         _log.error("a connection failed unexpectedly", exc_info=_log.isEnabledFor(logging.DEBUG))
 
+    # Stopping …
+
     def drain(self, seconds: float) -> None:
-        """After shutdown(): let running answers finish for that long, then end what is left."""
-        self.connections.close_idle()
+        """After shutdown(): let running answers finish for that long, then end what is left and tell its clients."""
+        # Whoever comes now is refused by the system, and a new proxy can have the port already.
+        self.socket.close()
+        self.connections.stop(Stage.LAST_ANSWERS)
         self.connections.wait_until_empty(seconds)
+        self.connections.stop(Stage.LAST_WORDS)
+        self.connections.wait_until_empty(_LAST_WORDS_SECONDS)
 
     def server_close(self) -> None:
         super().server_close()
-        self.connections.close_all()
+        self.connections.stop(Stage.OVER)
+        self.connections.wait_until_empty(_LAST_MOMENTS_SECONDS)
         with self._building:
             services = self._services
         if services is not None:
             services.close()
 
 
+class Stage(IntEnum):
+    """How far the end of the server has come."""
+
+    SERVING = 0
+    LAST_ANSWERS = 1
+    LAST_WORDS = 2
+    OVER = 3
+
+
 class Connections:
     """Who is connected. Called by the accepting thread, handler threads and whoever stops the server."""
 
-    # A connection that was told to end does so within moments; nobody waits for one that does not.
-    _LAST_MOMENTS_SECONDS = 2.0
-
     def __init__(self) -> None:
-        # Protects `_open`; notified whenever somebody leaves.
+        # Protects all below; notified whenever somebody leaves.
         self._changed = threading.Condition()
+        # Counted from their admission on, because a thread may take its time to begin.
+        self._count = 0
         self._open: set[ClientConnection] = set()
+        self._stage = Stage.SERVING
 
     def __len__(self) -> int:
-        return len(self._open)
+        return self._count
 
-    def joined(self, connection: ClientConnection) -> "_Joined":
-        return _Joined(self, connection)
-
-    def add(self, connection: ClientConnection) -> None:
+    def admit(self, limit: int) -> bool:
+        """Whether there is room for one more, who is then counted until `leave`."""
         with self._changed:
-            self._open.add(connection)
+            has_room = self._count < limit
+            self._count += has_room
+        return has_room
 
-    def remove(self, connection: ClientConnection) -> None:
+    def leave(self) -> None:
         with self._changed:
-            self._open.discard(connection)
+            self._count -= 1
             self._changed.notify_all()
 
-    def close_idle(self) -> None:
-        """No request is read any more; connections in the middle of an answer end after it."""
-        for each in self._snapshot():
-            each.stop_after_answer()
+    def serve(self, connection: ClientConnection) -> None:
+        """Serve it, within reach of whoever stops the server."""
+        with self._changed:
+            self._open.add(connection)
+            stage = self._stage
+        _tell(connection, stage)
+        try:
+            connection.serve()
+        finally:
+            with self._changed:
+                self._open.discard(connection)
 
-    def close_all(self) -> None:
-        for each in self._snapshot():
-            each.abort()
-        self.wait_until_empty(self._LAST_MOMENTS_SECONDS)
+    def stop(self, stage: Stage) -> None:
+        """Tell everybody, also those who are only just coming in."""
+        with self._changed:
+            self._stage = stage
+            connections = list(self._open)
+        for each in connections:
+            _tell(each, stage)
 
     def wait_until_empty(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         with self._changed:
-            while self._open and (left := deadline - time.monotonic()) > 0:
+            while self._count and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
 
-    def _snapshot(self) -> list[ClientConnection]:
-        with self._changed:
-            return list(self._open)
 
-
-class _Joined:
-    """A connection is counted for as long as its thread serves it."""
-
-    def __init__(self, connections: Connections, connection: ClientConnection) -> None:
-        self._connections = connections
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connections.add(self._connection)
-
-    def __exit__(self, *_: object) -> None:
-        self._connections.remove(self._connection)
+def _tell(connection: ClientConnection, stage: Stage) -> None:
+    match stage:
+        case Stage.SERVING:
+            return
+        case Stage.LAST_ANSWERS:
+            # No request is read any more; connections in the middle of an answer end after it.
+            connection.stop_after_answer()
+        case Stage.LAST_WORDS:
+            connection.end_answer()
+        case Stage.OVER:
+            connection.abort()

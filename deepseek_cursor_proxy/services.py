@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -24,21 +24,29 @@ class Services:
     upstream: Upstream
     observers: Observers
     # Numbers exchanges for the people who read logs; next() on a count is atomic.
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int]
 
     @classmethod
     def build(
-        cls, config: ProxyConfig, reasoning_store: ReasoningStore, former_access: Access | None = None
+        cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Services | None" = None
     ) -> "Services":
-        """With `former_access`, what it knows about keys outlives the change of settings."""
+        """New services; from `former` ones they take over whatever has to survive a change of the configuration."""
         observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
         if config.trace_dir is not None:
             observers.append(Trace(config.trace_dir))
-        conversations = ConversationStore(
-            reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
-        )
-        access = Access(config, former_access)
-        return cls(config, access, reasoning_store, conversations, Upstream(config), Observers(observers))
+        access = Access(config, former.access if former is not None else None)
+        if former is not None:
+            conversations, numbers = former.conversations, former.numbers
+        else:
+            conversations = ConversationStore(
+                reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
+            )
+            numbers = itertools.count(1)
+        return cls(config, access, reasoning_store, conversations, Upstream(config), Observers(observers), numbers)
+
+    def retire(self) -> None:
+        """Others have taken over; what still runs here may finish, on connections that nobody keeps afterwards."""
+        self.upstream.close()
 
     def close(self) -> None:
         self.conversations.close()

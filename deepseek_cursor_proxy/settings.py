@@ -32,13 +32,15 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     item: "Entry | None" = None,
+    needs_restart: bool = False,
 ) -> Any:
     """Declare one setting; `key` is its name outside Python where that differs from the field.
 
-    A setting with `item` is a list: that reads what stands between two commas.
+    A setting with `item` is a list: that reads what stands between two commas. One that `needs_restart` is read when
+    the proxy starts and stays as it is when the others are read again.
     """
     limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    return field(default=default, metadata=limits)
+    return field(default=default, metadata={**limits, "needs_restart": needs_restart})
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Setting:
     at_least: float | None
     at_most: float | None
     item: "Entry | None" = None
+    needs_restart: bool = False
 
     @property
     def flag(self) -> str:

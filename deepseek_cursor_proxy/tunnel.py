@@ -100,6 +100,10 @@ class Tunnel:
             self._watcher.join()
         self._child.close()
 
+    def kill(self) -> None:
+        """Ends our own child at once, for a process that is about to end so: from a signal handler, without locks."""
+        self._child.kill()
+
     def _open(self) -> str:
         if url := self._public_url():
             return url
@@ -208,12 +212,15 @@ class _Child:
         self.log = _Log()
         self._changed = changed
         self._process: Popen[bytes] | None = None
+        # The same until it is known to be gone.
+        self._alive: Popen[bytes] | None = None
         self._reader = threading.Thread()
 
     def run(self, command: Sequence[str]) -> None:
         try:
             # Its own session: Ctrl-C in the terminal is for us, and we then end the agent in our order.
-            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+            self._alive = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+            self._process = self._alive
         except OSError as error:
             raise StartupError(f"ngrok: `{command[0]}` cannot be run ({error.strerror}): {_INSTALL}") from None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="tunnel-log", daemon=True)
@@ -236,17 +243,29 @@ class _Child:
             # The group, because some packages install `ngrok` as a script that starts the real one. Reaped last:
             # until then its id cannot become a stranger's. macOS answers EPERM for a group that has ended.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if sys.platform == "win32":
-                    process.kill()
-                else:
-                    os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
+                _end(process, force=force)
             if self._reader.ident is not None:
                 self._reader.join(_GRACE)  # the log ends with the last process that could write to it
         if self._reader.ident is None and process.stdout is not None:
             # A signal came between starting the process and starting to read its log.
             process.stdout.close()
         process.wait()
+        self._alive = None
         self.log = _Log()
+
+    def kill(self) -> None:
+        """At once; reaps nobody and waits for nothing."""
+        process = self._alive
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                _end(process, force=True)
+
+
+def _end(process: Popen[bytes], *, force: bool) -> None:
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
 
 
 def _listed(api: str, port: int) -> list[str] | None:

@@ -94,7 +94,8 @@ class _PoolHandler(urllib.request.BaseHandler):
             connection = self._pool.take(origin, fresh=fresh)
             connection.send(request, self._config.write_timeout, call.peer)
             return Answer.begin(connection, self._pool, self._config, call.peer, call.destination)
-        except ClientGone:
+        except (ClientGone, ProxyError):
+            # Nobody waits for it any more.
             _close(connection)
             raise
         except (OSError, ValueError) as error:

@@ -1,17 +1,23 @@
 """The plain values between the server and the app, and the one JSON codec.
 
 HttpRequest reads its body on demand, so that a wrong path or key is answered before a byte of it is read.
-JSON is read strictly (UTF-8, finite numbers) and written compactly, as UTF-8, never ASCII-escaped.
+JSON is read strictly (UTF-8, finite numbers, bounded depth) and written compactly, as UTF-8, never ASCII-escaped.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 
 Headers = tuple[tuple[str, str], ...]
+
+# Deeper than any schema people write, and shallow enough for all that walks through it on whatever stack it has left.
+# Python's own limit differs by version, and where it is generous the next encoder's may be lower.
+MAX_JSON_DEPTH = 200
+_NESTS = frozenset((dict, list))
 
 
 class Body(Protocol):
@@ -23,7 +29,12 @@ class Body(Protocol):
 
 
 class Peer(Protocol):
-    """The client as someone who may leave: a descriptor to wait on, and the question to ask when it stirs."""
+    """The client as someone who may leave, or be left: a descriptor to wait on, and what to ask when it stirs."""
+
+    @property
+    def parting(self) -> ProxyError | None:
+        """What the client has to be told because the proxy ends its answer; None as long as it does not."""
+        ...
 
     def fileno(self) -> int: ...
 
@@ -84,11 +95,15 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
-        value = _decode(body.decode("utf-8-sig"))
+        text = body.decode("utf-8-sig")
+        value = _decode(text)
+        _refuse_depth(text, value)
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
     except RecursionError:
-        raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
+        raise BadRequest(
+            f"The request body is nested too deeply: at most {MAX_JSON_DEPTH} levels.", code="invalid_json"
+        ) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
@@ -98,8 +113,11 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
 
 def decode_foreign_json(data: str | bytes) -> Any:
     """JSON of upstream's; numbers that JSON has no word for (some gateways write -Infinity) become null."""
+    text = data if isinstance(data, str) else data.decode()
     try:
-        return _decode_foreign(data if isinstance(data, str) else data.decode())
+        value = _decode_foreign(text)
+        _refuse_depth(text, value)
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -110,6 +128,21 @@ def safe_text(text: object, limit: int = 200) -> str:
     if len(shown) > limit:
         shown = shown[: limit - 1] + "…"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+
+
+def _refuse_depth(text: str, value: Any) -> None:
+    """RecursionError, as Python itself raises for what is much deeper."""
+    if len(text) <= 2 * MAX_JSON_DEPTH:
+        # Too short for as many pairs of brackets: most events of a stream.
+        return
+    # Only what can be deep: strings and numbers are most of a request.
+    level = [value] if type(value) in _NESTS else []
+    for _ in range(MAX_JSON_DEPTH):
+        inside = itertools.chain.from_iterable(each.values() if type(each) is dict else each for each in level)
+        level = [each for each in inside if type(each) in _NESTS]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _refuse_constant(name: str) -> NoReturn:

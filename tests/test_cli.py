@@ -321,4 +321,4 @@ class EndingTest(CliTest):
             with self.subTest(line):
                 self.assertEqual(self.run_line(*line), Ran(0, "", ""))
                 self.assertEqual(self.serving.call_args.args[0].port, 0 if line else 9000)
-                self.assertEqual(self.serving.call_args.kwargs, {"clear_store": False})
+                self.assertFalse(self.serving.call_args.kwargs["clear_store"])

@@ -1,3 +1,4 @@
+import functools
 import select
 import socket
 import threading
@@ -7,7 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import connection_pool
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, Stirred, wait_readable
-from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
 
 SOON = 10.0
 
@@ -17,6 +18,12 @@ class Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self.parting: ProxyError | None = None
+
+    def part(self) -> None:
+        """What the server does to end an answer."""
+        self.parting = ProxyStopping()
+        self._sock.shutdown(socket.SHUT_RD)
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -131,6 +138,40 @@ class TestReceiving(PoolTestCase):
             threading.Timer(0.05, leave, (theirs,)).start()
             with self.assertRaises(ClientGone):
                 connection.receive(time.monotonic() + SOON, Client(ours))
+
+    def test_a_busy_upstream_hides_neither_a_client_that_left_nor_the_end_of_the_proxy(self) -> None:
+        for poll in (True, False):
+            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
+            for leave, expected in ((socket.socket.close, ClientGone), (None, ProxyStopping)):
+                ours, theirs = socket.socketpair()
+                one, two = socket.socketpair()
+                for sock in (ours, theirs, one, two):
+                    self.addCleanup(sock.close)
+                peer = Client(ours)
+                two.sendall(b"there is always something to read")
+                if leave is not None:
+                    leave(theirs)
+                else:
+                    peer.part()
+                with self.subTest(poll=poll), mock.patch.object(connection_pool, "select", selects):
+                    with self.assertRaises(expected):
+                        wait_readable(one, SOON, peer)
+
+    def test_the_end_of_the_proxy_interrupts_every_wait_with_what_to_tell(self) -> None:
+        for poll in (True, False):
+            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
+            one, two = socket.socketpair()
+            self.addCleanup(one.close)
+            self.addCleanup(two.close)
+            for wait in (functools.partial(wait_readable, one), connection_pool.pause):
+                ours, theirs = socket.socketpair()
+                self.addCleanup(ours.close)
+                self.addCleanup(theirs.close)
+                peer = Client(ours)
+                with self.subTest(poll=poll), mock.patch.object(connection_pool, "select", selects):
+                    threading.Timer(0.02, peer.part).start()
+                    with self.assertRaisesRegex(ProxyStopping, "Ask again"):
+                        wait(SOON, peer)
 
     def test_a_client_that_sends_early_has_not_left(self) -> None:
         ours, theirs = socket.socketpair()

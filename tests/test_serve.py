@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import io
 import json
 import os
 import queue
@@ -14,7 +13,6 @@ import sys
 import tempfile
 import threading
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
@@ -23,25 +21,26 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, serve
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig, template
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.server import DeepSeekProxyServer
 from tests import test_tunnel
 
 # Less than ngrok gets to start, so that whoever waits for that is noticed.
 PATIENCE = 15.0
 # Longer than any test may take: a process that ends did not wait for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
+COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
 WINDOWS = os.name == "nt"
 
 
 class Process:
     """A run of the command line; a thread turns its stdout into lines, its stderr goes to a file."""
 
-    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], errors: Path) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], environment: dict[str, str], errors: Path, prefix: tuple[str, ...] = ()
+    ) -> None:
         self._errors = errors
         self._lines: queue.Queue[str] = queue.Queue()
-        command = [sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy", *arguments]
+        command = [*prefix, *COMMAND, *arguments]
         with errors.open("wb") as file:
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
         self._reader = threading.Thread(target=self._read)
@@ -86,6 +85,9 @@ class Process:
 
 
 class ServeTest(unittest.TestCase):
+    # A command that runs the command behind it.
+    prefix: tuple[str, ...] = ()
+
     def setUp(self) -> None:
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.home, self.bin = place / "home", place / "bin"
@@ -95,12 +97,14 @@ class ServeTest(unittest.TestCase):
         self.store = self.directory / "reasoning_content.sqlite3"
 
     def launch(self, *arguments: str, **environment: str) -> Process:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
-        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
-        ours |= {"PYTHONPATH": str(Path(__file__).parents[1]), **environment}
-        process = Process(arguments, ours, self.bin.parent / "errors")
+        process = Process(arguments, self.environment(**environment), self.bin.parent / "errors", self.prefix)
         self.addCleanup(process.close)
         return process
+
+    def environment(self, **more: str) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
+        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
+        return ours | {"PYTHONPATH": str(Path(__file__).parents[1]), **more}
 
     def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
         """A proxy that is up, and what it said about that."""
@@ -276,100 +280,7 @@ class RefusalTest(ServeTest):
         self.assertIn("https://ngrok.com/download", line)
 
 
-@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
-class StopTest(ServeTest):
-    def connect(self, welcome: str) -> http.client.HTTPConnection:
-        """A kept-alive connection that has been served before."""
-        connection = http.client.HTTPConnection(*address(welcome), timeout=PATIENCE)
-        self.addCleanup(connection.close)
-        connection.request("GET", "/healthz")
-        self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
-        return connection
-
-    def stream(self, welcome: str) -> http.client.HTTPResponse:
-        """A streamed answer whose first event has arrived."""
-        connection = self.connect(welcome)
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": "Bearer sk-test"})
-        response = connection.getresponse()
-        self.addCleanup(response.close)
-        self.assertTrue(response.readline().startswith(b"data: "))
-        return response
-
-    def fake(self, content: str) -> FakeDeepSeek:
-        """A DeepSeek that pauses in the middle of its thinking."""
-        fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
-        return fake
-
-    def test_either_signal_stops_it_cleanly(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with self.subTest(number):
-                process, _ = self.serve()
-                process.send(number)
-                self.expect_stopped(process)
-                self.assertEqual(process.errors, "")
-
-    def test_an_answer_in_progress_is_finished_first(self) -> None:
-        fake = self.fake("Here it is, whole.")
-        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
-        idle, response = self.connect(welcome), self.stream(welcome)
-        process.send(signal.SIGTERM)
-        self.assertEqual(idle.sock.recv(1), b"")  # those who wait for nothing are sent away first
-        fake.release.set()
-        events = list(read_events(response))
-        self.assertEqual(events.pop(), "[DONE]")
-        said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
-        self.assertTrue(said.endswith("One moment.\n</details>\n\nHere it is, whole."), said)
-        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "stop")
-        self.expect_stopped(process)
-        with contextlib.closing(ReasoningStore(self.store)) as store:
-            self.assertEqual(store.stats().reasonings, 1)
-
-    def test_an_answer_that_stalls_does_not_outlast_the_grace_period(self) -> None:
-        fake = self.fake("Never said.")
-        process, welcome = self.serve("--base-url", fake.url, "--shutdown-grace", "0.2")
-        response = self.stream(welcome)
-        process.send(signal.SIGTERM)
-        self.expect_stopped(process)
-        with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
-            response.read()
-        self.assertTrue(fake.wait_for_hangup(PATIENCE))
-        with contextlib.closing(ReasoningStore(self.store)) as store:
-            self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
-
-    def test_a_client_that_only_stays_connected_is_not_waited_for(self) -> None:
-        process, welcome = self.serve(*ENDLESS_GRACE)
-        self.connect(welcome)
-        process.send(signal.SIGTERM)
-        self.expect_stopped(process)
-
-    def test_the_tunnel_outlives_the_last_answer(self) -> None:
-        """Cursor's answers leave through it."""
-        order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
-        with (
-            mock.patch.object(serve, "Tunnel", return_value=order.tunnel),
-            mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
-            mock.patch.object(serve, "_log_to_stderr"),
-            mock.patch.object(serve, "_welcome", side_effect=lambda *_: signal.raise_signal(signal.SIGTERM)),
-            contextlib.redirect_stdout(io.StringIO()),
-        ):
-            before = signal.getsignal(signal.SIGTERM)
-            config = ProxyConfig(port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
-            self.assertEqual(serve.run(config, Path("unused")), 0)
-        self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
-        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
-
-
-def read_events(response: http.client.HTTPResponse) -> Iterator[Any]:
-    """The events still to come, decoded; the last one is a word."""
-    for line in response.read().splitlines():
-        if line.startswith(b"data: "):
-            yield "[DONE]" if line == b"data: [DONE]" else json.loads(line.removeprefix(b"data: "))
-
-
-@unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
-class NgrokTest(ServeTest):
+class NgrokServeTest(ServeTest):
     def install(self, part: test_tunnel.Part) -> dict[str, str]:
         """Puts the stand-in first on PATH."""
         (self.bin / "stand_in.py").write_text(test_tunnel.STAND_IN)
@@ -384,6 +295,9 @@ class NgrokTest(ServeTest):
         with self.assertRaises(ProcessLookupError):
             os.kill(int((self.bin / "pid").read_text()), 0)
 
+
+@unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
+class NgrokTest(NgrokServeTest):
     def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
         process, welcome = self.serve("--ngrok", **self.install(test_tunnel.OK))
         self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_tunnel.URL}/v1\n")

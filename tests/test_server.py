@@ -7,7 +7,7 @@ import threading
 import zlib
 from typing import Any
 
-from deepseek_cursor_proxy import client_connection, server
+from deepseek_cursor_proxy import client_connection
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
@@ -186,13 +186,6 @@ class TestBodies(EdgeTestCase):
         self.addCleanup(sender.join)
         self.assertEqual(413, read_reply(sock)[0])
 
-
-def _send_all(sock: socket.socket, data: bytes) -> None:
-    try:
-        sock.sendall(data)
-    except OSError:
-        return
-
     def test_what_follows_a_body_of_no_use_is_still_a_request(self) -> None:
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
@@ -219,6 +212,13 @@ def _send_all(sock: socket.socket, data: bytes) -> None:
     def test_an_endless_word_in_a_field_is_not_echoed_in_full(self) -> None:
         body = {**BODY, "tools": [{"type": "x" * 100_000}]}
         self.assertLess(len(self.ask(self.proxy(), request_bytes(body))[2]), 1000)
+
+
+def _send_all(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return
 
 
 class TestConnections(EdgeTestCase):
@@ -317,18 +317,12 @@ class TestConnections(EdgeTestCase):
         self.assertEqual(408, read_reply(slow)[0])
 
     def test_a_body_that_does_not_arrive_is_408(self) -> None:
-        before = client_connection._BODY_SECONDS
-        client_connection._BODY_SECONDS = 0.2
-        self.addCleanup(setattr, client_connection, "_BODY_SECONDS", before)
-        sock = self.connect(self.proxy())
+        sock = self.connect(self.proxy(body_timeout=0.2))
         sock.sendall(request_bytes(b"x" * 100)[:-50])
         self.assertEqual(408, read_reply(sock)[0])
 
     def test_over_the_bound_new_clients_get_503(self) -> None:
-        before = server._MAX_CONNECTIONS
-        server._MAX_CONNECTIONS = 1
-        self.addCleanup(setattr, server, "_MAX_CONNECTIONS", before)
-        proxy = self.proxy()
+        proxy = self.proxy(max_connections=1)
         first = self.connect(proxy)
         first.sendall(HEALTH)
         self.assertEqual(200, read_reply(first)[0])

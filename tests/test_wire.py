@@ -1,6 +1,7 @@
 import json
 import unittest
 
+from deepseek_cursor_proxy import wire
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.wire import HttpReply, decode_foreign_json, decode_json_object, encode_json, safe_text
 
@@ -47,6 +48,25 @@ class TestDecoding(unittest.TestCase):
             with self.subTest(name), self.assertRaises(BadRequest) as caught:
                 decode_json_object(body)
             self.assertTrue(caught.exception.message)
+
+    def test_depth_is_bounded_at_the_same_level_by_every_python(self) -> None:
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            for depth, is_read in ((wire.MAX_JSON_DEPTH, True), (wire.MAX_JSON_DEPTH + 1, False)):
+                inner = depth - 1
+                body = b'{"a":' + opening * inner + b"1" + closing * inner + b"}"
+                with self.subTest(opening, depth=depth):
+                    if is_read:
+                        self.assertEqual(body, encode_json(decode_json_object(body)))
+                        self.assertEqual(body, encode_json(decode_foreign_json(body)))
+                    else:
+                        with self.assertRaisesRegex(BadRequest, "nested too deeply: at most 200 levels"):
+                            decode_json_object(body)
+                        with self.assertRaisesRegex(ValueError, "nested too deeply"):
+                            decode_foreign_json(body)
+
+    def test_brackets_in_strings_and_side_by_side_are_not_depth(self) -> None:
+        body = encode_json({"text": "[{" * 5000, "wide": [[{}] for _ in range(5000)]})
+        self.assertEqual(body, encode_json(decode_json_object(body)))
 
     def test_a_byte_order_mark_is_forgiven(self) -> None:
         self.assertEqual({"a": 1}, decode_json_object(b'\xef\xbb\xbf{"a":1}'))

@@ -60,8 +60,7 @@ class ChatCompletions:
 
 
 def _stream_error(error: ProxyError) -> dict[str, Any]:
-    # After the first byte every failure is upstream's; the code tells which.
-    return {"error": {"message": error.message, "type": "upstream_error", "param": None, "code": error.code}}
+    return {"error": {"message": error.message, "type": error.type_in_stream, "param": None, "code": error.code}}
 
 
 class _Writer:

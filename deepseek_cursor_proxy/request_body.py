@@ -1,0 +1,102 @@
+"""The body of one request: read when somebody asks for it, unpacked, bounded in size and time.
+
+A body that nobody asked for stays on the connection, which then ends after the answer: bytes that one side takes for a
+body and the other for a request are how requests are smuggled.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Source(Protocol):
+    """The connection that a body comes from."""
+
+    @property
+    def parting(self) -> ProxyError | None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, until: float) -> bytes | None:
+        """What arrives, b"" when the client closed, None when the moment `until` came first."""
+        ...
+
+    def take_rest(self) -> bytes:
+        """What has arrived behind the head."""
+        ...
+
+    def put_back(self, rest: bytes) -> None:
+        """What turned out to be behind the body: the beginning of the next request."""
+        ...
+
+
+class RequestBody:
+    """Used by the connection's own thread."""
+
+    def __init__(self, source: Source, head: http1.RequestHead, config: ProxyConfig) -> None:
+        self._source = source
+        self._config = config
+        self._limit = config.max_request_body_bytes
+        self._coding = head.headers.get("content-encoding", "").strip().lower()
+        self._expects_continue = http1.expects_continue(head)
+        self._decoder: http1.BodyDecoder | None = None
+        self._too_large: TooLarge | None = None
+        try:
+            self._decoder = http1.request_body(head, self._limit)
+        except TooLarge as error:
+            # Told when the body is asked for: a wrong path or key is the more useful answer.
+            self._too_large = error
+
+    @property
+    def is_read(self) -> bool:
+        return self._too_large is None and (self._decoder is None or self._decoder.is_complete)
+
+    def read(self) -> bytes:
+        """The whole body, unpacked; BadRequest, RequestTimeout, TooLarge or UnknownEncoding otherwise."""
+        if self._too_large is not None:
+            raise self._too_large
+        if not is_known(self._coding):
+            raise UnknownEncoding(f"Content-Encoding {self._coding[:40]!r} is unknown; send identity, gzip or deflate.")
+        if self._decoder is None:
+            return b""
+        unpack = Unpacker(self._coding, self._limit)
+        try:
+            body = b"".join(unpack.feed(piece) for piece in self._pieces(self._decoder))
+        except TooMuch:
+            raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
+        except ValueError as error:
+            raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
+        finally:
+            # The next request, if there is one, even when this body is of no use.
+            self._source.put_back(self._decoder.rest)
+        if not unpack.is_complete:
+            raise BadRequest("The compressed request body is incomplete.")
+        return body
+
+    def _pieces(self, decoder: http1.BodyDecoder) -> Iterator[bytes]:
+        data = self._source.take_rest()
+        if self._expects_continue and not data:
+            self._source.send(_CONTINUE)
+        started, received = time.monotonic(), 0
+        while True:
+            yield decoder.feed(data)
+            if decoder.is_complete:
+                return
+            received += len(data)
+            # What has come earns time for what is to come: a byte now and then does not keep a thread for ever.
+            deadline = started + self._config.body_timeout + received / self._config.body_rate
+            more = self._source.receive(deadline)
+            if more is None:
+                raise RequestTimeout("The request body did not arrive in time.")
+            if not more:
+                raise self._source.parting or BadRequest(
+                    "The request body ends before its announced end.", code="incomplete_body"
+                )
+            data = more
