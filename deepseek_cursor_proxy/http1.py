@@ -25,7 +25,8 @@ _MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extension
 # Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
 _TOKEN, _TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
 _FIELD = re.compile(rf"({_TOKEN}++):({_TEXT}*+)".encode())
-_REQUEST_LINE = re.compile(rf"({_TOKEN}{{1,32}}) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])".encode())
+# A fragment is the client's own business (RFC 9112 3.2.1), and readers differ about where it leaves the path.
+_REQUEST_LINE = re.compile(rf"({_TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-9])".encode())
 _STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {_TEXT}*+)?".encode())
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
 _DATA_END = re.compile(rb"\r\n")

@@ -147,7 +147,7 @@ class RequestLine(Http1Test):
 
     def test_the_four_forms_of_a_target_are_kept_as_given(self) -> None:
         targets = (
-            *(b"GET /", b"GET //double//", b"GET /a?b=c?d/e#f", b"OPTIONS *", b"GET http://localhost:9000/v1/models"),
+            *(b"GET /", b"GET //double//", b"GET /a?b=c?d/e!f", b"OPTIONS *", b"GET http://localhost:9000/v1/models"),
             *(b"GET HTTPS://Example.com", b"GET http://[::1]:80/?q", b"GET http://host?q=http://other/"),
         )
         for line in targets:
@@ -174,6 +174,7 @@ class RequestLine(Http1Test):
             "a target in latin-1": b"GET /\xe4 HTTP/1.1",
             "a target without a slash": b"GET v1/models HTTP/1.1",
             "a target with only a query": b"GET ?a=b HTTP/1.1",
+            "a target with a fragment": b"GET /v1/models#top HTTP/1.1",
             "an asterisk for GET": b"GET * HTTP/1.1",
             "an authority for CONNECT": b"CONNECT api.deepseek.com:443 HTTP/1.1",
             "another scheme": b"GET ftp://localhost/ HTTP/1.1",
