@@ -53,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_whatever_the_terminal_can() -> None:
     """A character that an old code page lacks is worth a question mark, not a traceback; stderr does so by itself."""
+    # Without a window, as Windows' pythonw runs it, there is nothing to print on.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 

@@ -5,6 +5,8 @@ import hashlib
 import io
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import unittest
 from dataclasses import dataclass
@@ -315,6 +317,13 @@ class EndingTest(CliTest):
             self.assertEqual(cli.main(["config", "show", "--model", "modèle"]), 0)
             shown.flush()
         self.assertIn(b'"mod?le"', shown.buffer.getvalue())
+
+    @unittest.skipIf(os.name == "nt", "needs a shell")
+    def test_without_anything_to_print_on_it_works_all_the_same(self) -> None:
+        """Windows' pythonw runs programs so."""
+        script = 'exec "$@" >&- 2>&-'
+        command = [sys.executable, "-m", "deepseek_cursor_proxy", "config", "show"]
+        self.assertEqual(0, subprocess.run(["sh", "-c", script, "sh", *command], timeout=60).returncode)
 
     def test_flags_alone_mean_serving(self) -> None:
         for line in ([], ["--port", "0"], ["serve", "--port", "0"]):

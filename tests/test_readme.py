@@ -1,5 +1,8 @@
 """The README says what the program does: its settings table, flags, quoted texts and links are checked against it."""
 
+import configparser
+import json
+import plistlib
 import re
 import unittest
 from pathlib import Path
@@ -16,7 +19,13 @@ PRINT_TABLE = 'python -c "from deepseek_cursor_proxy.config import settings_tabl
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--quick", "--new", "--version", "--help"}
 # Flags of other programs, as the README names them.
-FOREIGN_FLAGS = {"--strict"}
+FOREIGN_FLAGS = {"--strict", "--user", "--now"}
+
+
+def block(language: str, start: str) -> str:
+    """The one code block in that language that starts so."""
+    [found] = re.findall(rf"^```{language}\n({re.escape(start)}.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 class ReadmeTest(unittest.TestCase):
@@ -37,6 +46,20 @@ class ReadmeTest(unittest.TestCase):
     def test_every_environment_variable_it_names_exists(self) -> None:
         named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", README))
         self.assertEqual(named - {each.environment for each in SETTINGS}, set())
+
+    def test_its_units_are_well_formed_and_bring_the_proxy_back(self) -> None:
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read_string(block("ini", "[Unit]"))
+        self.assertEqual("always", unit["Service"]["Restart"])
+        self.assertTrue(unit["Service"]["ExecStart"].endswith("python3 -m deepseek_cursor_proxy"))
+        agent = plistlib.loads(block("xml", "<?xml").encode())
+        self.assertTrue(agent["KeepAlive"] and agent["RunAtLoad"])
+        self.assertEqual(["-m", "deepseek_cursor_proxy"], agent["ProgramArguments"][-2:])
+        self.assertEqual(0o077, agent["Umask"])
+        entry = re.search(r"^ENTRYPOINT (.+)$", block("dockerfile", "FROM"), re.MULTILINE)
+        assert entry is not None
+        self.assertEqual(["python", "-m", "deepseek_cursor_proxy"], json.loads(entry[1])[:3])
 
     def test_it_quotes_the_notice_as_the_proxy_writes_it(self) -> None:
         self.assertIn(f"`{NOTICE_LINE}`", README)
