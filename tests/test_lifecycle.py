@@ -5,7 +5,6 @@ import http.client
 import io
 import json
 import os
-import pty
 import shlex
 import signal
 import socket
@@ -308,7 +307,7 @@ class ReloadTest(RunningTest):
 @unittest.skipIf(WINDOWS, "terminals are a POSIX thing")
 class TerminalTest(ServeTest):
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
-        ours, theirs = pty.openpty()
+        ours, theirs = os.openpty()
         name = os.ttyname(theirs)
         # The first to open a terminal without having one gets it as its own.
         command = shlex.join([*COMMAND, "--port", "0"])

@@ -5,10 +5,13 @@ import json
 import socket
 import threading
 import zlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import client_connection
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.wire import HttpReply
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -321,6 +324,16 @@ class TestConnections(EdgeTestCase):
         sock.sendall(request_bytes(b"x" * 100)[:-50])
         self.assertEqual(408, read_reply(sock)[0])
 
+    def test_a_slow_body_earns_time_by_what_it_brings(self) -> None:
+        """With the base alone this one would be late: a byte is worth ten seconds here."""
+        sock = self.connect(self.proxy(body_timeout=0.3, body_rate=1))
+        request, pause = request_bytes(BODY), threading.Event()
+        sock.sendall(request[:-20])
+        for byte in request[-20:]:
+            pause.wait(0.03)
+            sock.sendall(bytes([byte]))
+        self.assertEqual(200, read_reply(sock)[0])
+
     def test_over_the_bound_new_clients_get_503(self) -> None:
         proxy = self.proxy(max_connections=1)
         first = self.connect(proxy)
@@ -353,3 +366,44 @@ class TestUnexpected(EdgeTestCase):
             self.assert_error(proxy, HEALTH, 500)
         self.assertEqual(1, len(logged.output))
         self.assertNotIn("Traceback", logged.output[0])
+
+    def test_a_bug_in_the_middle_of_a_stream_is_told_in_it(self) -> None:
+        class Broken:
+            def __iter__(self) -> Iterator[bytes]:
+                yield b"data: half an ev"
+                raise LookupError("a bug")
+
+            def close(self) -> None: ...
+
+        proxy = self.proxy()
+        with self.assertLogs(client_connection.__name__, "ERROR") as logged:
+            proxy.server._app = lambda _: HttpReply.events(Broken())  # type: ignore[assignment]
+            status, _, body = self.ask(proxy, HEALTH)
+        self.assertEqual(200, status)
+        half, told, done, end = body.split(b"\n\n")
+        self.assertEqual((b"data: half an ev", b"data: [DONE]", b""), (half, done, end))
+        self.assertEqual("internal_error", json.loads(told.removeprefix(b"data: "))["error"]["code"])
+        self.assertIn("unexpected LookupError while streaming", logged.output[0])
+
+
+class TestReconfiguring(EdgeTestCase):
+    def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
+        proxy = self.proxy()
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        before = proxy.server._services
+        assert before is not None
+        self.assertEqual(1, len(before.upstream._pool._idle))
+        number = next(before.numbers)
+        proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
+        after = proxy.server._services
+        assert after is not None
+        self.assertIs(before.conversations, after.conversations)
+        self.assertEqual(number + 1, next(after.numbers))
+        self.assertEqual([], before.upstream._pool._idle)
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
+
+    def test_before_the_first_request_it_is_the_configuration_that_is_built_from(self) -> None:
+        proxy = self.proxy()
+        proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
+        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
