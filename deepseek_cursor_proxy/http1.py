@@ -103,13 +103,16 @@ class HeadBuffer:
         in_first_line = self._lines == 0 and self._buffer.find(b"\n", self._checked, _MAX_FIRST_LINE) < 0
         bound, status = (_MAX_FIRST_LINE, 414) if in_first_line else (MAX_HEAD_BYTES, 431)
         fresh = self._buffer[self._checked : min(size, bound)]
+        lines_left = MAX_FIELDS + 2 - self._lines  # the first line and the blank one are no fields
+        if fresh.count(b"\r\n") > lines_left:
+            del fresh[len(fresh) - len(fresh.split(b"\r\n", lines_left + 1)[-1]) :]
         waits = fresh.endswith(b"\r")  # for the LF in the next packet
         pairs = fresh.count(b"\r\n")
         if fresh.count(b"\n") != pairs or fresh.count(b"\r") != pairs + waits or fresh.translate(None, _LINE_BYTES):
             raise self._fault("The head has a control character or a line that does not end in CRLF.", 400)
         self._checked += len(fresh) - waits
         self._lines += pairs
-        if size > bound or self._lines > MAX_FIELDS + 2:  # the first line and the blank one are no fields
+        if size > bound or pairs > lines_left:
             raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)
 
 

@@ -315,6 +315,8 @@ class Fields(Http1Test):
 
     def test_a_bound_reached_first_is_reported_first(self) -> None:
         self.assert_refused_early(b"x" * 70000 + b"\0", 414)
+        self.assert_refused_early(head(*[b"X: a"] * 101, b"\0"), 431)
+        self.assert_refused_early(head(*[b"X: a"] * 90, b"\0", *[b"X: a"] * 90), 400)
 
     def test_the_refusal_of_a_field_never_shows_its_value(self) -> None:
         with self.assertRaises(ProtocolError) as caught:
