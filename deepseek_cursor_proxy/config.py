@@ -129,6 +129,12 @@ class ProxyConfig:
     reasoning_cache_max_rows: int = setting(
         100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
     )
+    durability: str = setting(
+        "normal",
+        "what stored reasoning survives: normal, any death of the proxy; full, a power cut too, at a wait per answer",
+        choices=("normal", "full"),
+        needs_restart=True,
+    )
     ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
@@ -250,7 +256,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         # With or without the mark that Windows' Notepad puts in front.
         text = expanded(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

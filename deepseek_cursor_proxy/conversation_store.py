@@ -159,7 +159,6 @@ class ConversationStore:
 
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""
-        self._faults.mute()
         self._pruner.close()
 
 

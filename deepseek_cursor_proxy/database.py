@@ -1,131 +1,249 @@
-"""One SQLite file: how it is opened, locked, kept private and brought up to date.
+"""One SQLite file: how it is opened, shared by threads, watched for faults and found usable again.
 
 WAL with synchronous=NORMAL: what was committed survives the death of this process at any moment; a power cut may
-lose the last commits, never the file. One connection serves all threads, one at a time; `:memory:` works the same.
-The schema version is SQLite's user_version; MIGRATIONS is the list of steps that lead from each to the next.
+lose the last commits, never the file. With durability "full" a commit counts only once the disk has it. One connection
+serves all threads, one at a time; `:memory:` works the same.
+
+A fault is met once: whoever meets it waits a moment at most, and from then on every call fails at once with the same
+Unusable, until `open` and `confirm`, called by whoever mends, find the file usable again. Reading and writing are
+judged apart: a file that is locked, or on a full disk, can still be read.
 """
 
+import logging
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy import private_files, schema, store_file
+from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
 
-# Another process may hold the file for a moment; an answer may not wait for it longer than this.
-_BUSY_TIMEOUT_SECONDS = 0.5
-# Marks the file as ours ("DScp"), so that a file of somebody else is never migrated.
-_APPLICATION_ID = 0x44536370
+_log = logging.getLogger(__name__)
+
+# Another process may hold the file for a moment. One request may meet one wait for reading and one for writing, its own
+# or behind another thread; both stay below the half second that an answer may wait for the store.
+_BUSY_SECONDS = 0.2
+# After a wait in vain nobody waits for this long: a lock that comes and goes costs one wait, not one per request.
+_SECONDS_BETWEEN_WAITS = 60.0
+# The log is worked into the file when it has this many pages (of 4 kB), and keeps no more bytes than this.
+_LOG_PAGES = 500
+_LOG_BYTES = 4 * 1024 * 1024
 
 
 class Database:
-    """Called by handler threads; the lock protects the connection."""
+    """Called by handler threads and by whoever mends. The lock protects all that changes."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self, path: str | Path, *, durability: str = "normal", on_fault: Callable[[], None] = lambda: None
+    ) -> None:
+        """Touches nothing before `open`. `on_fault` is called by the thread that meets a fault, and must not wait."""
         self.path = str(path)
+        self._durability = durability
+        self._on_fault = on_fault
         self._lock = threading.RLock()
-        self._connection = self._open()
+        self._connection: sqlite3.Connection | None = None
+        self._mark: store_file.Mark | None = None
+        self._cannot_read: Unusable | None = _NOT_OPEN
+        self._cannot_write: Unusable | None = None
+        self._patience = 0.0
+        self._waited_at = float("-inf")
+        self._is_closed = False
+
+    # Using it …
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The connection, in a transaction that commits at the end and rolls back on any exception."""
-        with self._lock, self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection
+    def transaction(self, *, mending: bool = False) -> Iterator[sqlite3.Connection]:
+        """The connection, in a transaction that commits at the end and rolls back on any exception.
+
+        Raises Unusable for every fault of the file. `mending` tries although the last try failed.
+        """
+        with self._lock:
+            if self._cannot_write is not None and not mending:
+                raise self._cannot_write.again()
+            with self._judged(is_writing=True) as connection:
+                self._check_unmoved()
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for statements that only look."""
-        with self._lock:
-            yield self._connection
+        """The connection, for statements that only look; raises Unusable for every fault of the file."""
+        with self._lock, self._judged(is_writing=False) as connection:
+            yield connection
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self._is_closed = True
+            self._drop(_NOT_OPEN)
 
-    def _open(self) -> sqlite3.Connection:
-        is_file = self.path != ":memory:"
-        if is_file:
-            self.path = str(Path(self.path).expanduser())
+    # Judging …
+
+    @contextmanager
+    def _judged(self, *, is_writing: bool) -> Iterator[sqlite3.Connection]:
+        """The connection; what goes wrong with it is met at once by everybody from then on."""
+        if self._cannot_read is not None or self._connection is None:
+            raise (self._cannot_read or _NOT_OPEN).again()
+        is_patient = self._cannot_write is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
+        self._set_patience(self._connection, _BUSY_SECONDS if is_patient else 0.0)
         try:
-            if is_file:
-                private_files.make_directory(Path(self.path).parent)
-                # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
-                private_files.create(Path(self.path))
-            return _connect(self.path)
-        except (OSError, sqlite3.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise StartupError(
-                f"cannot use {self.path} as the reasoning store: {reason}; move it away or choose another place with "
-                "--reasoning-content-path (:memory: keeps nothing on disk)"
-            ) from None
+            yield self._connection
+        except (sqlite3.Error, OSError, Unusable) as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            if isinstance(fault, Locked) and self._patience:
+                self._waited_at = time.monotonic()
+            self._break(fault.again(), is_writing=is_writing)
+            raise fault from None
+
+    def _break(self, fault: Unusable, *, is_writing: bool) -> None:
+        if isinstance(fault, Damaged) and self._mark is None:
+            # What was read past SQLite's locks may have changed meanwhile, and proves nothing.
+            fault = Lost(fault.reason)
+        self._cannot_write = fault
+        if not is_writing or isinstance(fault, (Lost, Damaged)):
+            self._cannot_read = fault
+        self._on_fault()
+
+    def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
+        if seconds != self._patience:
+            connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+            self._patience = seconds
+
+    def _check_unmoved(self) -> None:
+        """A file that was deleted or replaced can still be written by us, and nobody would ever read it."""
+        if self._mark is not None and store_file.mark(self._file) != self._mark:
+            raise Lost("it was deleted, emptied or replaced", "it is begun anew")
+
+    # Mending …
+
+    def open(self, *, may_set_aside: bool = True) -> None:
+        """Have a connection that reads; raises Unusable. Begins a file where there is none or a damaged one was."""
+        with self._lock:
+            fault, mark = self._cannot_read or self._cannot_write, self._mark
+            if self._is_closed:
+                raise _NOT_OPEN.again()
+            if fault is None or (self._cannot_read is None and not isinstance(fault, ReadOnly)):
+                return
+            self._drop(fault)
+            could_be_read = isinstance(fault, ReadOnly)
+            if could_be_read:
+                # Under the lock, so that nobody misses it meanwhile.
+                self._open_anew(fault, mark, may_set_aside)
+        if not could_be_read:
+            # Without it: a slow disk holds nobody up.
+            self._open_anew(fault, mark, may_set_aside)
+
+    def confirm(self) -> None:
+        """Find out by writing whether the file can be written again; raises Unusable."""
+        with self.transaction(mending=True) as connection:
+            schema.write_version(connection)
+        with self._lock:
+            self._cannot_write = None
+
+    def _open_anew(self, fault: Unusable, mark: store_file.Mark | None, may_set_aside: bool) -> None:
+        try:
+            # Another process may have been faster; then what is there now is not what was damaged.
+            if isinstance(fault, Damaged) and mark is not None and store_file.mark(self._file).file == mark.file:
+                self._set_aside(fault, may_set_aside)
+            if self.path != ":memory:":
+                store_file.remove_strays(self._file, mark)
+            self._take(self._connected(may_set_aside, is_patient=fault is _NOT_OPEN))
+        except (sqlite3.Error, OSError, Unusable) as error:
+            if (found := fault_of(error)) is None:
+                raise
+            self._make_do(found.again())
+            raise found from None
+        if isinstance(fault, Lost) and fault is not _NOT_OPEN:
+            _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
+
+    def _connected(self, may_set_aside: bool, is_patient: bool) -> sqlite3.Connection:
+        try:
+            return self._connect(is_patient)
+        except (Damaged, sqlite3.DatabaseError) as error:
+            fault = fault_of(error)
+            if not isinstance(fault, Damaged):
+                raise
+            self._set_aside(fault, may_set_aside)
+        return self._connect(is_patient)
+
+    def _connect(self, is_patient: bool) -> sqlite3.Connection:
+        if self.path != ":memory:":
+            private_files.make_directory(self._file.parent)
+            store_file.inspect(self._file, len(schema.MIGRATIONS))
+            # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
+            private_files.create(self._file)
+        connection = _connection(":memory:" if self.path == ":memory:" else str(self._file))
+        try:
+            self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
+            # Before anything is written: a file that is not ours stays as it is.
+            schema.check(connection)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={self._durability}")
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
+            schema.migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make_do(self, fault: Unusable) -> None:
+        """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
+        with self._lock:
+            self._cannot_read = self._cannot_write = fault
+        if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or store_file.has_log(self._file):
+            return
+        with suppress(sqlite3.Error, OSError, Unusable):
+            store_file.inspect(self._file, len(schema.MIGRATIONS))
+            connection = _connection(store_file.as_immutable(self._file), uri=True)
+            try:
+                schema.check(connection)
+                if schema.version(connection) != len(schema.MIGRATIONS):
+                    raise fault
+            except BaseException:
+                connection.close()
+                raise
+            self._take(connection, ReadOnly(fault.reason, fault.remedy))
+
+    def _take(self, connection: sqlite3.Connection, cannot_write: Unusable | None = None) -> None:
+        with self._lock:
+            self._connection, self._cannot_read = connection, None
+            if cannot_write is not None:
+                self._cannot_write = cannot_write
+            elif self.path != ":memory:":
+                self._mark = store_file.mark(self._file)
+
+    def _drop(self, fault: Unusable) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        self._connection, self._cannot_read, self._mark, self._patience = None, fault, None, 0.0
+
+    def _set_aside(self, damage: Damaged, is_allowed: bool) -> None:
+        if not is_allowed:
+            raise damage
+        try:
+            place = store_file.set_aside(self._file)
+        except OSError as error:
+            raise Unusable(f"{damage.reason} and cannot be moved away ({error.strerror})") from None
+        _log.warning(
+            "%s is damaged (%s): it was set aside as %s and a fresh one begun", self.path, damage.damage, place
+        )
+
+    @property
+    def _file(self) -> Path:
+        """Where SQLite keeps the file and its side files: behind any links."""
+        return Path(os.path.realpath(Path(self.path).expanduser()))
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        # Before anything is written: a file that is not ours stays as it is.
-        _check_ours(connection)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        _migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+_NOT_OPEN = Lost("it is not open", "open it")
 
 
-def _m001_reasonings(connection: sqlite3.Connection) -> None:
-    """One row per reasoning; the keys that lead to it are small rows of their own."""
-    connection.execute(
-        "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT"
-    )
-    # Pruning asks for the longest unused, by age and by rank.
-    connection.execute("CREATE INDEX reasonings_by_use ON reasonings (used_at)")
-    connection.execute(
-        "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
-        "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID"
-    )
-    # Deleting a reasoning has to find its keys.
-    connection.execute("CREATE INDEX keys_by_reasoning ON keys (reasoning)")
-
-
-def _m002_tool_orders(connection: sqlite3.Connection) -> None:
-    """How the tools of a chat last went out; a chat with several agents has a row for each different order."""
-    connection.execute(
-        "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
-        "used_at REAL NOT NULL) STRICT"
-    )
-    connection.execute("CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)")
-    connection.execute("CREATE INDEX tool_orders_by_use ON tool_orders (used_at)")
-
-
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders]
-
-
-def _check_ours(connection: sqlite3.Connection) -> None:
-    version = _version(connection)
-    if version > len(MIGRATIONS):
-        raise sqlite3.DatabaseError(f"it was written by a newer version of this program (schema {version})")
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise sqlite3.DatabaseError("it is a database of another program")
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    if _version(connection) == len(MIGRATIONS):
-        return
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        # Another process may have been first; only what it left undone is done.
-        for migrate in MIGRATIONS[_version(connection) :]:
-            migrate(connection)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def _connection(name: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri)

@@ -1,7 +1,8 @@
 """What the models thought, kept under the digests that identify the turns.
 
 A cache with a promise: once `record` returns, the reasoning survives the death of this process; and whatever goes
-wrong with the file, no answer fails or waits for it: the fault is logged and the store acts as if it knew nothing.
+wrong with the file, no answer fails or waits for it. What cannot be written stays in memory, is found there, and is
+written as soon as the file can be used: a thread that no answer waits for comes back to it until then.
 Keys arrive as digests; no credential, prompt or answer is ever stored, only the reasoning itself.
 
 Entries are forgotten by the time since their last use and by number, in small steps on a thread of their own.
@@ -15,7 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepseek_cursor_proxy.backlog import Backlog, Waiting
 from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.mending import Mender, Outage
+from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
 
 _log = logging.getLogger(__name__)
@@ -28,6 +32,10 @@ _USE_RESOLUTION_SECONDS = 24 * 3600
 _TURNS_BETWEEN_PRUNINGS = 256
 # … in steps short enough that a recording turn never waits noticeably for the lock.
 _ROWS_PER_STEP = 200
+# Thousands of long thoughts, and little enough for a small machine.
+_MOST_BYTES_WAITING = 64 * 1024 * 1024
+# What waited is written in transactions short enough that nobody notices the lock.
+_BYTES_PER_BATCH = 1024 * 1024
 # A wrong clock must not empty the store: per pass at most this share goes because of age.
 _LARGEST_SHARE_BY_AGE = 0.1
 
@@ -41,7 +49,7 @@ class StoreStats:
 
 
 class ReasoningStore:
-    """Called by handler threads. Its own lock protects `_used`; the database has one for itself."""
+    """Called by handler threads. Its own lock protects `_used`; the database and the backlog have theirs."""
 
     def __init__(
         self,
@@ -49,42 +57,69 @@ class ReasoningStore:
         *,
         max_age_seconds: float = 30 * 24 * 3600,
         max_rows: int = 100_000,
+        durability: str = "normal",
+        must_open: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.database = Database(path)
+        """A file that cannot be used is no obstacle; if it `must_open`, that is raised and nothing is moved away."""
         self._max_age = max_age_seconds
         self._max_rows = max_rows
         self._clock = clock
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
+        self._backlog = Backlog(_MOST_BYTES_WAITING)
         self._faults = Faults(_log, "reasoning store")
         self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
+        self._mender = Mender(self._mend, name="reasoning-store-mend")
+        self._outage = Outage(_log, str(path))
+        self.database = Database(path, durability=durability, on_fault=_ignore if must_open else self._mender.wake)
+        if must_open:
+            self.database.open(may_set_aside=False)
+        elif not self._mend():
+            self._mender.wake()
 
     # Recording …
 
     def record(
         self, entries: Sequence[tuple[Sequence[bytes], str]], links: Sequence[tuple[bytes, bytes, str]] = ()
     ) -> bool:
-        """Keep reasonings, each under all its keys, in one transaction; whether that worked.
+        """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
 
         A link makes a reasoning that is known under its first key known under its second as well. It names the
         reasoning, because another chat may have recorded one under the first key meanwhile.
         """
-        now = self._clock()
-        with self._faults.kept_from_answers("record"), self.database.transaction() as connection:
-            for keys, text in entries:
-                self._record_one(connection, keys, text.encode("utf-8", "surrogatepass"), now)
-            connection.executemany(
-                "INSERT OR IGNORE INTO keys (key, reasoning) "
-                "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
-                "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
-                [(new, known, text.encode("utf-8", "surrogatepass")) for known, new, text in links],
-            )
-            self._write_uses(connection, now)
-            self._pruner.count_a_write()
-            return True
+        some = [Waiting(tuple(keys), _encoded(text)) for keys, text in entries]
+        some += [Waiting((new,), _encoded(text), known) for known, new, text in links]
+        with self._faults.kept_from_answers("record"):
+            try:
+                with self.database.transaction() as connection:
+                    self._write(connection, some)
+                    self._write_uses(connection, self._clock())
+                self._pruner.count_a_write()
+                return True
+            except Unusable:
+                self._keep(some)
         return False
+
+    def _keep(self, some: Sequence[Waiting]) -> None:
+        if not self._is_closed:
+            self._backlog.add(some)
+            # Also when it has been called already: it may have been done before there was anything to write.
+            self._mender.wake()
+
+    def _write(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+        now = self._clock()
+        for each in some:
+            if each.known_as is None:
+                self._record_one(connection, each.keys, each.text, now)
+            else:
+                connection.execute(
+                    "INSERT OR IGNORE INTO keys (key, reasoning) "
+                    "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
+                    "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
+                    (each.keys[0], each.known_as, each.text),
+                )
 
     @staticmethod
     def _record_one(connection: sqlite3.Connection, keys: Sequence[bytes], blob: bytes, now: float) -> None:
@@ -102,14 +137,16 @@ class ReasoningStore:
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
-        found: dict[bytes, list[str]] = {}
+        # In this order: what is written meanwhile is found twice rather than not at all.
+        found = {key: [_decoded(text) for text in texts] for key, texts in self._backlog.find(keys).items()}
         with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
+            now = self._clock()
             for key, row, blob, used_at in self._rows(connection, list(keys)):
                 texts = found.setdefault(key, [])
-                text = blob.decode("utf-8", "surrogatepass")
+                text = _decoded(blob)
                 if text not in texts:
                     texts.append(text)
-                if self._clock() - used_at > _USE_RESOLUTION_SECONDS:
+                if now - used_at > _USE_RESOLUTION_SECONDS:
                     self._mark_used(row)
         return found
 
@@ -133,6 +170,38 @@ class ReasoningStore:
         with self._lock:
             used, self._used = self._used, set()
         connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])
+
+    # Coming back to a file that could not be used …
+
+    def _mend(self) -> bool:
+        """One try to have the file usable and everything that waited in it; by the mender, at the start and the end."""
+        with self._faults.kept_from_answers("catch up"):
+            try:
+                self.database.open()
+                while batch := self._backlog.oldest(_BYTES_PER_BATCH):
+                    with self.database.transaction(mending=True) as connection:
+                        self._catch_up(connection, list(batch.values()))
+                    self._backlog.remove(batch)
+                    self._outage.count(len(batch))
+                self.database.confirm()
+                self._outage.end()
+                return True
+            except Unusable as fault:
+                self._outage.go_on(fault)
+        return False
+
+    def _catch_up(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+        self._write(connection, some)
+        for each in some:
+            # A file that was begun anew does not have what a link leads to.
+            if (
+                each.known_as is not None
+                and not connection.execute(
+                    "SELECT 1 FROM keys JOIN reasonings ON reasonings.id = keys.reasoning WHERE key = ? AND text = ?",
+                    (each.keys[0], each.text),
+                ).fetchone()
+            ):
+                self._record_one(connection, each.keys, each.text, self._clock())
 
     # Forgetting …
 
@@ -181,6 +250,7 @@ class ReasoningStore:
 
     def clear(self) -> int:
         """Forget everything and give the space back; how many reasonings there were."""
+        self._backlog.clear()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM keys")
             # Not a table of this room, but "everything" is what people who clear the store mean.
@@ -195,9 +265,27 @@ class ReasoningStore:
         """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
         with self._lock:
             already, self._is_closed = self._is_closed, True
-        self._faults.mute()
+        self._mender.close()
         self._pruner.close()
-        if not already:
-            with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
-                self._write_uses(connection, self._clock())
-            self.database.close()
+        if already:
+            return
+        if self._backlog and not self._mend():
+            count, path = len(self._backlog), self.database.path
+            _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
+            self._backlog.clear()
+        with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
+            self._write_uses(connection, self._clock())
+        self.database.close()
+
+
+def _ignore() -> None:
+    """Whoever insists on the file is told about its faults, and nobody mends behind their back."""
+
+
+def _encoded(text: str) -> bytes:
+    # A lone surrogate is legal in JSON and has no UTF-8 form.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(blob: bytes) -> str:
+    return blob.decode("utf-8", "surrogatepass")

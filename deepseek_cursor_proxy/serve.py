@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import socket
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals, point_nowhere
+from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.tunnel import Tunnel
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -41,9 +41,9 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
     with contextlib.ExitStack() as stack:
         # First, so that they are the last to be given back: even the end can be hurried.
         signals = stack.enter_context(Signals())
-        store = stack.enter_context(opened_store(config))
+        store = stack.enter_context(opened_store(config, must_open=False))
         if clear_store:
-            _say(f"Cleared {store.clear()} stored reasonings.")
+            _clear(store, config.reasoning_content_path)
         if config.trace_dir is not None:
             _make_trace_directory(config.trace_dir)
         server = _listen(config)
@@ -65,33 +65,41 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
 
 
 @contextlib.contextmanager
-def opened_store(config: ProxyConfig) -> Iterator[ReasoningStore]:
-    """The store the configuration names, closed in the end; StartupError for what SQLite has against it."""
-    path = config.reasoning_content_path
-    opened = ReasoningStore(
-        expanded(path),
-        max_age_seconds=config.reasoning_cache_max_age_seconds,
-        max_rows=config.reasoning_cache_max_rows,
-    )
-    with contextlib.closing(opened) as store:
-        try:
+def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
+    """The store the configuration names, closed in the end; StartupError when a file that must open cannot be used."""
+    path = expanded(config.reasoning_content_path)
+    try:
+        opened = ReasoningStore(
+            path,
+            max_age_seconds=config.reasoning_cache_max_age_seconds,
+            max_rows=config.reasoning_cache_max_rows,
+            durability=config.durability,
+            must_open=must_open,
+        )
+        with contextlib.closing(opened) as store:
             yield store
-        except sqlite3.Error as error:
-            raise StartupError(f"cannot use {path}: {error}; stop whatever else uses it and try again") from None
+    except Unusable as fault:
+        raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
+
+
+def _clear(store: ReasoningStore, path: Path) -> None:
+    try:
+        _say(f"Cleared {store.clear()} stored reasonings.")
+    except Unusable as fault:
+        # Whoever wants to chat can, and knows that what was stored is still there.
+        _say(f"Nothing was cleared: {path} cannot be used: {fault}")
 
 
 def ensure_config_file() -> None:
-    """Leave a commented configuration on the first run, so that there is something to edit."""
+    """Leave a commented configuration on the first run, so that there is something to edit; it runs without as well."""
     path = expanded(CONFIG_PATH)
     try:
         if not path.exists():
             private_files.make_directory(path.parent)
             private_files.write(path, template().encode())
     except OSError as error:
-        raise StartupError(
-            f"cannot write {path}: {error.strerror}; make its directory writable, or pass --config with a file of "
-            "yours and --reasoning-content-path with a place for the store"
-        ) from None
+        line = f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults"
+        print(f"deepseek-cursor-proxy: {safe_text(line, 1000)}", file=sys.stderr)
 
 
 def _make_trace_directory(trace_dir: Path) -> None:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from deepseek_cursor_proxy.store_faults import Unusable
+
 _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
@@ -22,26 +24,24 @@ class Faults:
         self._store = store
         self._lock = threading.Lock()
         self._warned_at = float("-inf")
-        self._is_muted = False
 
     @contextmanager
     def kept_from_answers(self, doing: str) -> Iterator[None]:
         """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
         try:
             yield
+        except Unusable:
+            # Whoever mends the file tells about it.
+            pass
         # ValueError: a damaged row is no text any more, or not the one we wrote.
         except (sqlite3.Error, OSError, ValueError) as error:
             if self._is_due():
                 self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
 
-    def mute(self) -> None:
-        """From now on the file is closed, and faults are no news."""
-        self._is_muted = True
-
     def _is_due(self) -> bool:
         now = time.monotonic()
         with self._lock:
-            is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS and not self._is_muted
+            is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS
             self._warned_at = now if is_due else self._warned_at
         return is_due
 
@@ -63,8 +63,7 @@ class Pruner:
             self._writes += 1
             if self._writes % self._every or self._is_closed or self._thread:
                 return
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            self._thread = started(self._run, self._name)
 
     def close(self) -> None:
         """Start no more, and wait for one that runs; idempotent."""
@@ -85,3 +84,13 @@ class Pruner:
         finally:
             with self._lock:
                 self._thread = None
+
+
+def started(target: Callable[[], None], name: str) -> threading.Thread | None:
+    """A running thread; None when the system has no room for one more, which is no reason to fail an answer."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

@@ -216,13 +216,26 @@ class StoreCommandTest(CliTest):
         self.assertIn(str(self.home / "letter"), line)
         self.assertTrue((self.home / "letter").read_text().startswith("Dear reader, "))
 
+    def test_a_damaged_store_is_one_line_and_stays_where_it_is(self) -> None:
+        self.fill_store("one")
+        damaged = bytearray(self.store.read_bytes())
+        damaged[100:4096] = bytes(3996)
+        for head in (bytes(4096), bytes(damaged[:4096])):
+            self.store.write_bytes(head + damaged[4096:])
+            for command in ("stats", "clear"):
+                with self.subTest(command):
+                    self.assertRegex(
+                        self.refusal("store", command), "^cannot use .+: it is damaged .+; .+ move it away"
+                    )
+                    self.assertEqual([self.store], list(self.directory.iterdir()))
+
     def test_a_store_that_somebody_holds_is_one_line(self) -> None:
         self.fill_store("one")
-        self.enterContext(mock.patch.object(database, "_BUSY_TIMEOUT_SECONDS", 0.01))
+        self.enterContext(mock.patch.object(database, "_BUSY_SECONDS", 0.01))
         with contextlib.closing(sqlite3.connect(self.store, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             line = self.refusal("store", "clear")
-        self.assertRegex(line, "^cannot use .+: database is locked; stop whatever else uses it and try again$")
+        self.assertRegex(line, "^cannot use .+: another process holds it locked; stop that process if it does not end")
         self.assertEqual(self.printed("store", "clear"), "Cleared 1 stored reasonings.\n")
 
 

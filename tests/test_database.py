@@ -1,3 +1,4 @@
+import logging
 import os
 import sqlite3
 import stat
@@ -6,9 +7,9 @@ import threading
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy import database
+from deepseek_cursor_proxy import database, schema
 from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, Unusable
 
 
 class TestDatabase(unittest.TestCase):
@@ -20,6 +21,7 @@ class TestDatabase(unittest.TestCase):
     def open(self, path: Path | None = None) -> Database:
         opened = Database(path or self.path)
         self.addCleanup(opened.close)
+        opened.open()
         return opened
 
     def pragma(self, opened: Database, name: str) -> object:
@@ -30,7 +32,7 @@ class TestDatabase(unittest.TestCase):
         opened = self.open()
         self.assertEqual("wal", self.pragma(opened, "journal_mode"))
         self.assertEqual(1, self.pragma(opened, "synchronous"))
-        self.assertEqual(len(database.MIGRATIONS), self.pragma(opened, "user_version"))
+        self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
 
     @unittest.skipUnless(os.name == "posix", "modes are a POSIX thing")
     def test_all_its_files_are_private_whatever_the_umask(self) -> None:
@@ -77,29 +79,214 @@ class TestDatabase(unittest.TestCase):
 
     def test_migrations_run_from_where_the_file_is(self) -> None:
         steps: list[str] = []
-        before = list(database.MIGRATIONS)
-        self.addCleanup(database.MIGRATIONS.__setitem__, slice(None), before)
+        before = list(schema.MIGRATIONS)
+        self.addCleanup(schema.MIGRATIONS.__setitem__, slice(None), before)
         self.open().close()
-        database.MIGRATIONS.append(lambda connection: steps.append("second"))
+        schema.MIGRATIONS.append(lambda connection: steps.append("second"))
         self.open().close()
         self.open().close()
         self.assertEqual(["second"], steps)
 
-    def test_what_cannot_be_used_is_one_line_with_a_remedy(self) -> None:
+    def test_full_durability_waits_for_the_disk(self) -> None:
+        opened = Database(self.path, durability="full")
+        self.addCleanup(opened.close)
+        opened.open()
+        self.assertEqual(2, self.pragma(opened, "synchronous"))
+
+    def test_the_log_stays_small(self) -> None:
+        opened = self.open()
+        for _ in range(60):
+            with opened.transaction() as connection:
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
+        self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
+
+    def test_a_link_to_a_file_elsewhere_is_followed(self) -> None:
         self.path.parent.mkdir()
-        newer, foreign, damaged, folder = (self.path.with_name(name) for name in ("newer", "foreign", "damaged", "dir"))
-        for path, statement in ((newer, "PRAGMA user_version = 999"), (foreign, "CREATE TABLE theirs (x)")):
-            connection = sqlite3.connect(path)
-            connection.execute(statement)
-            connection.commit()
-            connection.close()
-        damaged.write_bytes(b"this is no database, and long enough to be looked at as one" * 100)
-        folder.mkdir()
-        under_file = damaged / "store.sqlite3"
-        for path in (newer, foreign, damaged, folder, under_file):
-            before = path.read_bytes() if path.is_file() else b""
-            with self.subTest(path.name), self.assertRaises(StartupError) as caught:
-                Database(path)
-            self.assertIn("--reasoning-content-path", str(caught.exception))
-            self.assertNotIn("\n", str(caught.exception))
-            self.assertEqual(before, path.read_bytes() if path.is_file() else b"")
+        elsewhere = self.path.parent / "elsewhere.sqlite3"
+        self.path.symlink_to(elsewhere)
+        opened = self.open()
+        insert(opened)
+        self.assertTrue(elsewhere.exists())
+        self.assertEqual(1, count(opened))
+
+
+def insert(opened: Database) -> None:
+    with opened.transaction() as connection:
+        connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+
+
+def count(opened: Database) -> int:
+    with opened.reading() as connection:
+        return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+
+class TestFaults(unittest.TestCase):
+    """A fault is met once, then everybody meets it at once, until somebody mends."""
+
+    def setUp(self) -> None:
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        self.faults = 0
+        self.opened = Database(self.path, on_fault=self.count_fault)
+        self.addCleanup(self.opened.close)
+        self.opened.open()
+        insert(self.opened)
+
+    def count_fault(self) -> None:
+        self.faults += 1
+
+    def lock(self, statement: str = "BEGIN EXCLUSIVE") -> sqlite3.Connection:
+        other = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(other.close)
+        other.execute(statement)
+        return other
+
+    def waits(self) -> list[object]:
+        """What SQLite is told about waiting, from now on."""
+        told: list[object] = []
+        set_patience = self.opened._set_patience
+
+        def watched(connection: sqlite3.Connection, seconds: float) -> None:
+            told.append(seconds)
+            set_patience(connection, seconds)
+
+        self.opened._set_patience = watched  # type: ignore[method-assign]
+        return told
+
+    def test_a_lock_is_waited_for_once_and_reading_goes_on(self) -> None:
+        other, waits = self.lock(), self.waits()
+        for _ in range(3):
+            with self.assertRaises(Locked):
+                insert(self.opened)
+        self.assertEqual(([database._BUSY_SECONDS], 1), (waits, self.faults))
+        self.assertEqual(1, count(self.opened))
+        with self.assertRaises(Locked):
+            self.opened.confirm()
+        other.execute("ROLLBACK")
+        with self.assertRaises(Locked):
+            insert(self.opened)
+        self.opened.confirm()
+        insert(self.opened)
+        self.assertEqual(2, count(self.opened))
+
+    def test_a_lock_that_comes_and_goes_costs_no_second_wait(self) -> None:
+        other, waits = self.lock(), self.waits()
+        for _ in range(2):
+            with self.assertRaises(Locked):
+                insert(self.opened)
+            other.execute("ROLLBACK")
+            self.opened.confirm()
+            other.execute("BEGIN EXCLUSIVE")
+        self.assertEqual(1, sum(1 for seconds in waits if seconds))
+
+    def test_all_waits_of_a_request_stay_below_half_a_second(self) -> None:
+        self.assertLess(2 * database._BUSY_SECONDS, 0.5)
+
+    def test_damage_is_set_aside_when_mended_and_not_before(self) -> None:
+        self.opened.close()
+        data = self.path.read_bytes()
+        self.path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+        self.opened = Database(self.path)
+        self.addCleanup(self.opened.close)
+        self.opened.open()
+        with self.assertRaises(Damaged):
+            count(self.opened)
+        with self.assertRaises(Damaged):
+            insert(self.opened)
+        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+        with self.assertLogs(database.__name__, logging.WARNING) as logged:
+            self.opened.open()
+            self.opened.confirm()
+        self.assertEqual(1, len(logged.records))
+        [aside] = self.path.parent.glob("*.corrupt-*")
+        self.assertIn(str(aside), logged.output[0])
+        self.assertEqual(data[:4096], aside.read_bytes()[:4096])
+        self.assertEqual(0, count(self.opened))
+
+    def test_who_only_looks_moves_nothing(self) -> None:
+        self.opened.close()
+        self.path.write_bytes(bytes(8192))
+        with self.assertRaises(Damaged):
+            Database(self.path).open(may_set_aside=False)
+        self.assertEqual([self.path], list(self.path.parent.iterdir()))
+
+    def test_what_another_process_began_anew_is_not_set_aside(self) -> None:
+        """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
+        self.opened._break(Damaged("malformed"), is_writing=False)
+        for path in self.path.parent.iterdir():
+            path.rename(path.with_name("aside-" + path.name))
+        faster = Database(self.path)
+        self.addCleanup(faster.close)
+        faster.open()
+        insert(faster)
+        self.opened.open()
+        self.opened.confirm()
+        self.assertEqual(1, count(self.opened))
+        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+
+    def test_a_file_that_is_not_there_any_more_is_noticed_by_the_next_write(self) -> None:
+        def remove() -> None:
+            for path in self.path.parent.iterdir():
+                path.unlink()
+
+        def replace() -> None:
+            copy = self.path.with_name("copy")
+            copy.write_bytes(self.path.read_bytes())
+            copy.rename(self.path)
+
+        def remove_log() -> None:
+            Path(f"{self.path}-wal").unlink()
+
+        def empty() -> None:
+            os.truncate(self.path, 0)
+
+        for happens in (remove, replace, remove_log, empty):
+            with self.subTest(happens.__name__):
+                happens()
+                with self.assertRaises(Lost):
+                    insert(self.opened)
+                with self.assertLogs(database.__name__, logging.WARNING):
+                    self.opened.open()
+                self.opened.confirm()
+                insert(self.opened)
+                again = Database(self.path)
+                again.open()
+                self.assertEqual(count(self.opened), count(again))
+                again.close()
+
+    def test_a_log_that_was_deleted_loses_nothing(self) -> None:
+        Path(f"{self.path}-wal").unlink()
+        with self.assertRaises(Lost):
+            insert(self.opened)
+        with self.assertLogs(database.__name__, logging.WARNING):
+            self.opened.open()
+        self.assertEqual(1, count(self.opened))
+
+    def test_tables_that_are_gone_are_damage(self) -> None:
+        other = self.lock("DROP TABLE keys")
+        other.close()
+        with self.assertRaises(Lost), self.opened.reading() as connection:
+            connection.execute("SELECT * FROM keys")
+        with self.assertLogs(database.__name__, logging.WARNING):
+            self.opened.open()
+            self.opened.confirm()
+        self.assertEqual(1, len(list(self.path.parent.glob("*.corrupt-*"))))
+
+    def test_a_mistake_of_ours_is_not_taken_for_a_fault_of_the_file(self) -> None:
+        with self.assertRaises(sqlite3.OperationalError), self.opened.reading() as connection:
+            connection.execute("SELEKT")
+        self.assertEqual(0, self.faults)
+        insert(self.opened)
+
+    def test_a_fault_raised_often_does_not_grow(self) -> None:
+        self.lock()
+        for _ in range(50):
+            with self.assertRaises(Unusable):
+                insert(self.opened)
+        assert self.opened._cannot_write is not None
+        self.assertIsNone(self.opened._cannot_write.__traceback__)
+
+    def test_a_closed_one_stays_closed(self) -> None:
+        self.opened.close()
+        for use in (self.opened.open, self.opened.confirm, lambda: insert(self.opened), lambda: count(self.opened)):
+            with self.assertRaises(Unusable):
+                use()

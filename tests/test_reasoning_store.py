@@ -1,13 +1,21 @@
 import logging
+import random
 import sqlite3
 import tempfile
 import threading
 import unittest
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from deepseek_cursor_proxy import reasoning_store
+from deepseek_cursor_proxy import mending, reasoning_store
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.store_faults import Unusable
 
+if TYPE_CHECKING:
+    from unittest._log import _AssertLogsContext
+
+PATIENCE = 10.0
 DAY = 24 * 3600
 
 
@@ -152,6 +160,32 @@ class TestForgetting(StoreTestCase):
         self.now -= 100 * DAY
         self.assertEqual(0, store.prune())
 
+    def test_a_clock_that_jumped_ahead_takes_a_tenth_per_pass_at_most(self) -> None:
+        store = self.store(max_age_seconds=DAY)
+        self.fill(store, range(100))
+        self.now += 10_000 * DAY
+        self.assertEqual([10, 9, 8], [store.prune() for _ in range(3)])
+        # It was put right before much was lost.
+        self.now -= 10_000 * DAY
+        self.assertEqual(0, store.prune())
+        self.assertEqual(73, store.stats().reasonings)
+
+    def test_while_the_newest_row_is_in_the_future_nothing_expires(self) -> None:
+        """The clock was ahead when it was written, or is behind now: either way ages mean nothing."""
+        store = self.store(max_age_seconds=DAY)
+        self.fill(store, range(20))
+        self.now += 100 * DAY
+        store.record([((key(99),), "from the future")])
+        self.now -= DAY
+        self.assertEqual(0, store.prune())
+
+    def test_the_number_is_kept_whatever_the_clock_says(self) -> None:
+        for jump in (-1000 * DAY, 1000 * DAY):
+            store = self.store(max_rows=10, max_age_seconds=10_000 * DAY)
+            self.fill(store, range(15))
+            self.now += jump
+            self.assertEqual(5, store.prune())
+
     def test_pruning_happens_by_itself_and_not_on_the_recording_thread(self) -> None:
         threads: list[str] = []
         done = threading.Event()
@@ -171,6 +205,68 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(5, store.stats().reasonings)
 
 
+class TestCosts(StoreTestCase):
+    def steps(self, store: ReasoningStore, number: int) -> int:
+        """How many instructions SQLite's machine runs to look up a chat of 20 turns and record the next."""
+        count = 0
+
+        def counted() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        with store.database.reading() as connection:
+            connection.set_progress_handler(counted, 1)
+            store.find([key(max(0, number - each)) for each in range(20)])
+            store.record([([key(number), key(10**6 + number), key(2 * 10**6 + number)], "x" * 10_000)])
+            connection.set_progress_handler(None, 0)
+        return count
+
+    def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
+        store = self.store(self.path)
+        steps = [self.steps(store, number) for number in range(401)]
+        self.assertLess(max(steps[100:]), 1.1 * min(steps[20:60]))
+
+    def test_no_statement_of_a_turn_reads_a_whole_table(self) -> None:
+        store = self.store(self.path)
+        statements: list[str] = []
+        with store.database.reading() as connection:
+            connection.set_trace_callback(statements.append)
+            store.record([((key(1), key(2)), "why")], [(key(1), key(3), "why")])
+            store.record([((key(1), key(2)), "why not")])
+            store.find([key(1), key(2)])
+            connection.set_trace_callback(None)
+            asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
+            self.assertGreater(len(asked), 5)
+            for statement in asked:
+                for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}"):
+                    self.assertNotRegex(row[3], r"^SCAN (?!CONSTANT)", statement)
+
+    def test_a_file_takes_little_more_than_what_is_in_it(self) -> None:
+        rng = random.Random(4)
+        for size, most in ((10_000, 1.15), (1_000, 1.6)):
+            with self.subTest(size):
+                path = self.path.with_name(str(size))
+                store = self.store(path)
+                for number in range(300):
+                    # A tool turn of a real chat has four or five keys.
+                    store.record([([rng.randbytes(32) for _ in range(4 + number % 2)], rng.randbytes(size // 2).hex())])
+                store.close()
+                self.assertLess(path.stat().st_size / (300 * size), most)
+
+    def test_what_is_forgotten_makes_room_for_what_comes(self) -> None:
+        store = self.store(self.path, max_rows=100)
+        sizes = []
+        for number in range(600):
+            store.record([((key(number),), "x" * 5_000)])
+            self.now += 1
+            if number % 100 == 99:
+                store.prune()
+                with store.database.reading() as connection:
+                    sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
+        self.assertLess(sizes[-1], 1.1 * sizes[1])
+
+
 class TestFaults(StoreTestCase):
     def test_a_closed_store_knows_nothing_and_hurts_nobody(self) -> None:
         store = self.store()
@@ -179,19 +275,120 @@ class TestFaults(StoreTestCase):
         self.assertFalse(store.record([((key(1),), "why")]))
         self.assertEqual({}, store.find([key(1)]))
 
-    def test_a_file_locked_by_another_process_costs_half_a_second_and_one_warning(self) -> None:
-        store = self.store(self.path)
-        store.record([((key(1),), "why")])
+    def locked(self) -> sqlite3.Connection:
+        """Another process, as far as SQLite can tell, that holds the file."""
         locker = sqlite3.connect(self.path, isolation_level=None)
         self.addCleanup(locker.close)
         locker.execute("BEGIN EXCLUSIVE")
-        with self.assertLogs(reasoning_store.__name__, logging.WARNING) as logged:
-            self.assertFalse(store.record([((key(2),), "lost")]))
-            self.assertFalse(store.record([((key(2),), "lost")]))
-        self.assertEqual(1, len(logged.records))
-        self.assertEqual({key(1): ["why"]}, store.find([key(1)]))
-        locker.execute("ROLLBACK")
-        self.assertTrue(store.record([((key(2),), "kept")]))
+        return locker
+
+    def until_told(self, store: ReasoningStore, logged: "_AssertLogsContext[Any]") -> None:
+        """Until the first try to mend has failed; one that succeeds at once is no news."""
+        while not logged.records:
+            self.assertFalse(store._mender.wait(0.01))
+
+    def mended(self, store: ReasoningStore) -> None:
+        self.assertTrue(store._mender.wait(PATIENCE))
+
+    def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
+        store = self.store(self.path)
+        store.record([((key(1),), "why")])
+        locker = self.locked()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            self.assertFalse(store.record([((key(2), key(3)), "kept")], [(key(1), key(4), "why")]))
+            self.assertFalse(store.record([((key(5),), "kept too")]))
+            found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
+            self.assertEqual(found, store.find([key(number) for number in range(9)]))
+            self.until_told(store, logged)
+            locker.execute("ROLLBACK")
+            self.mended(store)
+        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
+        self.assertRegex(logged.output[1], "is usable again; reasonings written: 3$")
+        self.assertEqual(2, len(logged.records))
+        self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))
+        self.assertTrue(store.record([((key(6),), "as always")]))
+
+    def test_the_newest_comes_first_wherever_it_is(self) -> None:
+        store = self.store(self.path)
+        store.record([((key(1),), "old")])
+        locker = self.locked()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store.record([((key(1),), "new")])
+            self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
+            self.until_told(store, logged)
+            locker.execute("ROLLBACK")
+            self.mended(store)
+        self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
+
+    def test_closing_writes_what_waits(self) -> None:
+        store = self.store(self.path)
+        locker = self.locked()
+        self.enterContext(mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 3600))
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store.record([((key(1),), "kept")])
+            self.until_told(store, logged)
+            locker.execute("ROLLBACK")
+            store.close()
+        self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
+
+    def test_closing_tells_what_never_reached_the_file(self) -> None:
+        self.path.mkdir()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store = self.store(self.path)
+            store.record([((key(1),), "lost")])
+            store.close()
+        self.assertRegex(logged.output[0], "it is a folder; .+ --reasoning-content-path$")
+        self.assertRegex(logged.output[1], "^.+:1 of the reasonings in memory never reached .+ and are forgotten$")
+        self.assertEqual({}, store.find([key(1)]))
+
+    def test_a_link_into_a_file_that_was_begun_anew_brings_its_reasoning_along(self) -> None:
+        store = self.store(self.path)
+        store.record([((key(1),), "why")])
+        for path in self.path.parent.iterdir():
+            path.unlink()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store.record([((key(2),), "new")], [(key(1), key(3), "why")])
+            self.mended(store)
+        self.assertRegex(logged.output[0], "it was deleted, emptied or replaced; what is there now is used instead")
+        self.assertEqual({key(2): ["new"], key(3): ["why"]}, self.store(self.path).find([key(2), key(3)]))
+
+    def test_who_insists_on_the_file_is_told_and_nothing_is_moved(self) -> None:
+        self.path.write_bytes(bytes(8192))
+        with self.assertRaisesRegex(Unusable, "it is damaged"):
+            ReasoningStore(self.path, must_open=True)
+        self.assertEqual([self.path], list(self.path.parent.iterdir()))
+
+    def test_memory_is_bounded_while_the_file_cannot_be_used(self) -> None:
+        self.path.mkdir()
+        self.enterContext(mock.patch.object(reasoning_store, "_MOST_BYTES_WAITING", 50_000))
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
+            store = self.store(self.path)
+            for number in range(100):
+                store.record([((key(number),), "x" * 1000 + str(number))])
+            found = store.find([key(number) for number in range(100)])
+            store.close()
+        self.assertIn(key(99), found)
+        self.assertNotIn(key(0), found)
+        self.assertLess(sum(len(text) for texts in found.values() for text in texts), 50_000)
+
+    def test_clearing_forgets_what_waits_too(self) -> None:
+        store = self.store(self.path)
+        locker = self.locked()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store.record([((key(1),), "kept")])
+            with self.assertRaises(Unusable):
+                store.clear()
+            self.assertEqual({}, store.find([key(1)]))
+            self.until_told(store, logged)
+            locker.execute("ROLLBACK")
+            self.mended(store)
+        self.assertEqual(0, store.clear())
+
+    def test_two_proxies_share_a_file(self) -> None:
+        one, two = self.store(self.path), self.store(self.path)
+        for number in range(20):
+            (one, two)[number % 2].record([((key(number),), str(number))])
+            self.assertEqual({key(number): [str(number)]}, (two, one)[number % 2].find([key(number)]))
 
     def test_many_threads_record_and_look_up_at_once(self) -> None:
         store = self.store(self.path)

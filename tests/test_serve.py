@@ -193,6 +193,25 @@ class StartTest(ServeTest):
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(store.stats().reasonings, 0)
 
+    def test_durability_reaches_the_file(self) -> None:
+        for durability, level in (("normal", 1), ("full", 2)):
+            config = ProxyConfig(reasoning_content_path=self.home / "store.sqlite3", durability=durability)
+            with serve.opened_store(config) as store, store.database.reading() as connection:
+                self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
+
+    def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:
+        self.directory.write_text("a file in its place stops even root")
+        process, _ = self.serve()
+        told = process.errors.splitlines()
+        self.assertEqual(2, len(told), told)
+        self.assertIn(f"cannot leave a configuration to edit at {self.directory / 'config.toml'}", told[0])
+        self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
+
+    def test_a_store_that_cannot_be_cleared_is_told_and_stops_nobody(self) -> None:
+        self.store.mkdir(parents=True)
+        _, welcome = self.serve("--clear-reasoning-cache")
+        self.assertRegex(welcome, "^Nothing was cleared: .+ cannot be used: it is a folder; .+\n")
+
 
 ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
 ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Whoever finds this address"
@@ -256,18 +275,6 @@ class RefusalTest(ServeTest):
     def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
         line = self.refusal("--config", str(self.home))
         self.assertRegex(line, "^config: cannot read .+; fix it or pass another file with --config$")
-
-    def test_a_directory_that_cannot_be_written_is_one_line(self) -> None:
-        self.directory.write_text("a file in its place stops even root")
-        line = self.refusal("--port", "0")
-        self.assertIn(f"cannot write {self.directory / 'config.toml'}", line)
-        self.assertIn("make its directory writable, or pass --config", line)
-
-    def test_a_directory_in_the_place_of_the_store_is_one_line(self) -> None:
-        self.store.mkdir(parents=True)
-        line = self.refusal("--port", "0")
-        self.assertIn(str(self.store), line)
-        self.assertIn("--reasoning-content-path", line)
 
     def test_a_file_in_the_place_of_the_traces_is_one_line(self) -> None:
         (self.home / "traces").touch()

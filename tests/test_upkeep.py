@@ -2,7 +2,9 @@ import logging
 import sqlite3
 import threading
 import unittest
+from unittest import mock
 
+from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
 
 LOG = logging.getLogger("tests.upkeep")
@@ -25,11 +27,9 @@ class TestFaults(unittest.TestCase):
         with self.assertRaises(KeyError):
             self.break_down(Faults(LOG, "some store"), KeyError("x"))
 
-    def test_nothing_is_told_once_the_file_is_closed(self) -> None:
-        faults = Faults(LOG, "some store")
-        faults.mute()
+    def test_a_file_that_cannot_be_used_is_told_by_whoever_mends_it(self) -> None:
         with self.assertNoLogs(LOG):
-            self.break_down(faults, sqlite3.ProgrammingError("closed"))
+            self.break_down(Faults(LOG, "some store"), Unusable("it is locked"))
 
 
 class TestPruner(unittest.TestCase):
@@ -62,3 +62,13 @@ class TestPruner(unittest.TestCase):
         pruner.count_a_write()
         self.assertEqual([1], runs)
         self.assertTrue(pruner.is_closed)
+
+    def test_a_system_without_room_for_a_thread_fails_nobody(self) -> None:
+        runs: list[int] = []
+        pruner = Pruner(lambda: runs.append(1), every=1, name="prune")
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            pruner.count_a_write()
+        self.assertEqual([], runs)
+        pruner.count_a_write()
+        pruner.close()
+        self.assertEqual([1], runs)

@@ -1,0 +1,70 @@
+"""The tables of the store's file, and the steps that brought them about.
+
+The schema version is SQLite's user_version; MIGRATIONS is the list of steps that lead from each to the next. Every step
+runs in one transaction with its number, so a process that dies in between leaves the file as it was.
+"""
+
+import sqlite3
+from collections.abc import Callable
+
+from deepseek_cursor_proxy.store_faults import Damaged
+from deepseek_cursor_proxy.store_file import APPLICATION_ID, refuse_others
+
+
+def _m001_reasonings(connection: sqlite3.Connection) -> None:
+    """One row per reasoning; the keys that lead to it are small rows of their own."""
+    connection.execute(
+        "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT"
+    )
+    # Pruning asks for the longest unused, by age and by rank.
+    connection.execute("CREATE INDEX reasonings_by_use ON reasonings (used_at)")
+    connection.execute(
+        "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
+        "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID"
+    )
+    # Deleting a reasoning has to find its keys.
+    connection.execute("CREATE INDEX keys_by_reasoning ON keys (reasoning)")
+
+
+def _m002_tool_orders(connection: sqlite3.Connection) -> None:
+    """How the tools of a chat last went out; a chat with several agents has a row for each different order."""
+    connection.execute(
+        "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
+        "used_at REAL NOT NULL) STRICT"
+    )
+    connection.execute("CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)")
+    connection.execute("CREATE INDEX tool_orders_by_use ON tool_orders (used_at)")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders]
+_TABLES = {"reasonings", "keys", "tool_orders"}
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raises Unusable for a file that is not ours, Damaged for one of ours that lost its tables; writes nothing."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    refuse_others(application_id, version(connection), len(MIGRATIONS), is_empty=not tables)
+    if version(connection) == len(MIGRATIONS) and not tables >= _TABLES:
+        raise Damaged("its tables are gone")
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    if version(connection) == len(MIGRATIONS):
+        return
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        # Another process may have been first; only what it left undone is done.
+        for step in MIGRATIONS[version(connection) :]:
+            step(connection)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        write_version(connection)
+
+
+def write_version(connection: sqlite3.Connection) -> None:
+    """The smallest write there is; it also tells whether writing works at all."""
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,0 +1,202 @@
+import os
+import random
+import sqlite3
+import stat
+import tempfile
+import time
+import unittest
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy import schema, store_file
+from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.store_faults import Damaged, Unusable
+
+NEWEST = len(schema.MIGRATIONS)
+
+
+class PlaceTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path = self.place / "store.sqlite3"
+
+    def make_ours(self, rows: int = 50) -> bytes:
+        opened = Database(self.path)
+        opened.open()
+        with opened.transaction() as connection:
+            for number in range(rows):
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (randomblob(900), ?)", (number,))
+        opened.close()
+        return self.path.read_bytes()
+
+    def make(self, *statements: str, path: Path | None = None) -> bytes:
+        with closing(sqlite3.connect(path or self.path, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        return (path or self.path).read_bytes()
+
+    def expect_left_alone(self, words: str) -> None:
+        before = {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()}
+        with self.assertRaisesRegex(Unusable, words) as caught:
+            store_file.inspect(self.path, NEWEST)
+        self.assertNotIsInstance(caught.exception, Damaged)
+        self.assertIn("--reasoning-content-path", str(caught.exception))
+        self.assertEqual(before, {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()})
+
+    def expect_damaged(self) -> None:
+        with self.assertRaises(Damaged):
+            store_file.inspect(self.path, NEWEST)
+
+
+class TestLooking(PlaceTestCase):
+    def test_nothing_an_empty_file_and_ours_are_fine(self) -> None:
+        store_file.inspect(self.path, NEWEST)
+        self.path.touch()
+        store_file.inspect(self.path, NEWEST)
+        self.make_ours()
+        store_file.inspect(self.path, NEWEST)
+        self.assertEqual([self.path], list(self.place.iterdir()))
+
+    def test_a_database_that_is_still_empty_may_become_ours(self) -> None:
+        self.make("PRAGMA journal_mode=WAL")
+        store_file.inspect(self.path, NEWEST)
+
+    def test_what_is_no_file_is_not_opened(self) -> None:
+        self.path.mkdir()
+        self.expect_left_alone("it is a folder")
+        self.path.rmdir()
+        if hasattr(os, "mkfifo"):
+            # Opening one would wait for a writer for ever.
+            os.mkfifo(self.path)
+            self.expect_left_alone("not a regular file")
+
+    def test_what_is_not_sqlite_is_left_alone(self) -> None:
+        rng = random.Random(4)
+        for content in (
+            b"x",
+            b"SQL",
+            b"Dear reader, " * 5000,
+            b"\r\n" * 50_000,
+            rng.randbytes(300_000),
+            b"\x89PNG\r\n\x1a\n" + rng.randbytes(90_000),
+            # Looks like a page's kind at each boundary, and is none.
+            (b"\x0d" + b"abcdefg" * 600)[:4096] * 20,
+        ):
+            with self.subTest(content[:8]):
+                self.path.write_bytes(content)
+                self.expect_left_alone("not an SQLite database")
+
+    def test_a_database_of_another_program_is_left_alone(self) -> None:
+        self.make("CREATE TABLE theirs (x)")
+        self.expect_left_alone("another program")
+
+    def test_a_newer_schema_is_left_alone(self) -> None:
+        for statements in (
+            ("PRAGMA user_version = 999",),
+            (f"PRAGMA application_id = {store_file.APPLICATION_ID}", "CREATE TABLE x (y)", "PRAGMA user_version = 999"),
+        ):
+            self.path.unlink(missing_ok=True)
+            self.make(*statements)
+            self.expect_left_alone(r"newer version of this program \(schema 999\)")
+
+    def test_a_log_left_by_a_crash_is_read_too(self) -> None:
+        """All that another program has said about itself may still be in the log; opening it would work that in."""
+        for statements, words in (
+            (("CREATE TABLE theirs (x)",), "another program"),
+            (("PRAGMA user_version = 999",), "newer version"),
+        ):
+            living = self.place / "living"
+            with closing(sqlite3.connect(living, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                for statement in statements:
+                    connection.execute(statement)
+                for end in ("", "-wal"):
+                    Path(f"{self.path}{end}").write_bytes(Path(f"{living}{end}").read_bytes())
+            self.expect_left_alone(words)
+            living.unlink()
+
+    def test_a_transaction_that_was_never_committed_says_nothing(self) -> None:
+        living = self.place / "living"
+        with closing(sqlite3.connect(living, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA user_version = 999")
+            log = Path(f"{living}-wal").read_bytes()
+            self.path.write_bytes(living.read_bytes())
+        self.assertEqual(32 + 24 + 4096, len(log))
+        # Without the number of pages that makes a frame the last of its transaction.
+        Path(f"{self.path}-wal").write_bytes(log[:36] + bytes(4) + log[40:])
+        store_file.inspect(self.path, NEWEST)
+
+    def test_damage_is_told_from_what_is_not_ours(self) -> None:
+        data = self.make_ours()
+        rng = random.Random(4)
+        for name, content in {
+            "head zeroed": bytes(100) + data[100:],
+            "first page zeroed": bytes(4096) + data[4096:],
+            "all zeroed": bytes(len(data)),
+            "head overwritten": rng.randbytes(4096) + data[4096:],
+            "first page overwritten behind the magic": data[:16] + rng.randbytes(4080) + data[4096:],
+            "cut off within the magic": data[:9],
+            "cut off within the head": data[:60],
+        }.items():
+            with self.subTest(name):
+                self.path.write_bytes(content)
+                self.expect_damaged()
+                self.assertEqual(content, self.path.read_bytes())
+
+    def test_somebody_elses_database_is_damaged_only_if_it_cannot_be_read(self) -> None:
+        data = self.make("CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (zeroblob(50000))")
+        self.path.write_bytes(data[: len(data) // 2])
+        self.expect_damaged()
+        # With its log beside it, half of a database may be healthy.
+        Path(f"{self.path}-wal").write_bytes(b"not for us to read")
+        self.expect_left_alone("another program")
+
+
+class TestSettingAside(PlaceTestCase):
+    def test_all_its_files_go_together_and_only_their_owner_can_read_them(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.path}{end}").write_text(f"main{end}")
+            Path(f"{self.path}{end}").chmod(0o644)
+        target = store_file.set_aside(self.path)
+        self.assertRegex(target.name, r"^store\.sqlite3\.corrupt-\d{8}-\d{6}$")
+        names = {target.name + end for end in ("", "-wal", "-shm")}
+        self.assertEqual(names, {path.name for path in self.place.iterdir()})
+        for path in self.place.iterdir():
+            self.assertEqual("main" + path.name.removeprefix(target.name), path.read_text())
+            if os.name == "posix":
+                self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode))
+
+    def test_nothing_is_ever_overwritten(self) -> None:
+        with mock.patch.object(time, "strftime", return_value="20250101-000000"):
+            for number in range(3):
+                self.path.write_text(str(number))
+                store_file.set_aside(self.path)
+        self.assertEqual(["0", "1", "2"], [path.read_text() for path in sorted(self.place.iterdir())])
+
+    def test_a_file_that_somebody_else_moved_leaves_no_trace(self) -> None:
+        with self.assertRaises(FileNotFoundError):
+            store_file.set_aside(self.path)
+        self.assertEqual([], list(self.place.iterdir()))
+
+    def test_side_files_of_a_database_that_is_gone_do_not_meet_the_next_one(self) -> None:
+        strays = [Path(f"{self.path}-wal"), Path(f"{self.path}-shm")]
+        self.path.write_text("database")
+        for stray in strays:
+            stray.write_text("stray")
+        before = store_file.mark(self.path)
+        store_file.remove_strays(self.path, before)
+        store_file.remove_strays(self.path, None)
+        self.assertTrue(all(stray.exists() for stray in strays))
+        replacement = self.place / "replacement"
+        replacement.write_text("another database")
+        replacement.rename(self.path)
+        store_file.remove_strays(self.path, None)
+        self.assertTrue(all(stray.exists() for stray in strays), "nobody knows whose they are")
+        store_file.remove_strays(self.path, before)
+        self.assertEqual([self.path], list(self.place.iterdir()))
+        self.path.unlink()
+        strays[1].write_text("stray")
+        store_file.remove_strays(self.path, None)
+        self.assertEqual([], list(self.place.iterdir()))
