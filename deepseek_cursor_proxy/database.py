@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from deepseek_cursor_proxy import private_files, schema, store_file
@@ -236,7 +237,7 @@ class Database:
             "%s is damaged (%s): it was set aside as %s and a fresh one begun", self.path, damage.damage, place
         )
 
-    @property
+    @cached_property
     def _file(self) -> Path:
         """Where SQLite keeps the file and its side files: behind any links."""
         return Path(os.path.realpath(Path(self.path).expanduser()))

@@ -45,9 +45,8 @@ def inspect(path: Path, newest_version: int) -> None:
         raise Unusable("it is not a regular file")
     if status.st_size == 0:
         return
-    with path.open("rb") as file:
-        head = _head(file)
-    newest = _Head(_newest_in_log(path) or head)
+    # SQLite believes the log first: a page that a power cut tore while it was worked in is still whole in there.
+    newest = _Head(_newest_in_log(path) or _head(path))
     if newest.application_id != APPLICATION_ID and not newest.is_empty:
         _check_readable(path)
     refuse_others(newest.application_id, newest.version, newest_version, is_empty=newest.is_empty)
@@ -78,17 +77,18 @@ class _Head:
             self.is_empty = data[100] == self.KINDS[1] and data[103:105] == b"\0\0"
 
 
-def _head(file: BinaryIO) -> bytes:
-    head = file.read(_Head.BYTES)
-    # Six letters of the magic are enough to know a database that was cut off within it.
-    if head[:16] == _Head.MAGIC[: max(6, len(head))]:
-        if not _Head(head).is_sane:
-            raise Damaged("its first page is overwritten or cut off")
-        return head
-    if not head.strip(b"\0"):
-        raise Damaged("its first page is empty")
-    if _has_pages(file):
-        raise Damaged("its first page is overwritten")
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        head = file.read(_Head.BYTES)
+        # Six letters of the magic are enough to know a database that was cut off within it.
+        if head[:16] == _Head.MAGIC[: max(6, len(head))]:
+            if not _Head(head).is_sane:
+                raise Damaged("its first page is overwritten or cut off")
+            return head
+        if not head.strip(b"\0"):
+            raise Damaged("its first page is empty")
+        if _has_pages(file):
+            raise Damaged("its first page is overwritten")
     raise Unusable("it is not an SQLite database and is left alone")
 
 

@@ -128,6 +128,20 @@ class TestLooking(PlaceTestCase):
         Path(f"{self.path}-wal").write_bytes(log[:36] + bytes(4) + log[40:])
         store_file.inspect(self.path, NEWEST)
 
+    def test_a_page_torn_by_a_power_cut_is_no_damage_while_the_log_has_it(self) -> None:
+        living = Database(self.place / "living")
+        living.open()
+        living.confirm()
+        data = (self.place / "living").read_bytes()
+        Path(f"{self.path}-wal").write_bytes((self.place / "living-wal").read_bytes())
+        living.close()
+        self.path.write_bytes(bytes(4096) + data[4096:])
+        store_file.inspect(self.path, NEWEST)
+        recovered = Database(self.path)
+        self.addCleanup(recovered.close)
+        recovered.open(may_set_aside=False)
+        recovered.confirm()
+
     def test_damage_is_told_from_what_is_not_ours(self) -> None:
         data = self.make_ours()
         rng = random.Random(4)
