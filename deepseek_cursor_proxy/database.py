@@ -148,9 +148,8 @@ class Database:
 
     def _open_anew(self, fault: Unusable, mark: store_file.Mark | None, may_set_aside: bool) -> None:
         try:
-            # Another process may have been faster; then what is there now is not what was damaged.
-            if isinstance(fault, Damaged) and mark is not None and store_file.mark(self._file).file == mark.file:
-                self._set_aside(fault, may_set_aside)
+            if isinstance(fault, Damaged) and mark is not None:
+                self._set_aside(fault, mark, may_set_aside)
             if self.path != ":memory:":
                 store_file.remove_strays(self._file, mark)
             self._take(self._connected(may_set_aside, is_patient=fault is _NOT_OPEN))
@@ -163,13 +162,14 @@ class Database:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def _connected(self, may_set_aside: bool, is_patient: bool) -> sqlite3.Connection:
+        mark = store_file.mark(self._file)
         try:
             return self._connect(is_patient)
         except (Damaged, sqlite3.DatabaseError) as error:
             fault = fault_of(error)
             if not isinstance(fault, Damaged):
                 raise
-            self._set_aside(fault, may_set_aside)
+            self._set_aside(fault, mark, may_set_aside)
         return self._connect(is_patient)
 
     def _connect(self, is_patient: bool) -> sqlite3.Connection:
@@ -226,9 +226,12 @@ class Database:
                 self._connection.close()
         self._connection, self._cannot_read, self._mark, self._patience = None, fault, None, 0.0
 
-    def _set_aside(self, damage: Damaged, is_allowed: bool) -> None:
+    def _set_aside(self, damage: Damaged, mark: store_file.Mark, is_allowed: bool) -> None:
         if not is_allowed:
             raise damage
+        if store_file.mark(self._file).file != mark.file:
+            # Another process was faster: what is there now is not what was damaged.
+            return
         try:
             place = store_file.set_aside(self._file)
         except OSError as error:

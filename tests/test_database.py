@@ -6,8 +6,9 @@ import tempfile
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
-from deepseek_cursor_proxy import database, schema
+from deepseek_cursor_proxy import database, schema, store_file
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, Unusable
 
@@ -222,6 +223,27 @@ class TestFaults(unittest.TestCase):
         self.opened.confirm()
         self.assertEqual(1, count(self.opened))
         self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+
+    def test_nor_is_what_another_process_began_anew_at_the_same_start(self) -> None:
+        self.opened.close()
+        self.path.write_bytes(bytes(8192))
+        slower, inspect = Database(self.path), store_file.inspect
+        self.addCleanup(slower.close)
+
+        def overtaken(path: Path, newest_version: int) -> None:
+            """Both have seen the damage; the other one does something about it before this one does."""
+            with mock.patch.object(store_file, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
+                faster = Database(self.path)
+                self.addCleanup(faster.close)
+                faster.open()
+                insert(faster)
+            raise Damaged("seen before")
+
+        looks = [overtaken, inspect]
+        with mock.patch.object(store_file, "inspect", side_effect=lambda *given: looks.pop(0)(*given)):
+            slower.open()
+        self.assertEqual(1, count(slower))
+        self.assertEqual(1, len([path for path in self.path.parent.glob("*.corrupt-*") if path.name[-1].isdigit()]))
 
     def test_a_file_that_is_not_there_any_more_is_noticed_by_the_next_write(self) -> None:
         def remove() -> None:

@@ -59,7 +59,12 @@ class TestMender(unittest.TestCase):
 
     def test_closing_ends_it_in_the_middle_of_a_wait(self) -> None:
         tried = threading.Event()
-        mender = Mender(lambda: bool(tried.set()), name="mend")
+
+        def mend() -> bool:
+            tried.set()
+            return False
+
+        mender = Mender(mend, name="mend")
         with mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 3600):
             mender.wake()
             self.assertTrue(tried.wait(PATIENCE))

@@ -4,16 +4,13 @@ import sqlite3
 import tempfile
 import threading
 import unittest
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from deepseek_cursor_proxy import mending, reasoning_store
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.store_faults import Unusable
-
-if TYPE_CHECKING:
-    from unittest._log import _AssertLogsContext
 
 PATIENCE = 10.0
 DAY = 24 * 3600
@@ -282,9 +279,9 @@ class TestFaults(StoreTestCase):
         locker.execute("BEGIN EXCLUSIVE")
         return locker
 
-    def until_told(self, store: ReasoningStore, logged: "_AssertLogsContext[Any]") -> None:
+    def until_told(self, store: ReasoningStore, told: Sequence[logging.LogRecord]) -> None:
         """Until the first try to mend has failed; one that succeeds at once is no news."""
-        while not logged.records:
+        while not told:
             self.assertFalse(store._mender.wait(0.01))
 
     def mended(self, store: ReasoningStore) -> None:
@@ -299,7 +296,7 @@ class TestFaults(StoreTestCase):
             self.assertFalse(store.record([((key(5),), "kept too")]))
             found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
             self.assertEqual(found, store.find([key(number) for number in range(9)]))
-            self.until_told(store, logged)
+            self.until_told(store, logged.records)
             locker.execute("ROLLBACK")
             self.mended(store)
         self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
@@ -315,7 +312,7 @@ class TestFaults(StoreTestCase):
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "new")])
             self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
-            self.until_told(store, logged)
+            self.until_told(store, logged.records)
             locker.execute("ROLLBACK")
             self.mended(store)
         self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
@@ -326,7 +323,7 @@ class TestFaults(StoreTestCase):
         self.enterContext(mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 3600))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
-            self.until_told(store, logged)
+            self.until_told(store, logged.records)
             locker.execute("ROLLBACK")
             store.close()
         self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
@@ -379,7 +376,7 @@ class TestFaults(StoreTestCase):
             with self.assertRaises(Unusable):
                 store.clear()
             self.assertEqual({}, store.find([key(1)]))
-            self.until_told(store, logged)
+            self.until_told(store, logged.records)
             locker.execute("ROLLBACK")
             self.mended(store)
         self.assertEqual(0, store.clear())

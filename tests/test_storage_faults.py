@@ -127,7 +127,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         self.assertEqual(5, self.rows(self.place / "file" / "a" / "store.sqlite3"))
 
     def test_a_file_of_somebody_else_stays_as_it_is(self) -> None:
-        for name, make in {
+        kinds: dict[str, Callable[[], object]] = {
             "text": lambda: self.path.write_bytes(b"Dear reader, " * 1000),
             "another program": lambda: self.make("CREATE TABLE theirs (x)"),
             "newer version": lambda: self.make(
@@ -135,7 +135,8 @@ class TestWhatIsNotOursToUse(FaultTestCase):
                 "CREATE TABLE reasonings (x)",
                 f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}",
             ),
-        }.items():
+        }
+        for name, make in kinds.items():
             with self.subTest(name):
                 make()
                 before = self.path.read_bytes()
@@ -299,7 +300,7 @@ class TestDamage(FaultTestCase):
         self.chat(proxy, "d").ask()
         self.assertGreater(self.rows(), 0)
 
-    def happens(self, happening: Callable[[], None]) -> None:
+    def happens(self, happening: Callable[[], object]) -> None:
         proxy = self.proxy()
         self.chat(proxy).ask()
         happening()
@@ -313,7 +314,7 @@ class TestDamage(FaultTestCase):
         self.assertGreaterEqual(self.rows(), 5)
 
     def test_a_file_that_is_deleted_while_running_is_begun_anew(self) -> None:
-        self.happens(lambda: [path.unlink() for path in self.place.iterdir()] and None)
+        self.happens(lambda: list(map(Path.unlink, self.place.iterdir())))
 
     def test_a_file_that_loses_its_name_only_is_begun_anew(self) -> None:
         self.happens(self.path.unlink)
@@ -325,7 +326,7 @@ class TestDamage(FaultTestCase):
         self.fill(3)
         copy = self.place / "backup"
         copy.write_bytes(self.path.read_bytes())
-        self.happens(lambda: copy.rename(self.path) and None)
+        self.happens(lambda: copy.rename(self.path))
         self.assertEqual(3 + 5, self.rows())
 
 
