@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek_errors import explained
@@ -35,6 +36,8 @@ class Caller:
     credential: str = field(repr=False)
     peer: Peer | None = None
     is_held: bool = False
+    # For the first call, when several are made at once; else each call gets its own.
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Calling:
         self._request = request
         self._services = services
         self._started = time.monotonic()
+        self._place = caller.place
         self._retries = Retries(services.config.retry_budget)
         self._has_healed = False
         self._notice: Callable[[Event], None] = services.observers.notice
@@ -92,8 +96,7 @@ class Calling:
                 raise _still_refused()
             self.close()
             self._heal()
-        elif is_untold and self._retries.wait(error, self._caller.peer):
-            self.close()
+        elif is_untold and self._is_worth_another_try(error):
             try:
                 self._transmit(self.prepared)
             except UpstreamRefused as refusal:
@@ -102,6 +105,11 @@ class Calling:
                 self._heal()
         else:
             raise error
+
+    def _is_worth_another_try(self, error: ProxyError) -> bool:
+        # Others may call while this one waits.
+        self.close()
+        return self._retries.wait(error, self._caller.peer)
 
     def close(self, *, was_complete: bool = False) -> None:
         if self.answer is not None:
@@ -131,10 +139,11 @@ class Calling:
 
     def _call(self, body: bytes) -> Answer:
         while True:
+            place, self._place = self._place, None
             try:
-                return self._services.upstream.send(body, self._caller.credential, self._caller.peer)
+                return self._services.upstream.send(body, self._caller.credential, self._caller.peer, place)
             except (UpstreamRefused, UpstreamDropped) as error:
-                if not self._retries.wait(error, self._caller.peer):
+                if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
 
     def _told(self, refusal: UpstreamRefused) -> ProxyError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from deepseek_cursor_proxy import outbound_proxy
 from deepseek_cursor_proxy.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import (
@@ -24,10 +25,12 @@ from deepseek_cursor_proxy.settings import (
     Table,
     frozen,
     is_loopback,
+    is_private,
     items,
     model_name,
     passthrough_route,
     quoted,
+    refused,
     setting,
     table,
     toml,
@@ -83,7 +86,25 @@ class ProxyConfig:
         at_least=0,
         at_most=_DAY,
     )
-    connect_timeout: float = setting(10.0, "seconds to reach DeepSeek", at_least=0.1, at_most=_DAY)
+    connect_timeout: float = setting(
+        10.0, "seconds to reach DeepSeek: name, connection and certificate together", at_least=0.1, at_most=_DAY
+    )
+    # More than an editor with many agents makes; DeepSeek's own bound per account is of the same order.
+    max_upstream_calls: int = setting(
+        256, "calls to DeepSeek at once; further ones wait for a place", at_least=1, at_most=_PLENTY
+    )
+    # Whoever got no place by then is better told than kept: tunnels give up on a silent answer after 100 seconds.
+    queue_timeout: float = setting(
+        30.0, "seconds a call may wait for a place before 503 is answered", at_least=0, at_most=_DAY
+    )
+    https_proxy: str = setting(
+        "environment",
+        "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
+        choices=("environment", "off"),
+    )
+    allow_plain_http_upstream: bool = setting(
+        False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
+    )
     heartbeat_interval: float = setting(
         15.0,
         "seconds of silence after which the client gets an empty event, so that it keeps waiting",
@@ -191,7 +212,11 @@ class ProxyConfig:
             _refuse_misplaced(found, value, origin)
             values[found.field] = found.parse(value, origin)
             origins[found.field] = origin
-        return Loaded(cls(**values), origins)
+        config = cls(**values)
+        _refuse_key_in_clear(config, origins)
+        if config.https_proxy == "environment":
+            outbound_proxy.named_by(environment)
+        return Loaded(config, origins)
 
 
 @dataclass(frozen=True)
@@ -242,6 +267,12 @@ def _refuse_misplaced(found: Setting | Table, value: Any, origin: str) -> None:
     for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
         if name in _NAMES:
             raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
+
+
+def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> None:
+    if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
+        why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
+        raise refused("base_url", config.upstream_base_url, why, origins["upstream_base_url"])
 
 
 def expanded(path: Path) -> Path:

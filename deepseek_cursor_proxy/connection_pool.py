@@ -1,10 +1,10 @@
 """Kept-alive connections to DeepSeek: take one, give it back, let it expire.
 
-Opening a connection costs two or three round trips over the internet, so a finished one is kept for the next call.
+Opening a connection costs two or three round trips over the internet, so a finished one is kept for the next call;
+how one is opened is connecting's part.
 Waiting for data also watches the client: somebody who left is noticed at once, while nothing is being written to him.
 """
 
-import functools
 import select
 import socket
 import ssl
@@ -53,43 +53,46 @@ class Connection:
         self.is_out_of_step = False
         self.idle_since = 0.0
         self._sock = sock
-
-    @classmethod
-    def open(cls, origin: Origin, timeout: float, tls: Callable[[], ssl.SSLContext]) -> "Connection":
-        sock = socket.create_connection((origin.host, origin.port), timeout)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if origin.scheme == "https":
-                sock = tls().wrap_socket(sock, server_hostname=origin.host)
-        except BaseException:
-            sock.close()
-            raise
-        return cls(origin, sock)
+        self._sock.setblocking(False)
+        # An answer that came while the request was still being sent; b"" is an end.
+        self._early: bytes | None = None
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
 
         Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
-        self._sock.setblocking(False)
         view = memoryview(data)
+        give_up_at = time.monotonic() + stall_timeout
         while view:
             try:
                 view = view[self._sock.send(view) :]
+                give_up_at = time.monotonic() + stall_timeout
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                stirred = _wait(self._sock, True, stall_timeout, peer)
+                stirred = _wait(self._sock, True, give_up_at - time.monotonic(), peer)
                 if stirred is Stirred.NOTHING:
                     raise TimeoutError from None
-                if stirred is Stirred.READABLE and not isinstance(self._sock, ssl.SSLSocket):
+                if stirred is Stirred.READABLE and self._is_answered_early():
                     # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
                     self.is_out_of_step = True
                     return
+
+    def _is_answered_early(self) -> bool:
+        try:
+            self._early = self._sock.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            # TLS speaks for itself now and then (session tickets); left unread, that would wake us for ever.
+            return False
+        return True
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
         """What arrives, b"" when the other side closed, None when the moment `until` came first.
 
         Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         while True:
             if self._has_buffered() or wait_readable(self._sock, until - time.monotonic(), peer):
                 try:
@@ -113,25 +116,29 @@ class Connection:
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
 
+Connect = Callable[[Origin, Peer | None], Connection]
+
+
 class ConnectionPool:
     """Called by handler threads; the lock protects `_idle`. Connections are opened and closed outside it."""
 
-    def __init__(self, connect_timeout: float) -> None:
-        self._connect_timeout = connect_timeout
-        # Loading the system's certificates takes a while, so it is done once and only for those who need it.
-        self._tls = functools.cache(ssl.create_default_context)
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def take(self, origin: Origin, *, fresh: bool = False) -> Connection:
-        """A connection to the origin: a live one from before, or (always, when `fresh`) a new one."""
+    def take(self, origin: Origin, peer: Peer | None = None, *, fresh: bool = False) -> Connection:
+        """A connection to the origin: a live one from before, or (always, when `fresh`) a new one.
+
+        Raises ClientGone when `peer` leaves while one is being opened.
+        """
         while not fresh and (kept := self._take_idle(origin)):
             if not kept.is_stale:
                 kept.is_reused = True
                 return kept
             kept.close()
-        return Connection.open(origin, self._connect_timeout, self._tls)
+        return self._connect(origin, peer)
 
     def give_back(self, connection: Connection) -> None:
         connection.idle_since = time.monotonic()
@@ -167,6 +174,11 @@ def pause(seconds: float, peer: Peer | None) -> None:
 def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
     """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
     return _wait(sock, False, seconds, peer) is Stirred.READABLE
+
+
+def wait_writable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
+    """The same for writing; also true when the attempt to connect has failed."""
+    return _wait(sock, True, seconds, peer) is not Stirred.NOTHING
 
 
 def _wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
@@ -215,8 +227,9 @@ def _selected(reading: list[int], writing: list[int], seconds: float) -> tuple[l
         # Windows refuses to wait for nothing.
         time.sleep(seconds)
         return [], []
-    reads, writes, _ = select.select(reading, writing, [], seconds)
-    return reads, writes
+    # Windows tells a connect that failed as something exceptional.
+    reads, writes, failed = select.select(reading, writing, writing, seconds)
+    return reads, writes + failed
 
 
 def _raise_if_over(peer: Peer, *, is_closed: bool = False) -> None:

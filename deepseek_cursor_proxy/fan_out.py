@@ -40,14 +40,17 @@ class FanOut:
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; if one fails, none is left open and its error is raised."""
-        count = asked.request.choices
-        with ThreadPoolExecutor(count, "choice") as pool:
-            calls = [pool.submit(Exchange.open, caller, asked, services) for _ in range(count)]
+        places = services.upstream.places(caller.peer, asked.request.choices)
+        with ThreadPoolExecutor(len(places), "choice") as pool:
+            callers = [replace(caller, place=place) for place in places]
+            calls = [pool.submit(Exchange.open, each, asked, services) for each in callers]
         opened = [call.result() for call in calls if call.exception() is None]
         for call in calls:
             if (error := call.exception()) is not None:
                 for exchange in opened:
                     exchange.close()
+                for place in places:
+                    place.leave()
                 raise error
         return cls(opened)
 

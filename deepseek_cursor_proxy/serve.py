@@ -10,8 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, private_files
+from deepseek_cursor_proxy import __version__, outbound_proxy, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
@@ -222,6 +223,7 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         f"  Model to add and choose    {config.upstream_model}",
         f"Settings {config_path} · reasoning {config.reasoning_content_path}",
     ]
+    lines += _way_out(config)
     if public_url is None:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
     lines += [*_who_is_served(config, access), "Stop with Ctrl-C."]
@@ -249,3 +251,12 @@ def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
         yield f"Whoever finds this address can use it with a DeepSeek key{spending}: set access_keys."
     if not config.access_keys and os.environ.get(HELD_KEY):
         yield f"{HELD_KEY} is set but not used: without access_keys anybody who gets here could spend it."
+
+
+def _way_out(config: ProxyConfig) -> list[str]:
+    """That calls do not leave directly, in case somebody has forgotten what is in his environment."""
+    url = urlsplit(config.upstream_base_url)
+    if url.scheme != "https" or config.https_proxy == "off":
+        return []
+    proxy = outbound_proxy.for_host(url.hostname or "", url.port or 443, os.environ)
+    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)."] if proxy is not None else []

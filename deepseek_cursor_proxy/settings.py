@@ -7,6 +7,7 @@ Which of them there are is config's part.
 """
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -227,7 +228,7 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     if missing := [name for name in _ROUTE_KEYS if name not in value]:
         raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
     url, variable = value["base_url"], value["key_env"]
-    if not (isinstance(url, str) and is_base_url(url) and _is_private(url)):
+    if not (isinstance(url, str) and is_base_url(url) and is_private(url)):
         allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
         raise refused(f"{key}.base_url", url, allowed, origin)
     if not (isinstance(variable, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)):
@@ -244,7 +245,7 @@ def _is_model_name(name: str) -> bool:
     return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
 
 
-def _is_private(url: str) -> bool:
+def is_private(url: str) -> bool:
     """Whether a key may be sent there: not in clear over a network."""
     parts = urlsplit(url)
     return parts.scheme == "https" or is_loopback(parts.hostname or "")
@@ -252,7 +253,10 @@ def _is_private(url: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether an address means this machine and no other."""
-    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 # As TOML …

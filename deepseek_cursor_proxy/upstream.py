@@ -1,17 +1,19 @@
 """One call to DeepSeek (or past it): send a payload, hand back the answer, make every network failure a ProxyError.
 
 The call goes through a urllib opener that has exactly one handler, ours, running on the connection pool. So nothing
-urllib would do on its own can happen: no redirect is followed (the key must not travel), no proxy is taken from the
-environment, no error page is raised as an exception. Reading what comes back is upstream_answer's part.
+urllib would do on its own can happen: no redirect is followed (the key must not travel), no proxy of the environment
+is handed the request, no error page is raised as an exception. How many calls there are at once is admission's part,
+how a connection comes about connecting's, reading what comes back upstream_answer's.
 """
 
-import socket
 import ssl
 import urllib.request
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, http1
+from deepseek_cursor_proxy.admission import Admission, Place
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.upstream_answer import Answer, CutHead, DeadBeforeAnswer, Destination
@@ -19,18 +21,26 @@ from deepseek_cursor_proxy.wire import Peer
 
 
 class Upstream:
-    """Called by handler threads; the pool is the only state they share."""
+    """Called by handler threads; the pool and the gate in front of it are all they share."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._deepseek = Destination(config.upstream_base_url.rstrip("/") + "/chat/completions")
-        self._pool = ConnectionPool(config.connect_timeout)
+        self._admission = Admission(config.max_upstream_calls, config.queue_timeout)
+        self._pool = ConnectionPool(Connector(config).open)
         self._opener = urllib.request.OpenerDirector()
         self._opener.add_handler(_PoolHandler(self._pool, config))
 
-    def send(self, body: bytes, credential: str, peer: Peer | None) -> Answer:
-        """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise."""
-        answer = self.relay(self._deepseek, body, credential, peer)
+    def places(self, peer: Peer | None, calls: int) -> tuple[Place, ...]:
+        """The right to several calls at once, for those who need all of them; see `send`."""
+        return self._admission.enter(peer, calls)
+
+    def send(self, body: bytes, credential: str, peer: Peer | None, place: Place | None = None) -> Answer:
+        """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
+
+        It waits until there is a place for it, unless it brings one. Either way the place goes with the answer.
+        """
+        answer = self.relay(self._deepseek, body, credential, peer, place)
         try:
             answer.raise_for_status()
         except BaseException:
@@ -38,9 +48,21 @@ class Upstream:
             raise
         return answer
 
-    def relay(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> Answer:
+    def relay(
+        self, destination: Destination, body: bytes, credential: str, peer: Peer | None, place: Place | None = None
+    ) -> Answer:
         """The same call, to anybody and with whatever status it is answered."""
-        call = _Call(destination, body, peer)
+        if place is None:
+            (place,) = self._admission.enter(peer)
+        try:
+            answer = self._ask(_Call(destination, body, peer), credential)
+        except BaseException:
+            place.leave()
+            raise
+        answer.place = place
+        return answer
+
+    def _ask(self, call: "_Call", credential: str) -> Answer:
         for name, value in (
             ("Authorization", f"Bearer {credential}"),
             ("Content-Type", "application/json"),
@@ -91,7 +113,7 @@ class _PoolHandler(urllib.request.BaseHandler):
         """Send and read the head of the answer; _StaleConnection when a reused connection turns out to be dead."""
         connection = None
         try:
-            connection = self._pool.take(origin, fresh=fresh)
+            connection = self._pool.take(origin, call.peer, fresh=fresh)
             connection.send(request, self._config.write_timeout, call.peer)
             return Answer.begin(connection, self._pool, self._config, call.peer, call.destination)
         except (ClientGone, ProxyError):
@@ -116,18 +138,23 @@ def _close(connection: Connection | None) -> None:
 
 def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
     """What a failure of the network means to the person in front of the editor."""
+    host = origin.host
+    if isinstance(error, ConnectTimeout):
+        return UpstreamTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")
     if isinstance(error, TimeoutError):
-        return UpstreamTimeout(f"{origin.host} did not answer in time. Try again, or raise --request-timeout.")
+        return UpstreamTimeout(f"{host} did not answer in time. Try again, or raise --request-timeout.")
     if isinstance(error, (DeadBeforeAnswer, CutHead)):
-        return UpstreamDropped(f"{origin.host} closed the connection without answering. Try again in a moment.")
+        return UpstreamDropped(f"{host} closed the connection without answering. Try again in a moment.")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UpstreamFailed(
+            f"The certificate of {host} is not to be trusted ({error.verify_message}), so nothing was sent to it. "
+            f"Check {setting}, or name the certificate of your network's own authority in SSL_CERT_FILE."
+        )
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-        return UpstreamFailed(f"No secure connection to {origin.host}: {error.reason or error}. Check {setting}.")
+        return UpstreamFailed(f"No secure connection to {host}: {error.reason or error}. Check {setting}.")
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
-        # A name that does not exist now will not exist in a second either, nor will anybody listen there.
-        no_name = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
-        is_lasting = no_name or isinstance(error, ConnectionRefusedError)
-        return (UpstreamFailed if is_lasting else UpstreamDropped)(
-            f"{origin.host}:{origin.port} cannot be reached ({reason}). Check network and {setting}."
+        return (UpstreamFailed if is_lasting(error) else UpstreamDropped)(
+            f"{host}:{origin.port} cannot be reached ({reason}). Check network and {setting}."
         )
-    return UpstreamFailed(f"{origin.host} answered something that is not HTTP: {error}.")
+    return UpstreamFailed(f"{host} answered something that is not HTTP: {error}.")

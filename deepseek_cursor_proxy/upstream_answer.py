@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, http1, sse
+from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.encodings import Unpacker, is_known
@@ -73,6 +74,8 @@ class Answer:
         self._patience = config.request_timeout
         self._is_closed = False
         self._is_ended = False
+        # The right to this call, given back when it ends.
+        self.place: Place | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
         self._first = b""
@@ -265,6 +268,13 @@ class Answer:
         if self._is_closed:
             return
         self._is_closed = True
+        try:
+            self._let_go(was_complete)
+        finally:
+            if self.place is not None:
+                self.place.leave()
+
+    def _let_go(self, was_complete: bool) -> None:
         if was_complete and not self._is_ended:
             self._await_end()
         is_in_step = not (self._body.rest or self._first or self._connection.is_out_of_step)

@@ -19,6 +19,8 @@ LEVELS = {
     2: [
         "upstream",
         "upstream_answer",
+        "admission",
+        "connecting",
         "connection_pool",
         "retries",
         "store_faults",
@@ -57,6 +59,7 @@ LEVELS = {
         "config",
         "settings",
         "access_keys",
+        "outbound_proxy",
         "__init__",
     ],
 }

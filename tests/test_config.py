@@ -170,7 +170,7 @@ class PrecedenceTest(ConfigTest):
             if each.kind is tuple:
                 continue  # see ListTest
             value: Any = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x"}[each.kind]
-            value = each.choices[-1] if each.choices else "http://x" if each.key == "base_url" else value
+            value = each.choices[-1] if each.choices else "https://x" if each.key == "base_url" else value
             written = shown(value)
             for loaded in (
                 self.load(f"{each.key} = {written}"),
@@ -183,8 +183,8 @@ class PrecedenceTest(ConfigTest):
 
     def test_the_name_of_a_field_works_as_a_key(self) -> None:
         environment = {"DEEPSEEK_CURSOR_PROXY_UPSTREAM_MODEL": "m"}
-        loaded = self.load('upstream_base_url = "http://x"', environment)
-        self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("http://x", "m"))
+        loaded = self.load('upstream_base_url = "https://x"', environment)
+        self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("https://x", "m"))
 
     def test_variables_of_other_programs_are_not_looked_at(self) -> None:
         self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
@@ -285,6 +285,29 @@ class RefusalTest(ConfigTest):
             with self.subTest(url):
                 message = self.refusal("", None, base_url=url)
                 self.assertIn(f'base_url = "{url}" is not an http(s) address such as https://api.deepseek.com', message)
+
+    def test_a_base_url_that_would_send_the_key_in_clear_is_refused(self) -> None:
+        for url in (
+            "http://api.deepseek.com",
+            "http://10.0.0.1:8000/v1",
+            "http://127.0.0.999",
+            "http://localhost.evil",
+        ):
+            with self.subTest(url):
+                message = self.refusal(f'base_url = "{url}"')
+                self.assertIn(f'base_url = "{url}" would send your key in clear over the network', message)
+                self.assertIn(f"allow_plain_http_upstream = true ({self.file})", message)
+                allowed = self.load(f'base_url = "{url}"\nallow_plain_http_upstream = true')
+                self.assertEqual(url, allowed.config.upstream_base_url)
+        for url in ("http://localhost:1", "http://127.0.0.1:1/v1", "http://127.9.9.9", "http://[::1]:1"):
+            self.assertEqual(url, self.load(f'base_url = "{url}"').config.upstream_base_url)
+
+    def test_a_proxy_of_the_environment_that_cannot_be_used_is_refused(self) -> None:
+        message = self.refusal("", {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
+        self.assertIn("HTTPS_PROXY names a proxy of the kind socks5://", message)
+        self.assertNotIn("secret", message)
+        self.load('https_proxy = "off"', {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
+        self.load("", {"HTTPS_PROXY": "http://proxy:3128", "ALL_PROXY": "socks5://proxy:1080"})
 
     def test_a_bad_value_of_the_environment_names_its_variable(self) -> None:
         message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PORT": "abc"})

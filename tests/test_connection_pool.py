@@ -7,6 +7,8 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy import connection_pool
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.connecting import Connector
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, Stirred, wait_readable
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
 
@@ -37,7 +39,7 @@ class PoolTestCase(unittest.TestCase):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(self.listener.close)
         self.origin = Origin("http", *self.listener.getsockname())
-        self.pool = ConnectionPool(SOON)
+        self.pool = ConnectionPool(Connector(ProxyConfig(connect_timeout=SOON), {}).open)
         self.addCleanup(self.pool.close)
 
     def take(self, *, fresh: bool = False) -> Connection:

@@ -181,6 +181,20 @@ class StartTest(ServeTest):
         self.assertRegex(line, "^DEEPSEEK_API_KEY has a blank .*; set it anew, or unset it$")
         self.assertNotIn("words", line)
 
+    def test_a_proxy_on_the_way_out_is_named(self) -> None:
+        for settings, is_named in (
+            ({}, True),
+            ({"https_proxy": "off"}, False),
+            ({"upstream_base_url": "http://127.0.0.1:1"}, False),
+            ({"upstream_base_url": "https://exempt.test"}, False),
+        ):
+            environment = {"HTTPS_PROXY": "http://me:secret@proxy.test:3128", "NO_PROXY": "exempt.test"}
+            with self.subTest(settings), mock.patch.dict(os.environ, environment, clear=True):
+                config = ProxyConfig(**settings)
+                welcome = serve._welcome(config, Path("x"), 1, None, Access(config))
+                self.assertEqual(is_named, "through the proxy proxy.test:3128" in welcome)
+                self.assertNotIn("secret", welcome)
+
     def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
         _, welcome = self.serve(PYTHONIOENCODING="ascii")
         self.assertIn("(sk-?)", welcome)

@@ -1,0 +1,108 @@
+"""The proxy that the environment names for https: whether there is one, and for whom it is not meant.
+
+It is only ever asked to CONNECT: what passes through it is TLS, so it sees which host is called and never the key.
+Plain http goes through no proxy (HTTP_PROXY and ALL_PROXY are not looked at), and neither does this machine itself.
+Its own credentials appear in no message.
+"""
+
+import base64
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.settings import is_loopback
+
+# As curl reads them: in lower case first.
+_NAMES = ("https_proxy", "HTTPS_PROXY")
+_EXEMPTING_NAMES = ("no_proxy", "NO_PROXY")
+_REMEDY = 'correct it, or set https_proxy = "off"'
+
+
+@dataclass(frozen=True)
+class OutboundProxy:
+    host: str
+    port: int
+    # The value of Proxy-Authorization.
+    authorization: str | None = None
+
+    def __str__(self) -> str:
+        return authority(self.host, self.port)
+
+
+def named_by(environment: Mapping[str, str]) -> OutboundProxy | None:
+    """The proxy the environment names for https; StartupError for one that cannot be used."""
+    name, value = _first(_NAMES, environment)
+    if not value:
+        return None
+    scheme, separator, _ = value.partition("://")
+    if separator and scheme.lower() != "http":
+        # Neither the whole value nor its parser's complaint is shown: a password may stand in it.
+        shown = re.sub(r"[^a-z0-9+.-]", "?", scheme.lower()[:20])
+        why = f"names a proxy of the kind {shown}://, but only http:// is supported"
+        raise StartupError(f"config: {name} {why}; {_REMEDY}")
+    try:
+        parts = urlsplit(value if separator else f"http://{value}")
+        host, port = parts.hostname or "", 80 if parts.port is None else parts.port
+    except ValueError:
+        host, port = "", 0
+    if not re.fullmatch(r"[!-~]+", host) or port == 0:
+        raise StartupError(f"config: {name} is not of the form http://[user:password@]host:port; {_REMEDY}")
+    return OutboundProxy(host, port, _authorization(parts.username, parts.password))
+
+
+def for_host(host: str, port: int, environment: Mapping[str, str]) -> OutboundProxy | None:
+    """The proxy to reach an https host through; None when it is to be called directly."""
+    if is_loopback(host) or is_exempt(host, port, _first(_EXEMPTING_NAMES, environment)[1]):
+        return None
+    return named_by(environment)
+
+
+def is_exempt(host: str, port: int, exemptions: str) -> bool:
+    """Whether a NO_PROXY value names the host: itself, a domain above it, a network around it, or everything."""
+    return any(_matches(entry.strip().lower(), host.lower(), port) for entry in re.split(r"[,\s]", exemptions))
+
+
+def _matches(entry: str, host: str, port: int) -> bool:
+    if entry in ("", "*"):
+        return entry == "*"
+    address = _address(host)
+    if address is not None and (network := _network(entry)) is not None:
+        return address in network
+    name, _, entry_port = entry.rpartition(":") if re.search(r"[^:]:\d+$|\]:\d+$", entry) else (entry, "", "")
+    if entry_port and entry_port != str(port):
+        return False
+    name = name.strip("[]").removeprefix("*").lstrip(".")
+    return bool(name) and (host == name or (address is None and host.endswith("." + name)))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return None
+
+
+def _first(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, str]:
+    return next(((name, value) for name in names if (value := environment.get(name, "").strip())), ("", ""))
+
+
+def _authorization(user: str | None, password: str | None) -> str | None:
+    if user is None:
+        return None
+    pair = f"{unquote(user)}:{unquote(password or '')}"
+    return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port as a URL and CONNECT write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

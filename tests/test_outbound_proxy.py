@@ -1,0 +1,95 @@
+import base64
+import unittest
+
+from deepseek_cursor_proxy import outbound_proxy
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.outbound_proxy import OutboundProxy, for_host, is_exempt, named_by
+
+
+class NamedTest(unittest.TestCase):
+    def test_the_usual_forms_are_understood(self) -> None:
+        for value, host, port in (
+            ("http://proxy.example:3128", "proxy.example", 3128),
+            ("http://proxy.example:3128/", "proxy.example", 3128),
+            ("HTTP://Proxy.Example", "proxy.example", 80),
+            ("proxy.example:8080", "proxy.example", 8080),
+            ("127.0.0.1:8080", "127.0.0.1", 8080),
+            ("http://[::1]:8080", "::1", 8080),
+        ):
+            with self.subTest(value):
+                self.assertEqual(OutboundProxy(host, port), named_by({"HTTPS_PROXY": value}))
+
+    def test_nothing_named_is_no_proxy(self) -> None:
+        for environment in ({}, {"HTTPS_PROXY": ""}, {"HTTPS_PROXY": " "}):
+            self.assertIsNone(named_by(environment))
+
+    def test_only_https_proxy_counts_and_lower_case_first(self) -> None:
+        others = {"HTTP_PROXY": "http://a:1", "http_proxy": "http://a:1", "ALL_PROXY": "http://a:1"}
+        self.assertIsNone(named_by({**others, "all_proxy": "http://a:1"}))
+        both = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://lower:1"}
+        self.assertEqual("lower:1", str(named_by(both)))
+
+    def test_credentials_become_a_header_and_are_shown_nowhere(self) -> None:
+        proxy = named_by({"HTTPS_PROXY": "http://me:p%40ss%2Fw@proxy.example:3128"})
+        assert proxy is not None
+        self.assertEqual("Basic " + base64.b64encode(b"me:p@ss/w").decode(), proxy.authorization)
+        self.assertEqual("proxy.example:3128", str(proxy))
+
+    def test_what_cannot_be_used_is_refused_without_repeating_it(self) -> None:
+        for value in (
+            "socks5://me:secret@proxy:1080",
+            "socks5h://proxy:1080",
+            "https://me:secret@proxy:443",
+            "ftp://proxy",
+            "ev\x1bil://proxy",
+            "http://me:secret@proxy:99999",
+            "http://me:secret@proxy:0",
+            "http://me:secret@proxy:port",
+            "http://me:secret@",
+            "http://[::1",
+            "http://pro xy:1",
+        ):
+            with self.subTest(value), self.assertRaises(StartupError) as caught:
+                named_by({"HTTPS_PROXY": value})
+            message = str(caught.exception)
+            self.assertTrue(message.startswith("config: HTTPS_PROXY ") and message.isprintable(), message)
+            self.assertIn('https_proxy = "off"', message)
+            self.assertNotIn("secret", message)
+
+
+class ExemptionTest(unittest.TestCase):
+    def test_who_is_called_directly(self) -> None:
+        for exemptions, host, expected in (
+            ("", "api.deepseek.com", False),
+            ("*", "api.deepseek.com", True),
+            ("api.deepseek.com", "api.deepseek.com", True),
+            ("deepseek.com", "api.deepseek.com", True),
+            (".deepseek.com", "api.deepseek.com", True),
+            ("*.deepseek.com", "api.deepseek.com", True),
+            ("other.test, DEEPSEEK.com", "api.deepseek.com", True),
+            ("other.test deepseek.com", "api.deepseek.com", True),
+            ("seek.com", "api.deepseek.com", False),
+            ("api.deepseek.com.evil.test", "api.deepseek.com", False),
+            ("deepseek.com:443", "api.deepseek.com", True),
+            ("deepseek.com:8443", "api.deepseek.com", False),
+            ("10.0.0.0/8", "10.1.2.3", True),
+            ("10.0.0.0/8", "11.1.2.3", False),
+            ("10.1.2.3", "10.1.2.3", True),
+            ("2.3", "10.1.2.3", False),
+            ("[2001:db8::1]:443", "2001:db8::1", True),
+            ("2001:db8::/32", "2001:db8::1", True),
+            ("10.0.0.0/8", "api.deepseek.com", False),
+            (",,", "api.deepseek.com", False),
+        ):
+            with self.subTest(exemptions=exemptions, host=host):
+                self.assertEqual(expected, is_exempt(host, 443, exemptions))
+
+    def test_this_machine_is_never_called_through_a_proxy(self) -> None:
+        environment = {"HTTPS_PROXY": "http://proxy:1"}
+        for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1"):
+            self.assertIsNone(for_host(host, 443, environment))
+        self.assertIsNotNone(for_host("api.deepseek.com", 443, environment))
+        self.assertIsNone(for_host("api.deepseek.com", 443, {**environment, "no_proxy": "deepseek.com"}))
+
+    def test_addresses_of_six_parts_are_written_in_brackets(self) -> None:
+        self.assertEqual("[::1]:443", outbound_proxy.authority("::1", 443))
