@@ -134,6 +134,8 @@ class Calling:
         payload = deepseek.payload(prepared.request)
         body = encode_json(payload)
         self.answer = self._call(body)
+        if prepared.request.stream:
+            self.answer.raise_unless_stream()
         self._continuation.accepted()
         self._notice(Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries))
 

@@ -7,6 +7,7 @@ Facts are as of November 2026; thinking is on by default there, so it is always 
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -232,7 +233,7 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
     if not isinstance(said, dict):
         said = {}
     calls = said.get("tool_calls")
-    return Delta(
+    delta = Delta(
         choice=_index(choice.get("index"), 0) or 0,
         reasoning=_string(said.get("reasoning_content")),
         text=_string(said.get("content")),
@@ -241,25 +242,56 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         usage=usage,
         source=source,
     )
+    if _is_understood(delta, choice, part):
+        return delta
+    return replace(delta, source={**source, "choices": [_mended(delta, choice, part, said)]})
+
+
+def _is_understood(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
+    """Whether the delta holds all that it should hold of its source."""
+    said = choice.get(part) or {}
+    if not isinstance(said, dict):
+        return False
+    calls = said.get("tool_calls")
+    return (
+        (len(delta.calls) == len(calls) if isinstance(calls, list) else calls is None)
+        and (delta.text is not None or said.get("content") is None)
+        and (delta.reasoning is not None or said.get("reasoning_content") is None)
+        and (delta.finish_reason is not None or choice.get("finish_reason") is None)
+        and choice.get("index", delta.choice) == delta.choice
+    )
+
+
+def _mended(delta: Delta, choice: Mapping[str, Any], part: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice without what is damaged in it, which would only make the client stumble in our place."""
+    understood = {
+        "content": delta.text,
+        "reasoning_content": delta.reasoning,
+        "tool_calls": _whole(said.get("tool_calls")),
+    }
+    mended = {**said, **{name: value for name, value in understood.items() if name in said}}
+    return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: mended}
+
+
+def _whole(calls: object) -> list[Any]:
+    found = enumerate(calls if isinstance(calls, list) else [])
+    return [{**call, "index": piece.index} for position, call in found if (piece := _piece(position, call)) is not None]
 
 
 def _pieces(calls: object) -> tuple[CallPiece, ...]:
-    pieces = []
-    for position, call in enumerate(calls if isinstance(calls, list) else []):
-        if not isinstance(call, dict) or (index := _index(call.get("index"), position)) is None:
-            continue
-        function = call.get("function")
-        if not isinstance(function, dict):
-            function = {}
-        pieces.append(
-            CallPiece(
-                index,
-                _string(call.get("id")) or "",
-                _string(function.get("name")) or "",
-                _string(function.get("arguments")) or "",
-            )
-        )
-    return tuple(pieces)
+    found = enumerate(calls if isinstance(calls, list) else [])
+    return tuple(piece for position, call in found if (piece := _piece(position, call)) is not None)
+
+
+def _piece(position: int, call: object) -> CallPiece | None:
+    """What one entry of `tool_calls` adds to a call; None for damage."""
+    if not isinstance(call, dict) or (index := _index(call.get("index"), position)) is None:
+        return None
+    function = call.get("function") or {}
+    if not isinstance(function, dict):
+        return None
+    id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+    return CallPiece(index, _string(id) or "", _string(name) or "", _string(arguments) or "")
 
 
 def _usage(usage: object) -> dict[str, Any] | None:

@@ -8,6 +8,12 @@ class TooMuch(ValueError):
     """What comes out exceeds the bound."""
 
 
+# What comes out at once: a packet of a bomb unpacks to sixty megabytes, and whoever splits those into lines has more.
+_PIECE_BYTES = 64 * 1024
+# Text packs to a tenth, a stream of chunks to a twentieth. Beyond a hundredth it is a bomb, however small the whole:
+# a gigabyte of empty lines fits into a megabyte and keeps a reader busy for minutes.
+_MOST_RATIO = 100
+_UNSUSPICIOUS_BYTES = 1024 * 1024
 # A file of several gzip members is legal; one of thousands only keeps us busy.
 _MOST_MEMBERS = 16
 
@@ -19,6 +25,7 @@ class Unpacker:
         self._window = _WINDOW_BITS.get(coding)
         self._zlib = zlib.decompressobj(self._window) if self._window is not None else None
         self._members = 1
+        self._read = self._given = 0
         self._left = limit
 
     @property
@@ -26,15 +33,22 @@ class Unpacker:
         return self._zlib is None or self._zlib.eof
 
     def feed(self, data: bytes) -> bytes:
+        return b"".join(self.pieces(data))
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """The same, a bounded amount at a time."""
         if self._zlib is not None:
-            return b"".join(self._inflate(data))
-        return self._counted(data)
+            yield from self._inflate(data)
+        elif data:
+            yield self._counted(data)
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
         assert self._zlib is not None
         assert self._window is not None
-        while data:
-            if self._zlib.eof:
+        piece = b""
+        # Everything may be read and something still wait to be written: a full piece is rarely the last.
+        while data or len(piece) == _PIECE_BYTES:
+            if data and self._zlib.eof:
                 # What follows the end must be another member; a finished one would only pile it up.
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
@@ -42,14 +56,20 @@ class Unpacker:
                 self._zlib = zlib.decompressobj(self._window)
             try:
                 # One byte more than allowed is enough to know.
-                yield self._counted(self._zlib.decompress(data, self._left + 1))
+                piece = self._zlib.decompress(data, min(self._left + 1, _PIECE_BYTES))
             except zlib.error as error:
                 raise ValueError(f"the compressed content is damaged ({error})") from None
-            data = self._zlib.unused_data
+            rest = self._zlib.unconsumed_tail or self._zlib.unused_data
+            self._read += len(data) - len(rest)
+            data = rest
+            if piece:
+                yield self._counted(piece)
 
     def _counted(self, data: bytes) -> bytes:
         self._left -= len(data)
-        if self._left < 0:
+        self._given += len(data)
+        is_bomb = self._zlib is not None and self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read)
+        if self._left < 0 or is_bomb:
             raise TooMuch("the unpacked content is too large")
         return data
 

@@ -106,8 +106,6 @@ class Exchange:
         return batch
 
     def _streamed(self, answer: Answer) -> Batches:
-        if not answer.is_event_stream:
-            raise UpstreamFailed("DeepSeek answered with something that is not an event stream.")
         with closing(answer.events()) as events:
             try:
                 for items in events:
@@ -217,6 +215,8 @@ class _Reading:
     def _read(self, data: str) -> None:
         if data.strip() == "[DONE]":
             self.is_done = True
+            return
+        if not data:
             return
         try:
             chunk = decode_foreign_json(data)

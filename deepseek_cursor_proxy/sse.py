@@ -12,6 +12,8 @@ DONE = b"data: [DONE]\n\n"
 _BOM = b"\xef\xbb\xbf"
 # C0, DEL and C1, which reach terminals as commands, and all that str.splitlines in a client takes for a line's end.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029])
+# Keeping a line takes more than its text: millions of short ones would pass any limit of bytes.
+_MOST_LINES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Parser:
             self._is_at_start = False
         found: list[Event | Comment] = []
         for line in lines:
-            if len(line) > self._room:
+            if len(line) > self._room or len(self._data) > _MOST_LINES:
                 raise self._too_large()
             if line.startswith(b"data: "):
                 self._data.append(line[6:])
@@ -106,12 +108,12 @@ class Parser:
             case b"id" | b"retry":
                 pass  # they steer reconnecting, which a POST never does
             case _:
-                text = line.decode("utf-8", "replace").translate(_CONTROLS)
+                text = _on_one_line(line.decode("utf-8", "replace"))
                 return [Comment(text)] if text else []
         return []
 
     def _too_large(self) -> EventTooLarge:
-        return EventTooLarge(f"an event of the stream is larger than {self._limit} bytes")
+        return EventTooLarge(f"an event of the stream is larger than {self._limit} bytes or {_MOST_LINES} lines")
 
 
 def event(data: bytes, name: str = "") -> bytes:
@@ -121,5 +123,10 @@ def event(data: bytes, name: str = "") -> bytes:
 
 def comment(line: str) -> bytes:
     """One comment, as bytes; the line of a Comment is written as it came, any other text after a colon."""
-    text = line.translate(_CONTROLS)
+    text = _on_one_line(line)
     return (text if text.startswith(":") else f": {text}").encode("utf-8", "replace") + b"\n\n"
+
+
+def _on_one_line(text: str) -> str:
+    # Looking first is ten times as fast as translating what needs no translation.
+    return text if text.isprintable() else text.translate(_CONTROLS)

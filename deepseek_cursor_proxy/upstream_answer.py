@@ -4,9 +4,11 @@ Comments and blank lines are DeepSeek's sign of life while a call is queued; the
 progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
 """
 
+import contextlib
+import math
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +18,14 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.encodings import Unpacker, is_known
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
-from deepseek_cursor_proxy.wire import Peer, decode_json_object
+from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
-_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_STREAM_BYTES = 1024 * 1024 * 1024
 _MAX_ERROR_BYTES = 1024 * 1024
+# Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
+_MOST_ANNOUNCEMENTS = 16
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
 _AFTERMATH_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
@@ -71,7 +75,8 @@ class Answer:
         self._config = config
         self._peer = peer
         self._destination = destination
-        self._patience = config.request_timeout
+        # When to stop waiting for the end of an answer that is complete; see hurry.
+        self._over_by = math.inf
         self._is_closed = False
         self._is_ended = False
         # The right to this call, given back when it ends.
@@ -99,17 +104,17 @@ class Answer:
 
     def _read_head(self) -> None:
         deadline = time.monotonic() + self._config.request_timeout
-        buffer, rest = http1.HeadBuffer(http1.bad_response), b""
-        while True:
-            raw = self._feed_head(buffer, rest, deadline)
-            head = http1.parse_response_head(raw)
+        rest = b""
+        for _ in range(_MOST_ANNOUNCEMENTS + 1):
+            buffer = http1.HeadBuffer(http1.bad_response)
+            head = http1.parse_response_head(self._feed_head(buffer, rest, deadline))
             rest = buffer.take_rest()
             if head.status == 101:
                 raise ValueError("it switches protocols")
             if head.status >= 200:
                 break
-            # 100, 102, 103 only announce an answer.
-            buffer = http1.HeadBuffer(http1.bad_response)
+        else:
+            raise ValueError("it announces an answer for ever")
         self.status, self.headers = head.status, head.headers
         self._keeps_alive = http1.keeps_alive(head.version, head.headers)
         self._body = http1.response_body(head, request_method="POST")
@@ -147,10 +152,10 @@ class Answer:
         raw = b""
         try:
             raw = self.read(_MAX_ERROR_BYTES)
-            body: dict[str, Any] | None = decode_json_object(raw)
-        except ProxyError:
+            body: Any = decode_foreign_json(raw)
+        except (ProxyError, ValueError):
             body = None
-        if body is not None and "error" in body:
+        if isinstance(body, dict) and "error" in body:
             return UpstreamRefused(self.status, deepseek.error_message(body), body, self.retry_after)
         said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
         return UpstreamRefused(
@@ -165,10 +170,21 @@ class Answer:
 
     # The body …
 
-    @property
-    def is_event_stream(self) -> bool:
+    def raise_unless_stream(self) -> None:
+        """Anything but a stream, where one was asked for, as the failure it is: while there is a status to say it."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return kind in _STREAM_TYPES
+        if kind in _STREAM_TYPES:
+            return
+        if kind == "application/json":
+            with contextlib.suppress(ValueError):
+                body = decode_foreign_json(self.read(_MAX_ERROR_BYTES))
+                # Some gateways refuse with the status of a success.
+                if isinstance(body, dict):
+                    deepseek.deltas(body)
+        raise UpstreamFailed(
+            f"DeepSeek answered with {safe_text(kind, 60)}, which is not an event stream. Check "
+            f"{self._destination.setting}."
+        )
 
     def read(self, limit: int = _MAX_ANSWER_BYTES) -> bytes:
         """The whole body."""
@@ -178,21 +194,22 @@ class Answer:
             data = self._next(give_up_at)
             if data is None or time.monotonic() >= give_up_at:
                 raise self._silence()
-            piece = self._unpacked(unpack, data)
-            pieces.append(piece)
-            if piece.strip():
-                give_up_at = time.monotonic() + self._config.request_timeout
+            for piece in self._unpacked(unpack, data):
+                pieces.append(piece)
+                if not piece.isspace():
+                    give_up_at = time.monotonic() + self._config.request_timeout
+        if pieces and not unpack.is_complete:
+            raise UpstreamDropped(f"{self._destination.name}'s answer was cut off (it ends inside its compression).")
         return b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
         """The body as it arrives, whatever it is."""
         unpack = self._unpacker(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = self._next(time.monotonic() + self._patience)
-            if data is None:
+            data = self._next(min(time.monotonic() + self._config.request_timeout, self._over_by))
+            if data is None or time.monotonic() >= self._over_by:
                 raise self._silence()
-            if piece := self._unpacked(unpack, data):
-                yield piece
+            yield from self._unpacked(unpack, data)
 
     def _silence(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self._destination.name} went silent. Try again, or raise --request-timeout.")
@@ -200,26 +217,27 @@ class Answer:
     def events(self) -> Generator[list[Item], None, None]:
         """The events of a stream, those that arrived together in one list; Silence when none came for a while."""
         parser, unpack = sse.Parser(), self._unpacker(_MAX_STREAM_BYTES)
-        heartbeat = self._config.heartbeat_interval
+        heartbeat, timeout = self._config.heartbeat_interval, self._config.request_timeout
         progress = told = time.monotonic()
         while not self._is_ended:
-            timeout = self._patience
-            data = self._next(min(told + heartbeat, progress + timeout)) or b""
-            items: list[Item] = list(self._parsed(parser, self._unpacked(unpack, data)))
+            data = self._next(min(told + heartbeat, progress + timeout, self._over_by)) or b""
+            for piece in self._unpacked(unpack, data):
+                items: list[Item] = list(self._parsed(parser, piece))
+                if items:
+                    yield items
+                # The clock goes on after the client has taken what there was: its slowness is not DeepSeek's silence.
+                if any(isinstance(item, sse.Event) and item.data for item in items):
+                    progress = told = time.monotonic()
             now = time.monotonic()
-            if any(isinstance(item, sse.Event) for item in items):
-                progress = told = now
-            elif now >= progress + timeout:
+            if now >= min(progress + timeout, self._over_by):
                 raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
-            elif now >= told + heartbeat:
+            if now >= told + heartbeat:
                 told = now
-                items.append(Silence())
-            if items:
-                yield items
+                yield [Silence()]
 
     def hurry(self) -> None:
-        """The answer is complete: from now on the end of its stream has to come soon."""
-        self._patience = min(self._patience, _AFTERMATH_SECONDS)
+        """The answer is complete: the end of its stream has to come soon, whatever else is said before."""
+        self._over_by = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS)
 
     def _next(self, until: float) -> bytes | None:
         """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
@@ -245,7 +263,7 @@ class Answer:
     @staticmethod
     def _parsed(parser: sse.Parser, data: bytes) -> list[sse.Event | sse.Comment]:
         try:
-            return parser.feed(data) if data else []
+            return parser.feed(data)
         except ValueError as error:
             raise UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.") from None
 
@@ -253,11 +271,14 @@ class Answer:
         coding = self.headers.get("content-encoding", "").strip().lower()
         if not is_known(coding):
             raise UpstreamFailed(f"{self._destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
+        announced = self.headers.get("content-length", "0")
+        if int(announced) > limit:
+            raise UpstreamFailed(f"{self._destination.name}'s answer is too large ({announced} bytes).")
         return Unpacker(coding, limit)
 
-    def _unpacked(self, unpack: Unpacker, data: bytes) -> bytes:
+    def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterator[bytes]:
         try:
-            return unpack.feed(data)
+            yield from unpack.pieces(data)
         except ValueError as error:
             raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
 

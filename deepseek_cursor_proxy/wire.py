@@ -132,8 +132,8 @@ def safe_text(text: object, limit: int = 200) -> str:
 
 def _refuse_depth(text: str, value: Any) -> None:
     """RecursionError, as Python itself raises for what is much deeper."""
-    if len(text) <= 2 * MAX_JSON_DEPTH:
-        # Too short for as many pairs of brackets: most events of a stream.
+    if text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
+        # Counting costs nothing, and is all that events of a stream need.
         return
     # Only what can be deep: strings and numbers are most of a request.
     level = [value] if type(value) in _NESTS else []

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,14 @@ class Play:
     @classmethod
     def of(cls, data: bytes, then: str = CLOSE) -> "Play":
         return cls((data,), then)
+
+
+def wait_until(is_so: Callable[[], object], patience: float = 30.0) -> None:
+    """Look until it is so: for what can be seen but does not say so by itself."""
+    pause, deadline = threading.Event(), time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to that"
+        pause.wait(0.005)
 
 
 class RawServer:

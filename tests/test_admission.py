@@ -9,6 +9,7 @@ from deepseek_cursor_proxy import admission, connection_pool
 from deepseek_cursor_proxy.admission import Admission, Place
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded
 from deepseek_cursor_proxy.wire import Peer
+from tests.raw_upstream import wait_until
 from tests.test_connection_pool import Client
 
 PATIENCE = 20.0
@@ -29,13 +30,8 @@ class AdmissionTestCase(unittest.TestCase):
         return thread
 
     def until_waiting(self, gate: Admission, count: int) -> None:
-        """Somebody who queues cannot say so himself: look until he does."""
-        pause = threading.Event()
-        for _ in range(int(PATIENCE / 0.005)):
-            if len(gate._waiting) == count:
-                return
-            pause.wait(0.005)
-        self.fail(f"{len(gate._waiting)} wait, not {count}")
+        """Somebody who queues cannot say so himself."""
+        wait_until(lambda: len(gate._waiting) == count)
 
 
 class TestPlaces(AdmissionTestCase):

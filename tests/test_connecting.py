@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.upstream import Upstream
 from deepseek_cursor_proxy.wire import Peer
 from tests.harness import SocketTestCase
-from tests.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy
+from tests.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
 from tests.test_connection_pool import Client
 
 PATIENCE = 20.0
@@ -125,7 +125,7 @@ class TestTls(ConnectingTestCase):
 
     def test_a_client_that_leaves_during_the_handshake_ends_it(self) -> None:
         stalled = self.upstream(tls=False)
-        peer = self.leaving(lambda: self.until(lambda: stalled.connections == 1))
+        peer = self.leaving(lambda: wait_until(lambda: stalled.connections == 1))
         with self.assertRaises(ClientGone):
             self.call(f"https://127.0.0.1:{stalled.port}", peer=peer)
         self.assertTrue(stalled.hung_up.wait(PATIENCE))
@@ -179,13 +179,6 @@ class TestTls(ConnectingTestCase):
         self.addCleanup(thread.join)
         self.addCleanup(over.set)
         return int(listener.getsockname()[1])
-
-    def until(self, is_so: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(int(PATIENCE / 0.005)):
-            if is_so():
-                return
-            pause.wait(0.005)
 
 
 class TestAddresses(ConnectingTestCase):
@@ -254,7 +247,7 @@ class TestAddresses(ConnectingTestCase):
             ]
             for thread in threads:
                 thread.start()
-            self.until_joined(lookups, 5)
+            wait_until(lambda: sum(len(each.buttons) for each in lookups._running.values()) == 5)
             with self.assertRaises(ConnectTimeout):
                 lookups.find("slow.test", 1, patience(0.01))
             with self.assertRaises(ClientGone):
@@ -263,14 +256,6 @@ class TestAddresses(ConnectingTestCase):
             for thread in threads:
                 thread.join()
         self.assertEqual(([found] * 5, 1, {}), (results, asked[0], lookups._running))
-
-    def until_joined(self, lookups: Lookups, count: int) -> None:
-        pause = threading.Event()
-        for _ in range(int(PATIENCE / 0.005)):
-            if sum(len(each.buttons) for each in lookups._running.values()) == count:
-                return
-            pause.wait(0.005)
-        self.fail("nobody asks")
 
     def test_an_address_needs_no_thread_to_be_found(self) -> None:
         with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
@@ -368,7 +353,7 @@ class TestProxies(ConnectingTestCase):
 
     def test_a_client_that_leaves_while_the_proxy_thinks_ends_it(self) -> None:
         proxy = self.tunnel(1, b"")
-        peer = self.leaving(lambda: TestTls.until(self, lambda: bool(proxy.heads)))  # type: ignore[arg-type]
+        peer = self.leaving(lambda: wait_until(lambda: proxy.heads))
         with self.assertRaises(ClientGone):
             self.call(self.URL, peer=peer, environment=self.environment(proxy))
         self.assertTrue(proxy.hung_up.wait(PATIENCE))

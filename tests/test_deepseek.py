@@ -139,6 +139,40 @@ class TestDeltas(unittest.TestCase):
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
         self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
 
+    def test_damage_does_not_reach_the_client_either(self) -> None:
+        good = {"index": 3, "id": "c", "type": "function", "function": {"name": "n", "arguments": "{"}}
+        calls = [
+            7,
+            {"index": 400_000, "function": {}},
+            {"index": -1},
+            {"index": "x"},
+            {"index": 0, "function": 7},
+            good,
+        ]
+        for choice, mended in (
+            ({"index": 0, "delta": {"tool_calls": calls, "x": 1}}, {"tool_calls": [good], "x": 1}),
+            (
+                {"index": 0, "delta": {"tool_calls": [*calls, {"function": {}}]}},
+                {"tool_calls": [good, {"function": {}, "index": 6}]},
+            ),
+            ({"index": 0, "delta": {"tool_calls": {"0": good}}}, {"tool_calls": []}),
+            ({"index": 0, "delta": {"content": 7, "role": "assistant"}}, {"content": None, "role": "assistant"}),
+            ({"index": 0, "delta": {"reasoning_content": ["x"]}}, {"reasoning_content": None}),
+            ({"index": "x", "delta": {"content": "a"}}, {"content": "a"}),
+            ({"index": 0, "delta": 7}, {}),
+            ({"index": 0, "delta": {"content": "a"}, "finish_reason": {}}, {"content": "a"}),
+        ):
+            with self.subTest(choice):
+                (delta,) = deepseek.deltas({"id": "1", "choices": [choice]})
+                assert delta.source is not None
+                (shown,) = delta.source["choices"]
+                self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
+
+    def test_what_is_understood_is_not_touched(self) -> None:
+        chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
+        (delta,) = deepseek.deltas(chunk)
+        self.assertIs(chunk, delta.source)
+
     def test_odd_parts_are_passed_over(self) -> None:
         for odd in (
             {"choices": 7},

@@ -1,4 +1,5 @@
 import gzip
+import random
 import unittest
 import zlib
 
@@ -25,6 +26,29 @@ class TestUnpacker(unittest.TestCase):
     def test_a_bomb_is_stopped_at_the_limit(self) -> None:
         with self.assertRaises(TooMuch):
             Unpacker("gzip", 1000).feed(gzip.compress(b"\0" * 10_000_000))
+
+    def test_what_packs_well_comes_out_little_by_little(self) -> None:
+        data = random.Random(1).randbytes(40) * 25_000
+        packed = gzip.compress(data)
+        unpack = Unpacker("gzip", len(data))
+        pieces = list(unpack.pieces(packed))
+        self.assertEqual(data, b"".join(pieces))
+        self.assertLessEqual(max(map(len, pieces)), 64 * 1024)
+        self.assertTrue(unpack.is_complete)
+
+    def test_a_bomb_is_stopped_long_before_the_limit(self) -> None:
+        """A gigabyte of empty lines, within the limit of a stream, would keep its reader busy for minutes."""
+        bomb, unpack = gzip.compress(b"\n" * 20_000_000), Unpacker("gzip", 1024**3)
+        given = 0
+        with self.assertRaises(TooMuch):
+            for piece in unpack.pieces(bomb):
+                given += len(piece)
+        self.assertLess(given, 3_000_000)
+
+    def test_text_that_packs_as_well_as_text_does_is_no_bomb(self) -> None:
+        chunk = '{"id":"5f3a","object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"%d"}}]}'
+        data = "".join(chunk % random.Random(at).randrange(10**5) for at in range(20_000)).encode()
+        self.assertEqual(data, Unpacker("gzip", len(data)).feed(gzip.compress(data, 9)))
 
     def test_plain_content_has_the_same_limit(self) -> None:
         with self.assertRaises(TooMuch):

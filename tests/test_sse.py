@@ -193,6 +193,13 @@ class Limits(unittest.TestCase):
             for _ in range(17):
                 parser.feed(b"x" * 1024 * 1024)
 
+    def test_millions_of_short_lines_are_too_much_as_well(self) -> None:
+        for line in (b"data:\n", b"data: ab\n", b"data\n"):
+            parser = sse.Parser()
+            with self.subTest(line), self.assertRaises(sse.EventTooLarge):
+                for _ in range(200):
+                    parser.feed(line * 1000)
+
     def test_a_long_line_may_come_byte_by_byte(self) -> None:
         """Takes long, not a moment, when the parser looks at its bytes again and again."""
         text = "x" * 64 * 1024

@@ -83,6 +83,13 @@ class TestForeignDecoding(unittest.TestCase):
         read = decode_foreign_json('{"a":NaN,"b":-Infinity,"c":1e999,"d":1.5}')
         self.assertEqual({"a": None, "b": None, "c": None, "d": 1.5}, read)
 
+    def test_what_could_be_read_but_not_written_again_is_refused_too(self) -> None:
+        for text in ("[" * 200 + "]" * 200, '{"a":' * 101 + "[]" + "}" * 101, '{"b":[{}],"a":' * 150 + "1" + "}" * 150):
+            with self.subTest(text[:10]), self.assertRaises(ValueError):
+                decode_foreign_json(text)
+        for text in ("[" * 100 + "]" * 100, "[" + "[[]]," * 1000 + "0]", json.dumps({"code": "{[" * 1000})):
+            self.assertEqual(json.loads(text), decode_foreign_json(text))
+
     def test_everything_else_that_is_not_json_is_a_value_error(self) -> None:
         for data in (b"\xff", "{", "[" * 100_000):
             with self.assertRaises(ValueError):
