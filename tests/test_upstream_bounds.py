@@ -123,6 +123,20 @@ class TestPlaces(FaultTestCase):
                     reply = self.ask(self.connect(proxy), number)
                     self.assertNotEqual("overloaded", reply.error["code"] if reply.status != 200 else "")
 
+    def test_waiting_for_another_try_holds_none(self) -> None:
+        endings = [Play.of(STREAM_HEAD), Play.of(b""), Play.of(head("Content-Length: 0", status="503 Busy"))]
+        proxy, _ = self.playing(endings)
+        held: list[int] = []
+
+        def wait(*_: object) -> bool:
+            held.append(proxy.server.app._services.upstream._admission.running)
+            return False
+
+        with mock.patch("deepseek_cursor_proxy.retries.Retries.wait", wait):
+            for number in range(len(endings)):
+                self.ask(self.connect(proxy), number)
+        self.assertEqual([0, 0, 0], held)
+
     def test_a_client_that_leaves_gives_its_place_to_the_next(self) -> None:
         proxy, upstream = self.playing(
             [Play.of(b"", HANG), Play.of(STREAM_HEAD + EVENTS[2], HANG), Play.of(GOOD[3].data)], max_upstream_calls=1

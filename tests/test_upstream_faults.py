@@ -139,6 +139,7 @@ class TestTheTable(FaultTestCase):
             "a status of four digits": b"HTTP/1.1 2000 OK\r\n\r\n",
             "a switch of protocols": head("Upgrade: websocket", status="101 Switching Protocols"),
             "announcements for ever": head(status="103 Early Hints") * 10_000,
+            "too many announcements": head(status="103 Early Hints") * 17 + GOOD[0].data,
             "a page": head("Content-Type: text/html", "Content-Length: 13") + b"<html></html>",
             "a picture": head("Content-Type: image/png", "Content-Length: 4") + b"\x89PNG",
             "no content": head(status="204 No Content"),
@@ -164,6 +165,11 @@ class TestTheTable(FaultTestCase):
             for stream in (True, False):
                 with self.subTest(name, stream=stream):
                     self.assert_status(502, data, stream=stream)
+
+    def test_a_length_nobody_would_read_is_refused_before_it_comes(self) -> None:
+        data = head(JSON, f"Content-Length: {1024**4}") + COMPLETION
+        reply = self.answered(data, stream=False, then=HANG, request_timeout=PATIENCE)
+        self.assertEqual((502, TOLD), (reply.status, reply.verdict))
 
     def test_plain_answers_of_the_wrong_kind(self) -> None:
         for name, body in {
@@ -332,3 +338,8 @@ class TestTheTable(FaultTestCase):
                 proxy, _ = self.playing([Play.of(data)])
                 reply = self.ask(self.connect(proxy), tools=tools)
                 self.assertNotIn("error", reply.events[-1])
+                called = {"role": "assistant", "tool_calls": [{**call, "index": None}]}
+                result = {"role": "tool", "tool_call_id": "call_1", "content": arguments}
+                messages = [{"role": "user", "content": "0"}, called, result, {"role": "user", "content": "0"}]
+                echoed = self.ask(self.connect(proxy), tools=tools, messages=messages)
+                self.assertNotIn("error", echoed.events[-1])
