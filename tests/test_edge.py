@@ -155,13 +155,15 @@ class TestHalfClose(EdgeTest):
         """As it does for nginx: nobody pays for an answer that is perhaps not wanted."""
         for stream in (False, True):
             self.fake.hung_up.clear()
+            self.fake.seen.clear()
             self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
             sock = self.connect(self.proxy())
             sock.sendall(request_bytes({**CHAT, "stream": stream}))
             sock.shutdown(socket.SHUT_WR)
-            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             while sock.recv(65536):
                 pass
+            # Seen early enough, DeepSeek is not even called.
+            self.assertTrue(not self.fake.seen or self.fake.wait_for_hangup(PATIENCE))
 
     def test_what_needs_no_call_is_answered_even_so(self) -> None:
         sock = self.connect(self.proxy())

@@ -84,7 +84,7 @@ class TestForeignDecoding(unittest.TestCase):
         self.assertEqual({"a": None, "b": None, "c": None, "d": 1.5}, read)
 
     def test_what_could_be_read_but_not_written_again_is_refused_too(self) -> None:
-        for text in ("[" * 200 + "]" * 200, '{"a":' * 101 + "[]" + "}" * 101, '{"b":[{}],"a":' * 150 + "1" + "}" * 150):
+        for text in ("[" * 300 + "]" * 300, '{"a":' * 200 + "[]" + "}" * 200, '{"b":[{}],"a":' * 201 + "1" + "}" * 201):
             with self.subTest(text[:10]), self.assertRaises(ValueError):
                 decode_foreign_json(text)
         for text in ("[" * 100 + "]" * 100, "[" + "[[]]," * 1000 + "0]", json.dumps({"code": "{[" * 1000})):
