@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from deepseek_cursor_proxy.lab.contract import is_thinking
+from deepseek_cursor_proxy.lab.contract import VISION_MODELS, is_thinking
 from deepseek_cursor_proxy.wire import encode_json
 
 
@@ -28,8 +28,9 @@ class Call:
 class Answer:
     """What the model says, and how badly it is delivered.
 
-    `piece` is the characters per streamed delta, `comments` the keep-alives before anything else. The connection is
-    dropped after `cut_after` and pauses after `stall_after` events, or bytes of the body when nothing is streamed.
+    `piece` is the characters per streamed delta, `pause` the seconds after each event, `comments` the keep-alives
+    before anything else. The connection is dropped after `cut_after` and stalls after `stall_after` events, or bytes of
+    the body when nothing is streamed.
     """
 
     reasoning: str | None = None
@@ -37,6 +38,7 @@ class Answer:
     calls: tuple[Call, ...] = ()
     finish_reason: str | None = None
     piece: int = 16
+    pause: float = 0.0
     comments: int = 0
     cut_after: int | None = None
     stall_after: int | None = None
@@ -133,6 +135,22 @@ class Completion:
             "prompt_cache_hit_tokens": prompt.hit,
             "prompt_cache_miss_tokens": prompt.tokens - prompt.hit,
         }
+
+
+def listed_model(name: str) -> dict[str, Any]:
+    """A model as GET /models lists it."""
+    sees = ["text", "image"] if name in VISION_MODELS else ["text"]
+    return {
+        "id": name,
+        "object": "model",
+        "owned_by": "deepseek",
+        "name": name,
+        "context_window": 1048576,
+        "max_output_tokens": 393216,
+        "input_modalities": sees,
+        "output_modalities": ["text"],
+        "effort": {"supported_levels": ["low", "high", "max"], "default_level": "high"},
+    }
 
 
 # The benchmark plays the same few answers thousands of times and must measure the proxy, not this.

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, count
+from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.lab import contract
-from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache, listed_model
 from deepseek_cursor_proxy.lab.contract import Refusal
 from deepseek_cursor_proxy.wire import decode_json_object, encode_json
 
@@ -46,10 +47,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes for the socket as they are, in place of an HTTP answer."""
+    """Bytes for the socket as they are, in place of an HTTP answer; after them it may stall, or listen on."""
 
     data: bytes
     then_close: bool = True
+    then_stall: bool = False
 
 
 Step = Answer | Failure | Raw
@@ -81,6 +83,9 @@ class FakeDeepSeek:
         self.seen: list[Seen] = []
         self.release = threading.Event()
         self.hung_up = threading.Event()
+        # The moments, on the monotonic clock, at which an answer began to stall and at which a client was found gone.
+        self.stalls: SimpleQueue[float] = SimpleQueue()
+        self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
         self.cache = PrefixCache()
         self._refusal = partial(contract.refusal, rule=rule, refuse_empty=refuse_empty_reasoning)
@@ -241,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         if refused := self.server.fake.refusal_at_the_door(self.path, "/models", self._headers()):
             self._fail(_as_failure(refused))
         else:
-            models = [_model("deepseek-flash"), _model("deepseek-v4-pro")]
+            models = [listed_model("deepseek-flash"), listed_model("deepseek-v4-pro")]
             self._send(200, encode_json({"object": "list", "data": models}))
 
     def do_POST(self) -> None:
@@ -258,12 +263,15 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True
             if not fake.closing.is_set():
+                fake.hang_ups.put(time.monotonic())
                 fake.hung_up.set()
 
     def _play(self, step: Step, payload: dict[str, Any]) -> None:
         match step:
             case Raw():
                 self.connection.sendall(step.data)
+                if step.then_stall:
+                    self._stall()
                 self.close_connection = step.then_close
             case Failure():
                 self._fail(step)
@@ -310,9 +318,12 @@ class _Handler(BaseHTTPRequestHandler):
             if (piece := next(rest, None)) is None:
                 return
             self.connection.sendall(piece)
+            if answer.pause:
+                self.server.fake.closing.wait(answer.pause)
 
     def _stall(self) -> None:
         fake = self.server.fake
+        fake.stalls.put(time.monotonic())
         with selectors.DefaultSelector() as selector:
             selector.register(self.connection, selectors.EVENT_READ)
             # A hundredth of a second is what a test waits for its release or its hang-up at most.
@@ -333,18 +344,3 @@ def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _model(name: str) -> dict[str, Any]:
-    sees = ["text", "image"] if name in contract.VISION_MODELS else ["text"]
-    return {
-        "id": name,
-        "object": "model",
-        "owned_by": "deepseek",
-        "name": name,
-        "context_window": 1048576,
-        "max_output_tokens": 393216,
-        "input_modalities": sees,
-        "output_modalities": ["text"],
-        "effort": {"supported_levels": ["low", "high", "max"], "default_level": "high"},
-    }

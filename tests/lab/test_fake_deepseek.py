@@ -274,6 +274,23 @@ class Faults(FakeCase):
         self.fake.forget()
         self.assertFalse(self.fake.wait_for_hangup(0))
 
+    def test_raw_bytes_can_stall_before_there_is_an_answer(self) -> None:
+        self.fake.answer(Raw(b"HTTP/1.1 2", then_stall=True))
+        with self.assertRaises(TimeoutError):
+            self.connection.timeout = 0.05
+            self.send(body())
+        began = self.fake.stalls.get(timeout=5)
+        self.connection.close()
+        self.assertGreater(self.fake.hang_ups.get(timeout=5), began)
+
+    def test_a_paced_stream_pauses_after_each_event_and_ends_with_the_fake(self) -> None:
+        fake = self.use()
+        fake.answer(Answer(content="Hi.", pause=3600))
+        response = self.send(body(stream=True))
+        self.assertIn(b'"role":"assistant"', response.readline())
+        fake.close()
+        response.close()
+
     def test_a_client_that_leaves_a_long_stream_is_noticed(self) -> None:
         # More than the buffers of both sides hold, so the fake is still writing when the client goes.
         self.fake.answer(Answer("x" * 20_000_000, piece=500_000))
