@@ -1,0 +1,41 @@
+"""What this process holds open, so that a test can tell whether everything came back to where it started."""
+
+import os
+import threading
+import time
+import unittest
+from collections.abc import Callable
+
+from tests.harness import PATIENCE
+
+# A moment between two looks at something that tells nobody when it changes.
+_LOOK_SECONDS = 0.002
+
+
+def eventually(is_so: Callable[[], bool], patience: float = PATIENCE) -> bool:
+    """Whether it becomes so; for what gives no sign of its own."""
+    deadline, pause = time.monotonic() + patience, threading.Event()
+    while not (so := is_so()) and time.monotonic() < deadline:
+        pause.wait(_LOOK_SECONDS)
+    return so
+
+
+def descriptors() -> int:
+    """How many descriptors are open; 0 where the system does not tell."""
+    for listing in ("/proc/self/fd", "/dev/fd"):
+        if os.path.isdir(listing):
+            return len(os.listdir(listing))
+    return 0
+
+
+class StartLine:
+    """Threads and descriptors at one moment, which later moments have to get back to."""
+
+    def __init__(self) -> None:
+        self.threads = threading.active_count()
+        self.descriptors = descriptors()
+
+    def assert_reached(self, test: unittest.TestCase) -> None:
+        held = (self.threads, self.descriptors)
+        if not eventually(lambda: (threading.active_count(), descriptors()) == held):
+            test.assertEqual(held, (threading.active_count(), descriptors()), threading.enumerate())
