@@ -84,8 +84,8 @@ class Calling:
                 raise
             self._heal()
 
-    def begin_again(self, error: UpstreamFailed, *, is_unsaid: bool, is_untold: bool) -> None:
-        """Make the call once more if there is hope; else raise the error.
+    def begin_again(self, error: UpstreamFailed, *, is_unsaid: bool, is_untold: bool) -> bool:
+        """Make the call once more if there is hope, and tell whether there was.
 
         A refusal inside a good answer, as some gateways send it, is healed as long as the model has said nothing;
         what passes by itself is tried again only before anything at all was told to the client.
@@ -96,15 +96,16 @@ class Calling:
                 raise _still_refused()
             self.close()
             self._heal()
-        elif is_untold and self._is_worth_another_try(error):
-            try:
-                self._transmit(self.prepared)
-            except UpstreamRefused as refusal:
-                if not _is_reasoning_refusal(refusal):
-                    raise
-                self._heal()
-        else:
-            raise error
+            return True
+        if not is_untold or not self._is_worth_another_try(error):
+            return False
+        try:
+            self._transmit(self.prepared)
+        except UpstreamRefused as refusal:
+            if not _is_reasoning_refusal(refusal):
+                raise
+            self._heal()
+        return True
 
     def _is_worth_another_try(self, error: ProxyError) -> bool:
         # Others may call while this one waits.

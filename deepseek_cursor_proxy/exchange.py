@@ -75,8 +75,11 @@ class Exchange:
                     yield from self._read()
                     break
                 except UpstreamFailed as error:
-                    is_unsaid = self._reply.is_empty
-                    self._calling.begin_again(error, is_unsaid=is_unsaid, is_untold=not self._has_relayed)
+                    is_unsaid, is_untold = self._reply.is_empty, not self._has_relayed
+                    if not self._calling.begin_again(error, is_unsaid=is_unsaid, is_untold=is_untold):
+                        # Here, not there: an error that is an argument of the frame it is raised in keeps itself
+                        # alive, with megabytes of a broken answer, until the collector comes by.
+                        raise
             self._outcome, self._status = COMPLETED, 200
         except (ProxyError, ClientGone) as error:
             self._fail(error)
@@ -115,7 +118,11 @@ class Exchange:
                         self._has_relayed = True
                         yield read.batch
                     if read.problem is not None:
-                        raise read.problem
+                        try:
+                            raise read.problem
+                        finally:
+                            # An error that is held by the frame it was raised in is freed by the collector only.
+                            del read
                     if read.is_done:
                         break
                     if self._reply.is_finished:

@@ -7,7 +7,7 @@ numbers what they say and adds up what they cost. All of them watch the same cli
 import queue
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -45,14 +45,18 @@ class FanOut:
             callers = [replace(caller, place=place) for place in places]
             calls = [pool.submit(Exchange.open, each, asked, services) for each in callers]
         opened = [call.result() for call in calls if call.exception() is None]
-        for call in calls:
-            if (error := call.exception()) is not None:
-                for exchange in opened:
-                    exchange.close()
-                for place in places:
-                    place.leave()
-                raise error
-        return cls(opened)
+        if len(opened) == len(places):
+            return cls(opened)
+        for exchange in opened:
+            exchange.close()
+        for place in places:
+            place.leave()
+        errors = [error for error in map(Future.exception, calls) if error is not None]
+        try:
+            raise errors[0]
+        finally:
+            # An error that is held by the frame it was raised in is freed by nobody but the collector.
+            del calls, errors
 
     def batches(self) -> Batches:
         """What the exchanges say, in the order they say it; their usage, added up, comes last."""
@@ -69,7 +73,11 @@ class FanOut:
             while running:
                 choice, said = self._said.get()
                 if isinstance(said, BaseException):
-                    raise said
+                    try:
+                        raise said
+                    finally:
+                        # See above.
+                        said = None
                 if said is None:
                     running.discard(choice)
                     continue

@@ -5,6 +5,7 @@ gone; where nothing would end an answer but that, it stalls for ever, so a call 
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -135,7 +136,7 @@ class TestPhases(LeavingTestCase):
         for fields, calls in list(DOORS.values())[:2]:
             for leave in WAYS:
                 with self.subTest(calls=calls, leave=leave.__name__), self.asking(fields, busy) as sock:
-                    self.assertTrue(eventually(lambda calls=calls: self.are_waiting(calls)))
+                    self.assertTrue(eventually(functools.partial(self.are_waiting, calls)))
                     self.leave(sock, leave, calls=0)
                     self.start_line.assert_reached(self)
                     self.assertEqual(calls, len(self.fake.seen))

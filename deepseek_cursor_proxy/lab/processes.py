@@ -51,11 +51,34 @@ class Server:
         return None
 
     def resident_megabytes(self) -> float | None:
+        """The memory it has right now; None where the system does not tell."""
+        return self._megabytes("VmRSS")
+
+    def peak_megabytes(self) -> float | None:
+        """The most memory it ever had; None where the system does not tell."""
+        return self._megabytes("VmHWM")
+
+    def threads(self) -> int | None:
+        return self._status("Threads")
+
+    def descriptors(self) -> int | None:
+        try:
+            return len(os.listdir(f"/proc/{self.pid}/fd"))
+        except OSError:
+            return None
+
+    def _megabytes(self, name: str) -> float | None:
+        kilobytes = self._status(name)
+        return None if kilobytes is None else kilobytes * 1024 / 1e6
+
+    def _status(self, name: str) -> int | None:
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
             return None
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+        # A process that has ended, and whom nobody has waited for yet, has no memory to tell of.
+        found = re.search(rf"^{name}:\s*(\d+)", status, re.MULTILINE)
+        return int(found[1]) if found else None
 
 
 @contextmanager
@@ -66,9 +89,9 @@ def made_up_deepseek(home: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def running_proxy(upstream: Server, home: Path) -> Iterator[Server]:
+def running_proxy(upstream: Server, home: Path, *flags: str) -> Iterator[Server]:
     """The proxy, as `python -m` starts it."""
-    with _running(home, "-m", "deepseek_cursor_proxy", "--port", "0", "--base-url", upstream.url) as server:
+    with _running(home, "-m", "deepseek_cursor_proxy", "--port", "0", "--base-url", upstream.url, *flags) as server:
         yield server
 
 
