@@ -138,8 +138,10 @@ def _demo(options: dict[str, Any]) -> int:
 
 
 def _bench(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.lab import benchmark
+    from deepseek_cursor_proxy.lab import benchmark, soak
 
+    if options["soak"] is not None:
+        return soak.run(options["soak"], quick=options["quick"])
     return benchmark.run(quick=options["quick"])
 
 
@@ -174,7 +176,10 @@ def _parser() -> _Parser:
         command=_demo
     )
     bench = commands.add_parser("bench", help="measure it against a DeepSeek made up here")
-    bench.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
+    bench.add_argument("--quick", action="store_true", help="fewer rounds, or fewer clients at once")
+    bench.add_argument(
+        "--soak", type=_minutes, metavar="MINUTES", help="mixed load for that long, then see whether anything leaked"
+    )
     bench.set_defaults(command=_bench)
 
     config = commands.add_parser("config", help="look at the settings").add_subparsers(metavar="WHAT", required=True)
@@ -207,6 +212,14 @@ def _settings_parser() -> _Parser:
     for each in SETTINGS:
         parser.add_argument(each.flag, dest=each.key, **_flag_details(each))
     return parser
+
+
+def _minutes(text: str) -> float:
+    """A length of time that has an end; more than a week is a typing error."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 7 * 24 * 60:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes, such as 10 or 0.5")
 
 
 def _flag_details(each: Setting) -> dict[str, Any]:

@@ -100,6 +100,18 @@ class HelpTest(CliTest):
         self.assertEqual(list(self.home.iterdir()), [])
 
 
+class BenchCommandTest(CliTest):
+    def test_a_soak_takes_minutes_and_may_be_a_small_one(self) -> None:
+        with mock.patch("deepseek_cursor_proxy.lab.soak.run", return_value=1) as run:
+            self.assertEqual(1, cli.main(["bench", "--soak", "0.5", "--quick"]))
+        run.assert_called_once_with(0.5, quick=True)
+
+    def test_a_soak_without_an_end_or_a_length_is_refused(self) -> None:
+        for minutes in ("0", "-1", "nan", "inf", "long"):
+            with self.subTest(minutes):
+                self.assertIn(f"'{minutes}' is no number of minutes", self.refusal("bench", f"--soak={minutes}"))
+
+
 class ConfigCommandTest(CliTest):
     def test_show_has_a_line_for_every_setting(self) -> None:
         self.assertEqual(list(self.shown()), [each.key for each in DECLARED])

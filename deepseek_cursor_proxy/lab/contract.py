@@ -14,6 +14,9 @@ from itertools import chain
 from types import UnionType
 from typing import Any, get_args
 
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.wire import decode_json_object
+
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
 UNANSWERED_CALLS = (
@@ -39,6 +42,14 @@ class Refusal:
     status: int = 400
     type: str = "invalid_request_error"
     code: str = "invalid_request_error"
+
+
+def read(body: bytes) -> dict[str, Any] | Refusal:
+    """The object in a body, or the 400 that a body without one earns."""
+    try:
+        return decode_json_object(body)
+    except BadRequest as error:
+        return Refusal(DESERIALIZE + error.message)
 
 
 def refusal(payload: object, rule: str = "august", *, refuse_empty: bool = False, beta: bool = False) -> Refusal | None:

@@ -24,11 +24,10 @@ from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache, listed_model
 from deepseek_cursor_proxy.lab.contract import Refusal
-from deepseek_cursor_proxy.wire import decode_json_object, encode_json
+from deepseek_cursor_proxy.wire import encode_json
 
 __all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
 
@@ -79,6 +78,7 @@ class FakeDeepSeek:
         refuse_empty_reasoning: bool = False,
         responder: Callable[[dict[str, Any]], Step] | None = None,
         keys: Collection[str] | None = None,
+        idle_seconds: float | None = None,
     ) -> None:
         self.seen: list[Seen] = []
         self.release = threading.Event()
@@ -91,6 +91,7 @@ class FakeDeepSeek:
         self._refusal = partial(contract.refusal, rule=rule, refuse_empty=refuse_empty_reasoning)
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
+        self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
         self._server = _Server(self)
@@ -151,7 +152,7 @@ class FakeDeepSeek:
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decides what a POST gets, and notes it in `seen`."""
-        parsed = _parsed(body)
+        parsed = contract.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
         step, refused = None, self.refusal_at_the_door(path, "/chat/completions", headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
@@ -184,13 +185,6 @@ class FakeDeepSeek:
 class _Reply:
     step: Step
     payload: dict[str, Any]
-
-
-def _parsed(body: bytes) -> dict[str, Any] | Refusal:
-    try:
-        return decode_json_object(body)
-    except BadRequest as error:
-        return Refusal(contract.DESERIALIZE + error.message)
 
 
 def _as_failure(refused: Refusal) -> Failure:
@@ -242,6 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
+    def handle_one_request(self) -> None:
+        self.connection.settimeout(self.server.fake.idle_seconds)
+        super().handle_one_request()
+
     def do_GET(self) -> None:
         if refused := self.server.fake.refusal_at_the_door(self.path, "/models", self._headers()):
             self._fail(_as_failure(refused))
@@ -251,6 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         fake = self.server.fake
+        self.connection.settimeout(None)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         if len(body) < length:

@@ -82,9 +82,9 @@ class Server:
 
 
 @contextmanager
-def made_up_deepseek(home: Path) -> Iterator[Server]:
-    """A FakeDeepSeek that answers with as many chunks as the last message says."""
-    with _running(home, "-c", f"from {__name__} import be_deepseek; be_deepseek()") as server:
+def made_up_deepseek(home: Path, module: str = __name__) -> Iterator[Server]:
+    """A FakeDeepSeek; this module's answers with as many chunks as the last message says."""
+    with _running(home, "-c", f"from {module} import be_deepseek; be_deepseek()") as server:
         yield server
 
 
@@ -138,9 +138,7 @@ def _announced_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 def be_deepseek() -> None:
-    """What the made-up DeepSeek's process does, until its standard input ends."""
-    # Ctrl-C reaches every process of a terminal; who started this one ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What the made-up DeepSeek's process does."""
     numbers = count()
 
     def respond(payload: dict[str, Any]) -> Answer:
@@ -152,7 +150,15 @@ def be_deepseek() -> None:
         thought = f"{next(numbers) if chunks < 100 else 0:08}"
         return Answer(thought * (chunks // 4), "Four" * (chunks // 2), piece=4)
 
-    with FakeDeepSeek(responder=respond) as fake:
+    fake = FakeDeepSeek(responder=respond)
+    serve_until_told(fake)
+
+
+def serve_until_told(fake: FakeDeepSeek) -> None:
+    """Serve, and tell where, until standard input ends."""
+    # Ctrl-C reaches every process of a terminal; who started this one ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with fake:
         print(fake.url, flush=True)
         sys.stdin.read()
 

@@ -1,0 +1,270 @@
+"""Who comes by during a soak: agents that work properly, and everybody else.
+
+Each visitor is a function that plays one visit and raises VisitFailed when the proxy did not do what it has to.
+The made-up DeepSeek plays what the first word of the question asks for, and is the judge of the memory: what the model
+thought follows from what was said before it, so every turn of every history can be checked, byte for byte.
+"""
+
+import contextlib
+import json
+import random
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.lab.processes import serve_until_told
+
+# Longer than any visitor waits for anything that works.
+_PATIENCE_SECONDS = 30.0
+# Real servers drop unused connections; the proxy has to notice, and not to keep what is dead.
+IDLE_SECONDS = 0.3
+# What the proxy is started with: failures are told soon, so that many of them fit into a soak.
+PROXY_FLAGS = ("--retry-budget", "0.4", "--header-timeout", "0.5", "--idle-timeout", "5")
+
+
+class VisitFailed(Exception):
+    """The proxy did not do what it has to; the message says what."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visitor's way in: where the proxy is, what chance says, and how to count requests."""
+
+    url: str
+    rng: random.Random
+    count: Callable[[int], None]
+
+    def ask(self, client: CursorClient, text: str) -> ClientAnswer:
+        turn = client.ask(text)
+        self.count(len(turn.answers))
+        return turn.final
+
+    @contextlib.contextmanager
+    def connected(self, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+        address = urlsplit(self.url)
+        with socket.socket() as sock:
+            if receive_buffer is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            sock.settimeout(_PATIENCE_SECONDS)
+            sock.connect((address.hostname, address.port))
+            yield sock
+
+    def pause(self, least: float, most: float) -> None:
+        threading.Event().wait(self.rng.uniform(least, most))
+
+
+# Those who work …
+
+
+def tool_loop(visit: Visit) -> None:
+    """An agent's chat: two questions, the first with tools, all of it remembered."""
+    stream = visit.rng.random() < 0.7
+    system = f"You are assistant {visit.rng.random()}."
+    with CursorClient(f"{visit.url}/v1", tools=WEATHER_TOOLS, stream=stream, system=system) as client:
+        for question in ("loop: do I need an umbrella?", "loop: are you sure?"):
+            answer = visit.ask(client, question)
+            _expect(answer.is_whole and answer.done == stream and not answer.cut, "a tool loop", answer)
+
+
+def three_answers(visit: Visit) -> None:
+    body = {"n": 3, "stream": visit.rng.random() < 0.5}
+    with visit.connected() as sock:
+        visit.count(1)
+        sock.sendall(_request("short", **body))
+        said = _read_answer(sock)
+        _expect(all(b'"index":%d' % choice in said for choice in range(3)), "three answers", said[-300:])
+
+
+def slow_reader(visit: Visit) -> None:
+    """Reads little at a time, but all of it."""
+    with visit.connected(receive_buffer=8192) as sock:
+        visit.count(1)
+        sock.sendall(_request("large", stream=True))
+        data = b""
+        while not data.endswith(b"\r\n0\r\n\r\n"):
+            visit.pause(0.001, 0.01)
+            data = data[-8:] + _some(sock, 16384)
+
+
+def idler(visit: Visit) -> None:
+    """Keeps its connection for a while and uses it twice."""
+    with visit.connected() as sock:
+        for _ in range(2):
+            visit.count(1)
+            sock.sendall(_request("short"))
+            _read_answer(sock)
+            visit.pause(0.1, 0.6)
+
+
+def burst(visit: Visit) -> None:
+    """Many connections at the same moment."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(visit.connected()) for _ in range(30)]
+        visit.count(len(socks))
+        for sock in socks:
+            sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: soak\r\n\r\n")
+        for sock in socks:
+            _read_answer(sock)
+
+
+# … those who leave …
+
+
+def leaver(visit: Visit) -> None:
+    """Asks, perhaps reads a little, and goes: politely, rudely, or with half of the connection."""
+    question, until = visit.rng.choice((("hang", b""), ("endless", b""), ("endless", b"data: "), ("silent", b"data: ")))
+    with visit.connected() as sock:
+        visit.count(1)
+        sock.sendall(_request(question, stream=until != b"" or visit.rng.random() < 0.5))
+        seen = b""
+        while until not in seen:
+            seen += _some(sock)
+        visit.pause(0.0, 0.1)
+        way = visit.rng.choice(("FIN", "RST", "half-close"))
+        if way == "RST":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if way == "half-close":
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+
+
+def no_reader(visit: Visit) -> None:
+    """Asks for more than the buffers hold, reads nothing of it and goes."""
+    with visit.connected(receive_buffer=4096) as sock:
+        visit.count(1)
+        sock.sendall(_request("huge", stream=True))
+        visit.pause(0.2, 0.6)
+
+
+# … those who send what cannot be answered, and a DeepSeek that cannot answer.
+
+
+def bad_request(visit: Visit) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nAuthorization: Bearer sk-soak\r\n"
+    request, status = visit.rng.choice(
+        (
+            (b"garbage\r\n\r\n", 400),
+            (head + b"Content-Length: 3\r\n\r\n{]}", 400),
+            (head + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400),
+            (head + b"Content-Length: 99999999999\r\n\r\n", 413),
+            (head.replace(b"Authorization", b"X") + b"Content-Length: 2\r\n\r\n{}", 401),
+            (b"GET /nowhere HTTP/1.1\r\nHost: soak\r\n\r\n", 404),
+            (b"GET /healthz HTTP/1.1\r\nHos", 408),
+        )
+    )
+    with visit.connected() as sock:
+        visit.count(1)
+        sock.sendall(request)
+        _expect_status(_some(sock), status)
+
+
+def failing_upstream(visit: Visit) -> None:
+    """A refusal keeps its status; a stream that was cut ends in an error event and properly."""
+    question, status = visit.rng.choice((("429", 429), ("500", 500), ("garbage", 502), ("cut", 200)))
+    with visit.connected() as sock:
+        visit.count(1)
+        sock.sendall(_request(question, stream=True))
+        said = _read_answer(sock, status)
+        _expect(b'"error"' in said, f"an error ({question})", said[-300:])
+
+
+VISITORS: tuple[Callable[[Visit], None], ...] = (
+    *(tool_loop,) * 5,
+    *(leaver,) * 3,
+    three_answers,
+    slow_reader,
+    idler,
+    burst,
+    no_reader,
+    bad_request,
+    failing_upstream,
+)
+
+
+# Reading …
+
+
+def _request(question: str, **fields: Any) -> bytes:
+    body = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": question}], **fields})
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nAuthorization: Bearer sk-soak\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def _some(sock: socket.socket, most: int = 65536) -> bytes:
+    data = sock.recv(most)
+    _expect(bool(data), "more of an answer", "the connection's end")
+    return data
+
+
+def _read_answer(sock: socket.socket, status: int = 200) -> bytes:
+    """One whole answer with this status, head included."""
+    data = _some(sock)
+    while b"\r\n\r\n" not in data:
+        data += _some(sock)
+    _expect_status(data, status)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    while len(body) < int(length[1]) if length else not body.endswith(b"\r\n0\r\n\r\n"):
+        body += _some(sock)
+    return head + body
+
+
+def _expect_status(data: bytes, status: int) -> None:
+    _expect(data.startswith(b"HTTP/1.1 %d " % status), f"status {status}", data[:300])
+
+
+def _expect(is_so: bool, what: str, got: object) -> None:
+    if not is_so:
+        raise VisitFailed(f"expected {what}, got {got!r:.400}")
+
+
+# The other side …
+
+
+def be_deepseek() -> None:
+    """What the made-up DeepSeek's process does during a soak."""
+
+    def respond(payload: dict[str, Any]) -> Step:
+        # What was seen is kept for tests; a soak would only fill memory.
+        fake.seen.clear()
+        return answer_to(payload)
+
+    fake = FakeDeepSeek(responder=respond, idle_seconds=IDLE_SECONDS)
+    serve_until_told(fake)
+
+
+_EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+_STEPS: dict[str, Step] = {
+    "short": Answer("A thought.", "An answer."),
+    "large": Answer("A thought.", "x" * 400_000, piece=10_000),
+    "huge": Answer("A thought.", "x" * 12_000_000, piece=100_000),
+    "endless": Answer("A thought. " * 20, "Four" * 20_000, piece=4, pause=0.01),
+    "silent": Answer("A thought.", "Half of it.", piece=4, stall_after=4),
+    "hang": Raw(b"", then_stall=True),
+    "cut": Answer("A thought.", "Half of it.", piece=4, cut_after=4),
+    "garbage": Raw(b"no HTTP at all\r\n\r\n"),
+    "429": Failure(429, "Too fast."),
+    "500": Failure(500, "Broken."),
+}
+
+
+def answer_to(payload: Mapping[str, Any]) -> Step:
+    """What the last question asks for; a Failure when an earlier turn came back without its own reasoning."""
+    messages = payload["messages"]
+    step = _STEPS.get(messages[-1]["content"])
+    if step is not None:
+        return step
+    for at, message in enumerate(messages):
+        if message["role"] == "assistant":
+            thought = weather_responder({**payload, "messages": messages[:at]}).reasoning
+            if message.get("reasoning_content") != thought:
+                return Failure(422, f"Turn {at} came back with {message.get('reasoning_content')!r}, not {thought!r}.")
+    return weather_responder(payload)

@@ -1,0 +1,105 @@
+"""The soak's verdict, and that a short one runs; never how much anything takes."""
+
+import contextlib
+import io
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy.lab import soak
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from deepseek_cursor_proxy.lab.soak import Figures, Finding, Scale, Tally
+from deepseek_cursor_proxy.lab.soak_clients import Visit, VisitFailed
+
+CALM = Figures(2, 8, 40.0)
+UNKNOWN = Figures(None, None, None)
+CLEAN = "10:00:00 a request\n"
+
+
+def samples(*megabytes: float, interval: float = 10.0) -> list[tuple[float, Figures]]:
+    return [(interval * number, Figures(9, 20, value)) for number, value in enumerate(megabytes)]
+
+
+def verdict(
+    end: Figures = CALM, seen: list[tuple[float, Figures]] | None = None, failures: tuple[str, ...] = (), log: str = ""
+) -> dict[str, bool | None]:
+    found = soak._verdict(CALM, end, seen or samples(*[40.0] * 40), Tally(7, list(failures)), log or CLEAN)
+    return {each.what: each.held for each in found}
+
+
+class Verdict(unittest.TestCase):
+    def assert_only_lost(self, lost: str, found: dict[str, bool | None]) -> None:
+        self.assertEqual({**dict.fromkeys(found, True), lost: False}, found)
+
+    def test_a_proxy_that_ends_as_it_began_holds(self) -> None:
+        self.assertEqual({True}, set(verdict().values()))
+        self.assertEqual({True}, set(verdict(end=Figures(1, 7, 60.0)).values()))
+
+    def test_whatever_is_left_over_does_not(self) -> None:
+        self.assert_only_lost("threads", verdict(end=Figures(3, 8, 40.0)))
+        self.assert_only_lost("descriptors", verdict(end=Figures(2, 9, 40.0)))
+        self.assert_only_lost("failures", verdict(failures=("tool_loop: no",)))
+        self.assert_only_lost("log", verdict(log="Traceback (most recent call last):\n"))
+        self.assert_only_lost("log", verdict(log="unexpected KeyError while answering a request\n"))
+
+    def test_memory_that_grows_with_time_does_not(self) -> None:
+        self.assert_only_lost("memory", verdict(seen=samples(*(40 + number for number in range(40)))))
+
+    def test_memory_may_fill_at_first_and_sway_later(self) -> None:
+        filling = [10.0 + 3 * number for number in range(10)]
+        self.assertTrue(verdict(seen=samples(*filling, *[40.0, 42.0, 39.0] * 10))["memory"])
+
+    def test_a_slow_growth_over_a_long_time_is_judged_by_the_hour(self) -> None:
+        for per_hour, held in ((4.0, True), (7.0, False)):
+            slow = samples(*(40 + per_hour * number / 60 for number in range(300)), interval=60)
+            self.assertIs(held, verdict(seen=slow)["memory"])
+
+    def test_what_cannot_be_told_is_not_judged(self) -> None:
+        found = soak._verdict(UNKNOWN, UNKNOWN, [(1.0, UNKNOWN)], Tally(), CLEAN)
+        self.assertEqual([None, None, None, True, True], [each.held for each in found])
+        self.assertIn("unknown", str(found[0]))
+
+    def test_failures_are_told_in_words_but_not_all_of_them(self) -> None:
+        found = soak._verdict(CALM, CALM, [], Tally(9, [f"reason {number}" for number in range(9)]), CLEAN)
+        self.assertRegex(str(found[3]), r"(?s)9 in 9 requests\n +reason 0\n.*reason 4: NOT HELD$")
+
+
+class Running(unittest.TestCase):
+    def run_with(self, *findings: Finding) -> tuple[int, str]:
+        out = io.StringIO()
+        with mock.patch.object(soak, "soak", return_value=list(findings)):
+            return soak.run(1, out=out), out.getvalue()
+
+    def test_the_exit_code_is_1_when_something_was_not_held(self) -> None:
+        held, unknown, lost = (Finding("memory", "so so", held) for held in (True, None, False))
+        self.assertEqual((0, "\nmemory      so so: held\nmemory      so so: unknown\n"), self.run_with(held, unknown))
+        self.assertEqual((1, "\nmemory      so so: NOT HELD\n"), self.run_with(lost))
+
+    def test_a_soak_that_cannot_begin_is_one_line_and_exit_code_1(self) -> None:
+        failing = mock.patch.object(soak, "soak", side_effect=BenchmarkFailed("the proxy did not start"))
+        with failing, contextlib.redirect_stderr(io.StringIO()) as errors:
+            self.assertEqual(1, soak.run(1, out=io.StringIO()))
+        self.assertEqual("bench: the proxy did not start\n", errors.getvalue())
+
+    def test_whatever_goes_wrong_in_a_visit_is_counted_and_the_soak_goes_on(self) -> None:
+        def broken(visit: Visit) -> None:
+            raise VisitFailed("no answer")
+
+        tally = Tally()
+        soak._play(broken, mock.Mock(), tally)
+        self.assertEqual(["broken: VisitFailed: no answer"], tally.failures)
+
+    def test_a_short_soak_holds_and_leaves_nothing_behind(self) -> None:
+        threads, lines = threading.active_count(), list[str]()
+        with tempfile.TemporaryDirectory() as place:
+            findings = soak.soak(1.0, Scale(visitors=4, interval=0.5), Path(place), lines.append)
+        self.assertEqual([], [str(each) for each in findings if each.held is False])
+        self.assertEqual(["minutes", "requests", "failures", "threads", "descriptors", "memory"], lines[0].split())
+        self.assertGreaterEqual(len(lines), 3)
+        self.assertEqual(threads, threading.active_count())
+
+
+if __name__ == "__main__":
+    unittest.main()
