@@ -22,6 +22,9 @@ from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest, en
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 65536
+# What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is
+# generated, paid for and held by us as well before we notice that nobody reads it.
+_SEND_BUFFER_BYTES = 128 * 1024
 # How long a refused client is listened to so that it can read the refusal; without that, TCP resets it away. One that
 # still sends has it longer than one that says nothing.
 _LINGER_SECONDS = 10.0
@@ -56,6 +59,7 @@ class ClientConnection:
         """Answer requests until the connection ends."""
         with contextlib.suppress(OSError, ClientGone):
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             try:
                 self._serve_all()
             except ProxyError as error:
