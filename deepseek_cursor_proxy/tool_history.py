@@ -14,6 +14,7 @@ and at each place, so a history that grows keeps the bytes it had:
 Nothing a client sent is lost: what cannot stay a result stays as text.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,36 +45,78 @@ def repair(messages: Sequence[Message]) -> Repaired:
 
 
 class _Round:
-    """One assistant with calls: which of them are answered, and whether its results still stand right behind it."""
+    """One assistant with calls: which of them are answered."""
 
     def __init__(self, index: int, message: Message, asked: Sequence[str]) -> None:
         self.index = index
         self.message = message
         self.results: dict[int, tuple[int, Message]] = {}
-        self.is_adjacent = True
         # By the id as the client wrote it, which is what results name: the calls still unanswered, first one last.
         self._waiting: dict[str, list[int]] = {}
         for position in reversed(range(len(asked))):
             self._waiting.setdefault(asked[position], []).append(position)
         self._unanswered = dict.fromkeys(range(len(asked)))
-        self._given: dict[str, Message] = {}
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The ids that results may name."""
+        return tuple(self._waiting)
 
     def take(self, index: int, result: Message) -> bool:
         """Whether a result answers one of the calls: with its id, or without one the first that is unanswered."""
         call_id = result.tool_call_id or ""
         waiting = self._waiting.get(call_id, [])
+        while waiting and waiting[-1] not in self._unanswered:
+            # Answered meanwhile by a result without an id.
+            waiting.pop()
         position = waiting.pop() if waiting else None
         if position is None and not call_id and self._unanswered:
             position = next(iter(self._unanswered))
-        if position is None or position not in self._unanswered:
+        if position is None:
             return False
         del self._unanswered[position]
         self.results[position] = index, result
-        self._given[call_id] = result
         return True
 
+
+class _OpenRounds:
+    """The rounds a result may belong to: several when a client split one turn into a message per call.
+
+    Found by id, so that a history of nothing but calls and results that do not fit takes no longer than any other.
+    """
+
+    def __init__(self) -> None:
+        self.newest: _Round | None = None
+        # Whether anybody but tools and assistants has spoken since the newest call.
+        self.is_interrupted = False
+        self._unanswered: list[_Round] = []
+        self._waiting: dict[str, list[_Round]] = {}
+        self._given: set[tuple[str, str]] = set()
+
+    def add(self, current: _Round) -> None:
+        self.newest, self.is_interrupted = current, False
+        self._unanswered.append(current)
+        for call_id in current.ids:
+            self._waiting.setdefault(call_id, []).append(current)
+
+    def take(self, index: int, result: Message) -> _Round | None:
+        """The newest round that has a call for this result; the call is answered by now."""
+        rounds = self._waiting.get(result.tool_call_id, []) if result.tool_call_id else self._unanswered
+        while rounds and not rounds[-1].take(index, result):
+            # It has nothing left to ask for, and never will again.
+            rounds.pop()
+        if not rounds:
+            return None
+        self._given.add(_said(result))
+        return rounds[-1]
+
     def has_given(self, result: Message) -> bool:
-        return self._given.get(result.tool_call_id or "") == result
+        return _said(result) in self._given
+
+
+def _said(result: Message) -> tuple[str, str]:
+    content = result.content
+    return result.tool_call_id or "", content if isinstance(content, str) else json.dumps(content)
 
 
 class _Bench:
@@ -82,8 +125,7 @@ class _Bench:
     def __init__(self) -> None:
         # Messages in their final order; a round stands where its assistant stands.
         self._line: list[_Round | tuple[int, Message]] = []
-        # The rounds a result may belong to: several when a client split one turn into a message per call.
-        self._open: list[_Round] = []
+        self._open = _OpenRounds()
         # Whether the user has spoken since the last call.
         self._has_asked = False
         self._repairs: Counter[str] = Counter()
@@ -94,8 +136,7 @@ class _Bench:
         elif message.role == "assistant":
             self._take_assistant(index, message)
         else:
-            for each in self._open:
-                each.is_adjacent = False
+            self._open.is_interrupted = True
             self._has_asked = self._has_asked or message.role == "user"
             self._line.append((index, message))
 
@@ -118,16 +159,16 @@ class _Bench:
                 message = replace(message, tool_calls=named)
             if self._has_asked:
                 # A question was answered by these calls: what was open before it is over.
-                self._open = []
+                self._open = _OpenRounds()
             current = _Round(index, message, asked)
-            self._open.append(current)
+            self._open.add(current)
             self._has_asked = False
             self._line.append(current)
             return
         if not message.content and message.reasoning in (None, "", FILLER) and not message.prefix:
             self._repairs["emptied"] += 1
             return
-        self._open, self._has_asked = [], False
+        self._open, self._has_asked = _OpenRounds(), False
         self._line.append((index, message))
 
     def _named(self, index: int, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
@@ -147,17 +188,14 @@ class _Bench:
         return tuple(named)
 
     def _take_result(self, index: int, message: Message) -> None:
-        call_id = message.tool_call_id or ""
-        newest = self._open[-1] if self._open else None
-        for current in reversed(self._open):
-            if current.take(index, message):
-                self._repairs["moved"] += not (current.is_adjacent and current is newest)
-                return
-        if any(current.has_given(message) for current in self._open):
+        current = self._open.take(index, message)
+        if current is not None:
+            self._repairs["moved"] += self._open.is_interrupted or current is not self._open.newest
+        elif self._open.has_given(message):
             self._repairs["repeated"] += 1
         else:
             self._repairs["orphaned"] += 1
-            text = f"[result of tool call {call_id or 'without id'}]\n{plain_text(message.content)}"
+            text = f"[result of tool call {message.tool_call_id or 'without id'}]\n{plain_text(message.content)}"
             self._line.append((index, Message("user", text)))
 
     def _closed(self, current: _Round) -> list[tuple[int, Message]]:

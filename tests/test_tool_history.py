@@ -1,8 +1,9 @@
 import itertools
 import random
 import unittest
+from unittest import mock
 
-from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy import deepseek, tool_history
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.tool_history import CANCELLED, repair
@@ -164,6 +165,28 @@ class TestRepair(unittest.TestCase):
         ids = [str(number) for number in range(5_000)]
         reverse = [calls(*ids), *(result(each) for each in reversed(ids)), *(result(each) for each in ids)]
         self.assertEqual(5_001, len(repair(reverse).messages))
+
+    def test_calls_in_a_row_and_results_of_nobody_stay_linear(self) -> None:
+        """Half a megabyte of these once kept a processor busy for seconds: see how often a round is asked."""
+        rounds = [calls(str(number)) for number in range(2_000)]
+        strangers = [result(f"x{number}", "?") for number in range(2_000)]
+        same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
+        asked = 0
+        take = tool_history._Round.take
+
+        def counted(current: tool_history._Round, index: int, message: Message) -> bool:
+            nonlocal asked
+            asked += 1
+            return take(current, index, message)
+
+        with mock.patch.object(tool_history._Round, "take", counted):
+            for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
+                self.assertLessEqual(4_000, len(repair(history).messages))
+        self.assertLess(asked, 20_000)
+
+    def test_a_call_answered_without_an_id_leaves_its_twin_waiting(self) -> None:
+        twins = calls("1", "1")
+        self.assertEqual({"named": 1}, repair((twins, result("", "first"), result("1", "second"))).repairs)
 
 
 def generated(rng: random.Random) -> tuple[Message, ...]:
