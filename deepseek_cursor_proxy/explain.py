@@ -20,6 +20,7 @@ _NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
 _SOURCES = {"client": "the client sent it", "display": "from the thinking block in its text", "nobody": "nobody has it"}
 _PROOFS = {
     "exact": "this message after exactly this history",
+    "linked": "found here before, by a weaker proof",
     "call": "the id of one of its calls",
     "result": "the id of the result it answers",
     "talk": "the same talk, other system messages",

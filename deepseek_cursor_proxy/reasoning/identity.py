@@ -5,6 +5,7 @@ share keys and nothing else does. Clients change histories, though: system promp
 turn has weaker keys as well, each of which still proves that it is the same turn of the same caller:
 
     exact    this message after exactly this history
+    linked   the same, of a turn that a weaker key below has found there before
     call     one of its calls: an id nobody could have reused, with the same name and arguments
     result   the answer to a result whose id nobody could have reused, with the same text
     talk     this message after the same conversation, whatever the system messages say
@@ -60,6 +61,11 @@ class Keys:
         self._evidence = evidence
         # Recorded under, never looked up by: the same without the name of the chat.
         self.also: tuple[bytes, ...] = ()
+
+    @functools.cached_property
+    def linked(self) -> tuple[bytes, ...]:
+        # Never recorded under. Not the exact key itself: what is really said here one day is not to share it.
+        return (_digest(self.exact, b"linked"),)
 
     @functools.cached_property
     def calls(self) -> tuple[bytes, ...]:
@@ -139,7 +145,7 @@ class History:
     def weaker_keys(self, known: Mapping[bytes, Sequence[str]]) -> list[bytes]:
         """The weaker keys of every assistant whose exact key does not lead to one reasoning."""
         unsure = [keys for keys in self.keys if keys is not None and len(known.get(keys.exact, ())) != 1]
-        return [key for keys in unsure for key in keys.weaker()]
+        return [key for keys in unsure for key in (*keys.linked, *keys.weaker())]
 
 
 def namespace(base_url: str, credential: str) -> bytes:

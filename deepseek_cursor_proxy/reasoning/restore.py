@@ -28,7 +28,14 @@ from deepseek_cursor_proxy.tool_history import Repaired, repair
 _SHORTEST_BEGINNING = 16
 
 # How a turn may be proven, strongest first, and which of its keys do it.
-_PROOFS = {"exact": "exact", "call": "calls", "result": "results", "talk": "talk", "place": "place"}
+_PROOFS = {
+    "exact": "exact",
+    "linked": "linked",
+    "call": "calls",
+    "result": "results",
+    "talk": "talk",
+    "place": "place",
+}
 
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
@@ -106,8 +113,8 @@ class Prepared:
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
-    # Turns that a weaker key found: remembered under their exact key as well, they are found at once next time, and
-    # no other chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
+    # Turns that a weaker key found: remembered under one for exactly this place as well, they stay found, and no other
+    # chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
     links: tuple[Link, ...] = ()
     # What was done to the tool history, and how often.
     repairs: Mapping[str, int] = field(default_factory=dict)
@@ -147,7 +154,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
             messages[index], turn = _restore_one(messages[index], index, need, known, blocks)
             turns.append(turn)
             if known.key is not None and known.reasoning is not None:
-                links.append(Link(known.key, keys.exact, known.reasoning))
+                links.append(Link(known.key, keys.linked[0], known.reasoning))
     return Restoration(repair(messages), tuple(turns), tuple(links))
 
 
@@ -157,7 +164,7 @@ class Recalled:
 
     reasoning: str | None
     proof: str
-    # The key that found it, when that was not the exact one: see Prepared.links.
+    # The key that found it, when that says nothing about its place: see Prepared.links.
     key: bytes | None = None
 
 
@@ -175,14 +182,17 @@ def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Reca
         several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
         texts = {key: _meant(found[key], shown) for key in several if key in found}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
+        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
+            # Something was really said here since: what was only found here is another's.
+            continue
         if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
             # The client shows other thoughts in their place: this is somebody else's turn in the same words.
             return Recalled(None, f"contradicted {proof}")
         if texts and None not in texts.values():
             # A client that merged two turns into one message left the calls of both in it, in order.
             joined = "\n\n".join(text for text in whole if text)
-            certain = [key for key in texts if len(found[key]) == 1]
-            return Recalled(joined, proof, certain[0] if certain and len(whole) == 1 and proof != "exact" else None)
+            certain = [key for key in texts if len(found[key]) == 1 and proof not in ("exact", "linked")]
+            return Recalled(joined, proof, certain[0] if certain and len(whole) == 1 else None)
         if texts and doubt == "unknown":
             doubt = f"ambiguous {proof}"
     return Recalled(None, doubt)

@@ -45,9 +45,11 @@ class TestIdentity(unittest.TestCase):
         history = identity.identify(ME, CHAT)
         first, second = history.exact_keys()
         self.assertEqual([], history.weaker_keys({first: ["a"], second: ["b"]}))
-        assert history.keys[4] is not None
+        last = history.keys[4]
+        assert last is not None
         for known in ({first: ["a"]}, {first: ["a"], second: ["b", "or c"]}):
-            self.assertEqual(list(history.keys[4].weaker()), history.weaker_keys(known))
+            self.assertEqual([*last.linked, *last.weaker()], history.weaker_keys(known))
+        self.assertFalse({*last.linked} & {*last.all()}, "a link is found, never recorded with the turn")
 
     def test_reasoning_takes_no_part(self) -> None:
         with_reasoning = [dataclasses.replace(message, reasoning="whatever") for message in CHAT]

@@ -29,6 +29,10 @@ class Memory:
         for key in identity.identify(ME, before).answer_keys(answer).all():
             self.found[key] = list(dict.fromkeys([reasoning, *self.found.get(key, ())]))
 
+    def link(self, prepared: Prepared) -> None:
+        for _, new, reasoning in prepared.links:
+            self.found[new] = [reasoning]
+
     def prepare(
         self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
     ) -> Prepared:
@@ -91,7 +95,7 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(system("new"), user("other"), assistant("", unique), result(unique[0]))
         self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
 
-    def test_what_a_weaker_key_found_is_linked_to_its_exact_key(self) -> None:
+    def test_what_a_weaker_key_found_is_linked_to_its_place(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "known")
         history = identity.identify(ME, (system("new"), U, said))
@@ -99,8 +103,35 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
-        self.assertEqual(((keys.talk[0], keys.exact, "known"),), prepared.links)
+        self.assertEqual(((keys.talk[0], keys.linked[0], "known"),), prepared.links)
         self.assertEqual((), self.memory.prepare(U, said, U2).links)
+
+    def test_a_linked_turn_stays_found_whatever_others_say(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "known")
+        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record((system("other"), U), said, "of another agent")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
+        self.assertEqual((), prepared.links)
+
+    def test_what_is_really_said_there_wins_over_a_link(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "of another agent")
+        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record((system("new"), U), said, "its own")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["its own"], "exact"), (reasonings(prepared), prepared.turns[0].proof))
+        self.memory.record((system("new"), U), said, "its own, asked again")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
+
+    def test_thoughts_the_client_shows_disprove_a_link(self) -> None:
+        said = "a plain answer of some length"
+        self.memory.record((U,), assistant(said), "of another chat")
+        self.memory.link(self.memory.prepare(system("new"), U, assistant(said), U2))
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
 
     def test_a_message_merged_from_two_turns_gets_the_thoughts_of_both(self) -> None:
         one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
