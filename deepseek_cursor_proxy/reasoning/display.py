@@ -179,7 +179,8 @@ class _Mirror:
         self._has_thought = False
         self._has_spoken = False
         self._has_called = False
-        self._unfinished = ""
+        # The beginning of a tag that waits for its rest, in pieces.
+        self._unfinished: list[str] = []
 
     def show(self, delta: Delta) -> Delta:
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""
@@ -205,13 +206,18 @@ class _Mirror:
         if self._has_spoken and not self._is_open:
             opening = "\n\n" + opening
         self._is_open = self._has_thought = True
-        whole, self._unfinished = self._form.split_unfinished(self._unfinished + reasoning)
+        if self._unfinished and self._unfinished[-1][-1] in "<\\" and not reasoning.strip("\\"):
+            # A model caught in a loop may go on with backslashes for ever; they are looked at once, at their end.
+            self._unfinished.append(reasoning)
+            return opening
+        whole, unfinished = self._form.split_unfinished("".join(self._unfinished) + reasoning)
+        self._unfinished = [unfinished] if unfinished else []
         return opening + self._form.escape(whole)
 
     def _close(self) -> str:
         if not self._is_open or self._form is None:
             return ""
-        unfinished, self._unfinished = self._unfinished, ""
+        unfinished, self._unfinished = "".join(self._unfinished), []
         self._is_open = False
         return self._form.escape(unfinished) + self._form.closing
 

@@ -1,5 +1,6 @@
 import random
 import unittest
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, Delta
 from deepseek_cursor_proxy.errors import UpstreamFailed
@@ -220,3 +221,25 @@ class TestMirror(unittest.TestCase):
             block = display.leading_block(written)
             assert block is not None
             self.assertEqual(hostile, block.reasoning)
+
+    def test_backslashes_without_end_are_read_once(self) -> None:
+        """A model in a loop: every piece of it once made all the pieces before be read again."""
+        pieces = [
+            Delta(reasoning="<"),
+            *(Delta(reasoning="\\" * 8) for _ in range(20_000)),
+            Delta(reasoning="/details>"),
+        ]
+        read = 0
+        split = display.Form.split_unfinished
+
+        def counted(form: display.Form, text: str) -> tuple[str, str]:
+            nonlocal read
+            read += len(text)
+            return split(form, text)
+
+        with mock.patch.object(display.Form, "split_unfinished", counted):
+            written = "".join(text or "" for text in shown(*pieces, Delta(text="x")))
+        block = display.leading_block(written)
+        assert block is not None
+        self.assertEqual("<" + "\\" * 160_000 + "/details>", block.reasoning)
+        self.assertLess(read, 500_000)
