@@ -7,7 +7,6 @@
 What a client saw complete is stored before the batch that completes it is handed on.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,9 +19,10 @@ from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
-from deepseek_cursor_proxy.wire import decode_foreign_json
+from deepseek_cursor_proxy.wire import decode_foreign_json, without_keys
 
-_SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}")
+# A shorter key is a word that sentences have for other reasons.
+_SHORTEST_SECRET = 8
 
 COMPLETED = "completed"
 CLIENT_LEFT = "client left"
@@ -168,11 +168,11 @@ class Exchange:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ProxyError):
-            if self._caller.is_held:
-                error.hide(self._caller.credential)
+            credential = self._caller.credential
             # Upstream's own words may quote the key it was called with.
-            self._outcome = _SECRET.sub("sk-***", error.message.replace(self._caller.credential, "***"))
-            self._status = error.status
+            if self._caller.is_held or len(credential) >= _SHORTEST_SECRET:
+                error.hide(credential)
+            self._outcome, self._status = without_keys(error.message.replace(credential, "***")), error.status
         elif not isinstance(error, (ClientGone, GeneratorExit)):
             self._outcome, self._status = f"unexpected {type(error).__name__}", 500
 

@@ -6,6 +6,7 @@ JSON is read strictly (UTF-8, finite numbers, bounded depth) and written compact
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
@@ -122,11 +123,17 @@ def decode_foreign_json(data: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def without_keys(text: str) -> str:
+    """The text with everything that looks like an API key blotted out, also where it stands inside JSON."""
+    return _KEY.sub("sk-***", text) if "sk-" in text else text
+
+
 def safe_text(text: object, limit: int = 200) -> str:
-    """Foreign text for a log line or a terminal: no control characters, no line breaks, not endless."""
+    """Foreign text for a log line or a terminal: no control characters, no line breaks, no keys, not endless."""
     shown = str(text)
     if len(shown) > limit:
         shown = shown[: limit - 1] + "…"
+    shown = without_keys(shown)
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
@@ -143,6 +150,10 @@ def _refuse_depth(text: str, value: Any) -> None:
         if not level:
             return
     raise RecursionError
+
+
+# Not the end of a word, as in task-list; but an escape of JSON's in front of it is none.
+_KEY = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4}))sk-[A-Za-z0-9_-]{8,}")
 
 
 def _refuse_constant(name: str) -> NoReturn:

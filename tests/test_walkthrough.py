@@ -304,6 +304,14 @@ class TestRefusals(SocketTestCase):
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
 
+    def test_an_error_that_quotes_the_key_is_told_without_it(self) -> None:
+        proxy = self.proxy()
+        for key, told in (("sk-very-secret-key", "*** is wrong."), ("is", "is is wrong.")):
+            self.fake.answer(Failure(401, f"{key} is wrong"))
+            error = self.client(proxy, key=key).ask("hi").final.error
+            assert error is not None
+            self.assertEqual(told, error["message"].partition(" Check")[0])
+
     def test_the_key_is_in_no_log_even_if_upstream_quotes_it(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Failure(401, "Incorrect API key provided: sk-very-secret-key"))

@@ -3,7 +3,14 @@ import unittest
 
 from deepseek_cursor_proxy import wire
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.wire import HttpReply, decode_foreign_json, decode_json_object, encode_json, safe_text
+from deepseek_cursor_proxy.wire import (
+    HttpReply,
+    decode_foreign_json,
+    decode_json_object,
+    encode_json,
+    safe_text,
+    without_keys,
+)
 
 
 class TestEncoding(unittest.TestCase):
@@ -102,6 +109,18 @@ class TestSafeText(unittest.TestCase):
 
     def test_it_is_never_endless(self) -> None:
         self.assertEqual(10, len(safe_text("x" * 1000, 10)))
+
+    def test_keys_are_blotted_out_and_words_are_not(self) -> None:
+        key = "sk-0123456789abcdef"
+        for text, shown in (
+            (key, "sk-***"),
+            (f"model {key}, twice {key}!", "model sk-***, twice sk-***!"),
+            (json.dumps(f"\n{key}"), '"\\nsk-***"'),
+            (json.dumps(f"\x1b{key}"), '"\\u001bsk-***"'),
+            ("task-management-list disk-usage-of-today sk-short", "task-management-list disk-usage-of-today sk-short"),
+        ):
+            self.assertEqual(shown, without_keys(text))
+            self.assertEqual(shown, safe_text(text))
 
     def test_ordinary_text_stays(self) -> None:
         self.assertEqual("deepseek-v4-pro · 思考", safe_text("deepseek-v4-pro · 思考"))

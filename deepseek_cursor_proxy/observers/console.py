@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning.restore import Prepared
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.wire import safe_text, without_keys
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Console:
     def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
         if self._verbose:
             # ASCII JSON: whatever the text holds, it cannot reach the terminal as a control sequence.
-            _log.info("│ %s: %s", what, json.dumps(body, default=str))
+            _log.info("│ %s: %s", what, without_keys(json.dumps(body, default=str)))
 
     def _tell_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:

@@ -1,7 +1,8 @@
 """One private JSON file per request: what came in, what was put back, what went out, how it ended.
 
 For finding out why a chat behaved as it did. Files are 0600 in a directory of 0700 and hold prompts and answers in
-full; the caller appears only as a digest, headers not at all. `explain` reads them: FORMAT counts its changes.
+full, but for what looks like an API key; the caller appears only as a digest, headers not at all. `explain` reads
+them: FORMAT counts its changes.
 """
 
 import threading
@@ -18,7 +19,7 @@ from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.reasoning.restore import Turn
-from deepseek_cursor_proxy.wire import encode_json
+from deepseek_cursor_proxy.wire import encode_json, without_keys
 
 FORMAT = 2
 # What of an assistant's words is repeated beside the fate of its reasoning, so that a person finds it again.
@@ -77,7 +78,7 @@ class Trace:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
         private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{trace['number']:06d}.json"
-        private_files.write(path, encode_json(trace))
+        private_files.write(path, without_keys(encode_json(trace).decode()).encode())
 
 
 def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
