@@ -13,6 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.raw_upstream import wait_until
 from tests.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
 
 
@@ -164,6 +165,16 @@ class TestHalfClose(EdgeTest):
                 pass
             # Seen early enough, DeepSeek is not even called.
             self.assertTrue(not self.fake.seen or self.fake.wait_for_hangup(PATIENCE))
+
+    def test_so_does_one_that_half_closes_in_the_middle_of_its_call(self) -> None:
+        for stream in (False, True):
+            self.fake.forget()
+            self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
+            sock = self.connect(self.proxy())
+            sock.sendall(request_bytes({**CHAT, "stream": stream}))
+            wait_until(lambda: self.fake.seen)
+            sock.shutdown(socket.SHUT_WR)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_what_needs_no_call_is_answered_even_so(self) -> None:
         sock = self.connect(self.proxy())
