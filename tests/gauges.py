@@ -1,6 +1,7 @@
 """What this process holds open, so that a test can tell whether everything came back to where it started."""
 
 import os
+import socket
 import threading
 import time
 import unittest
@@ -29,10 +30,17 @@ def descriptors() -> int:
 
 
 class StartLine:
-    """Threads and descriptors at one moment, which later moments have to get back to."""
+    """Threads and descriptors of a proxy that has served before, which later moments have to get back to."""
 
-    def __init__(self) -> None:
-        self.threads = threading.active_count()
+    def __init__(self, address: tuple[str, int]) -> None:
+        # What listens, and what is built for the first request, belongs to nobody who comes later.
+        threads = threading.active_count()
+        with socket.create_connection(address, timeout=PATIENCE) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            while sock.recv(65536):
+                pass
+        assert eventually(lambda: threading.active_count() == threads)
+        self.threads = threads
         self.descriptors = descriptors()
 
     def assert_reached(self, test: unittest.TestCase) -> None:

@@ -348,7 +348,7 @@ class EndingTest(CliTest):
         """Windows' pythonw runs programs so."""
         script = 'exec "$@" >&- 2>&-'
         command = [sys.executable, "-m", "deepseek_cursor_proxy", "config", "show"]
-        self.assertEqual(0, subprocess.run(["sh", "-c", script, "sh", *command], timeout=60).returncode)
+        self.assertEqual(0, subprocess.run(["/bin/sh", "-c", script, "sh", *command], timeout=60).returncode)
 
     def test_flags_alone_mean_serving(self) -> None:
         for line in ([], ["--port", "0"], ["serve", "--port", "0"]):

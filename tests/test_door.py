@@ -191,7 +191,7 @@ class TestNoRoom(SocketTestCase):
 
 @unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
 class TestFewDescriptors(ServeTest):
-    prefix = ("sh", "-c", 'ulimit -n 40; exec "$@"', "sh")
+    prefix = ("/bin/sh", "-c", 'ulimit -n 40; exec "$@"', "sh")
 
     def test_a_process_out_of_descriptors_answers_everybody_and_recovers(self) -> None:
         process, welcome = self.serve()

@@ -13,8 +13,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
-from tests.raw_upstream import wait_until
 from tests.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
+from tests.raw_upstream import wait_until
 
 
 class EdgeTest(SocketTestCase):

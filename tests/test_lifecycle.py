@@ -312,7 +312,7 @@ class TerminalTest(ServeTest):
         # The first to open a terminal without having one gets it as its own.
         command = shlex.join([*COMMAND, "--port", "0"])
         script = f"{before}; exec {command} <>{name} >&0 2>&0"
-        process = subprocess.Popen(["sh", "-c", script], env=self.environment(), start_new_session=True)
+        process = subprocess.Popen(["/bin/sh", "-c", script], env=self.environment(), start_new_session=True)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         printed = b""

@@ -41,7 +41,7 @@ class TestLimits(unittest.TestCase):
 
 @unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
 class TestSmallStacks(ServeTest):
-    prefix = ("sh", "-c", 'ulimit -s 256; exec "$@"', "sh")
+    prefix = ("/bin/sh", "-c", 'ulimit -s 256; exec "$@"', "sh")
 
     def test_deep_json_does_not_kill_a_process_with_small_stacks(self) -> None:
         """Python 3.13.0 dies of it on a thread with half a megabyte."""

@@ -113,7 +113,7 @@ class TestSlowness(CrowdTestCase):
 
     def test_heads_that_drip_are_cut_short_while_others_are_served(self) -> None:
         proxy = self.proxy(header_timeout=0.5)
-        start = StartLine()
+        start = StartLine(proxy.address)
         slow = self.crowd(proxy, 50)
         with self.dripping(slow, b"GET /healthz HTTP/1.1\r\nX: "):
             probe = self.connect(proxy)
@@ -125,15 +125,14 @@ class TestSlowness(CrowdTestCase):
         start.assert_reached(self)
 
     def test_bodies_that_drip_are_cut_short_and_cost_no_call(self) -> None:
-        with mock.patch.object(client_connection, "_BODY_SECONDS", 0.5):
-            proxy = self.proxy()
-            start = StartLine()
-            slow = self.crowd(proxy, 30)
-            with self.dripping(slow, request_bytes(b" " * 1_000_000)[:-1_000_000]):
-                self.assertEqual([408] * 30, [read_reply(sock)[0] for sock in slow])
-            for sock in slow:
-                sock.close()
-            start.assert_reached(self)
+        proxy = self.proxy(body_timeout=0.5)
+        start = StartLine(proxy.address)
+        slow = self.crowd(proxy, 30)
+        with self.dripping(slow, request_bytes(b" " * 1_000_000)[:-1_000_000]):
+            self.assertEqual([408] * 30, [read_reply(sock)[0] for sock in slow])
+        for sock in slow:
+            sock.close()
+        start.assert_reached(self)
         self.assertEqual([], self.fake.seen)
 
     @contextlib.contextmanager
@@ -161,7 +160,7 @@ class TestSlowness(CrowdTestCase):
         count, proxy = 6, self.proxy(write_timeout=0.3)
         # More than the buffers between DeepSeek and a client hold.
         self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
-        start = StartLine()
+        start = StartLine(proxy.address)
         socks = []
         for _ in range(count):
             sock = socket.socket()
