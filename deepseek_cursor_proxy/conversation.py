@@ -5,9 +5,9 @@ completion one big Delta; Reply adds Deltas up again. Reasoning is three-valued 
 said it had none), None (nobody told us).
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
 Parts = tuple[Mapping[str, Any], ...]
@@ -65,9 +65,29 @@ class CallPiece:
     arguments: str = ""
 
 
+class Shape(Protocol):
+    """What the chunks of a run have in common."""
+
+    def single(self, text: str) -> "Delta":
+        """One chunk of this shape that says this text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Chunks in a row that differ in one string only: that of each, as it stands between the quotes of its JSON."""
+
+    shape: Shape
+    strings: Sequence[bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one upstream chunk adds to one choice; `source` is the chunk itself, holding that choice only."""
+    """What one upstream chunk adds to one choice; `source` is the chunk itself, holding that choice only.
+
+    With a `run` it is several chunks that arrived together: what they say is joined, and `source` is another of their
+    shape.
+    """
 
     choice: int = 0
     reasoning: str | None = None
@@ -76,6 +96,7 @@ class Delta:
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
     source: Mapping[str, Any] | None = None
+    run: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,15 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.calling import Asked, Caller, Calling
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek_stream import Said, StreamReader
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upstream_answer import Answer, Item, Silence
+from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import decode_foreign_json, without_keys
 
 # A shorter key is a word that sentences have for other reasons.
@@ -109,22 +110,26 @@ class Exchange:
         return batch
 
     def _streamed(self, answer: Answer) -> Batches:
-        with closing(answer.events()) as events:
+        reader = StreamReader()
+        with closing(answer.stream()) as pieces:
             try:
-                for items in events:
-                    read = _Reading(items)
-                    self._take(read.batch)
-                    if read.batch:
+                for piece in pieces:
+                    said = reader.read(piece) if piece else Said([Aside()])
+                    self._take(said.batch)
+                    if said.batch:
                         self._has_relayed = True
-                        yield read.batch
-                    if read.problem is not None:
+                        yield said.batch
+                    if said.problem is not None:
                         try:
-                            raise read.problem
+                            raise said.problem
                         finally:
                             # An error that is held by the frame it was raised in is freed by the collector only.
-                            del read
-                    if read.is_done:
+                            del said
+                    if said.is_done:
                         break
+                    if said.is_progress:
+                        # The clock goes on after the client has taken what there was: its slowness is not DeepSeek's.
+                        answer.note_progress()
                     if self._reply.is_finished:
                         answer.hurry()
             except ProxyError:
@@ -200,36 +205,3 @@ class Exchange:
             retries=self._calling.retries,
             drift=prepared.drift if prepared is not None else None,
         )
-
-
-class _Reading:
-    """What one batch of upstream's items says: deltas and asides, then perhaps the end or a problem."""
-
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.batch: Batch = []
-        self.is_done = False
-        self.problem: ProxyError | None = None
-        for item in items:
-            if isinstance(item, Silence):
-                self.batch.append(Aside())
-            elif isinstance(item, sse.Comment):
-                self.batch.append(Aside(item.line))
-            else:
-                self._read(item.data)
-            if self.is_done or self.problem is not None:
-                return
-
-    def _read(self, data: str) -> None:
-        if data.strip() == "[DONE]":
-            self.is_done = True
-            return
-        if not data:
-            return
-        try:
-            chunk = decode_foreign_json(data)
-            if isinstance(chunk, dict):
-                self.batch.extend(deepseek.deltas(chunk))
-        except ProxyError as error:
-            self.problem = error
-        except ValueError:
-            self.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")

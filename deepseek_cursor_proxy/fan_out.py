@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.stencils import singles
 
 # How many batches may wait for a client that reads slowly.
 _WAITING_BATCHES = 64
@@ -87,7 +88,12 @@ class FanOut:
                     if isinstance(item, Delta):
                         total = _sum(total, item.usage or {})
                         shape = shape or {**(item.source or {})}
-                if batch := [each for item in said if (each := _numbered(item, choice, shape, is_speaker)) is not None]:
+                if batch := [
+                    each
+                    for item in said
+                    for single in (singles(item) if isinstance(item, Delta) else [item])
+                    if (each := _numbered(single, choice, shape, is_speaker)) is not None
+                ]:
                     yield batch
             yield [Delta(usage=total or None, source={**shape, "choices": [], "usage": total or None})]
         finally:

@@ -45,6 +45,11 @@ class Parser:
         self._is_after_cr = False
         self._is_at_start = True
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the next byte begins an event, whatever came before."""
+        return not (self._line or self._data or self._name or self._is_after_cr or self._is_at_start)
+
     def feed(self, data: bytes) -> list[Event | Comment]:
         """What these bytes complete, in their order."""
         if self._is_after_cr or b"\r" in data:

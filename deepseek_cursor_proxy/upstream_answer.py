@@ -1,7 +1,7 @@
 """Reading an answer, DeepSeek's or another's: strictly, in pieces, and never longer than the deadlines allow.
 
-Comments and blank lines are DeepSeek's sign of life while a call is queued; they are handed on but do not count as
-progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
+Comments and blank lines are DeepSeek's sign of life while a call is queued; whoever reads the stream says what counts
+as progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, http1, sse
+from deepseek_cursor_proxy import deepseek, http1
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
@@ -32,14 +32,6 @@ _AFTERMATH_SECONDS = 5.0
 _LINGER_SECONDS = 0.25
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
-
-
-@dataclass(frozen=True)
-class Silence:
-    """DeepSeek has sent nothing worth an event for a while; the call is still open."""
-
-
-Item = sse.Event | sse.Comment | Silence
 
 
 @dataclass(frozen=True)
@@ -77,6 +69,7 @@ class Answer:
         self._destination = destination
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
+        self._progress = 0.0
         self._is_closed = False
         self._is_ended = False
         # The right to this call, given back when it ends.
@@ -214,26 +207,25 @@ class Answer:
     def _silence(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self._destination.name} went silent. Try again, or raise --request-timeout.")
 
-    def events(self) -> Generator[list[Item], None, None]:
-        """The events of a stream, those that arrived together in one list; Silence when none came for a while."""
-        parser, unpack = sse.Parser(), self._unpacker(_MAX_STREAM_BYTES)
+    def stream(self) -> Generator[bytes, None, None]:
+        """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while."""
+        unpack = self._unpacker(_MAX_STREAM_BYTES)
         heartbeat, timeout = self._config.heartbeat_interval, self._config.request_timeout
-        progress = told = time.monotonic()
+        told = self._progress = time.monotonic()
         while not self._is_ended:
-            data = self._next(min(told + heartbeat, progress + timeout, self._over_by)) or b""
-            for piece in self._unpacked(unpack, data):
-                items: list[Item] = list(self._parsed(parser, piece))
-                if items:
-                    yield items
-                # The clock goes on after the client has taken what there was: its slowness is not DeepSeek's silence.
-                if any(isinstance(item, sse.Event) and item.data for item in items):
-                    progress = told = time.monotonic()
+            data = self._next(min(max(told, self._progress) + heartbeat, self._progress + timeout, self._over_by))
+            if data:
+                yield from filter(None, self._unpacked(unpack, data))
             now = time.monotonic()
-            if now >= min(progress + timeout, self._over_by):
+            if now >= min(self._progress + timeout, self._over_by):
                 raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
-            if now >= told + heartbeat:
+            if now >= max(told, self._progress) + heartbeat:
                 told = now
-                yield [Silence()]
+                yield b""
+
+    def note_progress(self) -> None:
+        """What came last was worth waiting for."""
+        self._progress = time.monotonic()
 
     def hurry(self) -> None:
         """The answer is complete: the end of its stream has to come soon, whatever else is said before."""
@@ -259,13 +251,6 @@ class Answer:
             raise UpstreamFailed(f"{self._destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
-
-    @staticmethod
-    def _parsed(parser: sse.Parser, data: bytes) -> list[sse.Event | sse.Comment]:
-        try:
-            return parser.feed(data)
-        except ValueError as error:
-            raise UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.") from None
 
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()

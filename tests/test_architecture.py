@@ -43,6 +43,8 @@ LEVELS = {
         "reasoning.*",
         "deepseek",
         "deepseek_errors",
+        "deepseek_stream",
+        "stencils",
         "models",
         "tool_history",
         "tool_order",

@@ -8,15 +8,20 @@ The request half is chat_request.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta, Run, Shape
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.protocols.custom_calls import Raiser
+from deepseek_cursor_proxy.stencils import singles
 from deepseek_cursor_proxy.wire import encode_json
+
+# Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.
+_TEXT = "=the text="
 
 
 class ChatCompletions:
@@ -69,6 +74,8 @@ class _Writer:
     def __init__(self, request: ChatRequest, created: int) -> None:
         self._model = request.asked_model
         self._raiser = Raiser(request.custom_tools) if request.custom_tools else None
+        # The shape of the last run, whether its reasoning is shown, and what stands around the text in its chunks.
+        self._spliced: tuple[Shape, bool, list[bytes]] | None = None
         # Until the first of DeepSeek's chunks has been seen.
         self._shape: Mapping[str, Any] = {
             "id": "chatcmpl-waiting",
@@ -82,10 +89,29 @@ class _Writer:
             return sse.comment(item.line) if item.line else self._own(Delta(text=""))
         if item.source is None:
             return self._own(item)
+        if item.run is not None:
+            return self._write_run(item, item.run)
         if self._raiser is not None:
             item = self._raiser.raised(item)
         self._shape = chunk = _edited(item, self._model, "delta")
         return sse.event(encode_json(chunk))
+
+    def _write_run(self, delta: Delta, run: Run) -> bytes:
+        """One event per chunk, spliced: what is around its text is the same for all of them."""
+        is_shown = delta.reasoning is not None and delta.reasoning == delta.text
+        if self._spliced is None or self._spliced[:2] != (run.shape, is_shown):
+            self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
+        around = self._spliced[2]
+        if len(around) != 2 + is_shown:
+            # Somebody uses the very words that mark the place of the text.
+            shown = [replace(each, text=each.reasoning) if is_shown else each for each in singles(delta)]
+            return b"".join(map(self.write, shown))
+        return b"".join([string.join(around) for string in run.strings])
+
+    def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:
+        """The bytes between which the text of a chunk stands, wherever it does."""
+        self._shape = chunk = _edited(replace(delta, text=_TEXT) if is_shown else delta, self._model, "delta")
+        return sse.event(encode_json(chunk)).split(_TEXT.encode())
 
     def _own(self, delta: Delta) -> bytes:
         kept = ("id", "object", "created", "model", "system_fingerprint")

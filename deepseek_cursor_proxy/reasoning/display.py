@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from deepseek_cursor_proxy.conversation import Aside, Batches, Delta
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.reasoning import remarks
+from deepseek_cursor_proxy.stencils import singles
 
 
 @dataclass(frozen=True)
@@ -151,17 +152,17 @@ def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = l
     """
     mirrors: dict[int, _Mirror] = {}
 
-    def shown(item: Delta | Aside) -> Delta | Aside:
+    def shown(item: Delta | Aside) -> Batch:
         if isinstance(item, Aside) or (item.source is not None and not item.source.get("choices")):
-            return item
+            return [item]
         if item.choice not in mirrors:
             mirrors[item.choice] = _Mirror(form, notice(item.choice))
-        return mirrors[item.choice].show(item)
+        return mirrors[item.choice].show_all(item)
 
     with closing(batches):
         try:
             for batch in batches:
-                yield [shown(item) for item in batch]
+                yield [each for item in batch for each in shown(item)]
         except ProxyError:
             endings = [ending for choice, each in mirrors.items() if (ending := each.abandon(choice))]
             if endings:
@@ -181,6 +182,18 @@ class _Mirror:
         self._has_called = False
         # The beginning of a tag that waits for its rest, in pieces.
         self._unfinished: list[str] = []
+
+    def show_all(self, delta: Delta) -> Batch:
+        """A run stays one where each of its chunks is to show just what it says."""
+        if delta.run is None:
+            return [self.show(delta)]
+        if delta.reasoning and self._form is None:
+            return [delta]
+        if delta.reasoning and self._is_open and not self._unfinished and "<" not in delta.reasoning:
+            return [replace(delta, text=delta.reasoning)]
+        if delta.text and self._has_spoken and not (self._is_open or self._notice):
+            return [delta]
+        return [self.show(each) for each in singles(delta)]
 
     def show(self, delta: Delta) -> Delta:
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""

@@ -1,0 +1,102 @@
+"""DeepSeek's event stream as canonical deltas, fed as it arrives.
+
+Most events are equal to the one before but for a piece of text; these are read by a stencil, many at a time. Everything
+else is parsed. Both ways say the same, byte for byte; see stencils for why.
+"""
+
+from dataclasses import dataclass, field
+
+from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy.conversation import Aside, Batch, Delta
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.stencils import Stencil
+from deepseek_cursor_proxy.wire import decode_foreign_json
+
+# A stream whose chunks never repeat their shape is not worth another try.
+_MOST_IN_VAIN = 8
+
+
+@dataclass(slots=True)
+class Said:
+    """What some bytes of a stream say: deltas and asides, then perhaps the end or a problem."""
+
+    batch: Batch = field(default_factory=list)
+    # There was an event; comments are no progress.
+    is_progress: bool = False
+    is_done: bool = False
+    problem: ProxyError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_done or self.problem is not None
+
+
+class StreamReader:
+    """Reads one stream. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._parser = sse.Parser()
+        self._stencil: Stencil | None = None
+        self._has_fitted = True
+        self._in_vain = 0
+
+    def read(self, data: bytes) -> Said:
+        """What these bytes complete; nothing is read behind the end or a problem."""
+        said, at = Said(), 0
+        while at < len(data) and not said.is_over:
+            at = self._read_run(said, data, at)
+            # One event at a time, because it may make a stencil for those behind it.
+            end = data.find(b"\n\n", at) + 2
+            end = end if end >= 2 else len(data)
+            if at < end:
+                self._read_events(said, data[at:end])
+            at = end
+        return said
+
+    def _read_run(self, said: Said, data: bytes, at: int) -> int:
+        if self._stencil is None or not self._parser.is_between_events:
+            return at
+        delta, at = self._stencil.read(data, at)
+        if delta is not None:
+            said.batch.append(delta)
+            said.is_progress = self._has_fitted = True
+        return at
+
+    def _read_events(self, said: Said, data: bytes) -> None:
+        try:
+            items = self._parser.feed(data)
+        except ValueError as error:
+            said.problem = UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.")
+            return
+        for item in items:
+            if isinstance(item, sse.Comment):
+                said.batch.append(Aside(item.line))
+            else:
+                self._read_event(said, item.data)
+            if said.is_over:
+                return
+
+    def _read_event(self, said: Said, data: str) -> None:
+        if not data:
+            return
+        said.is_progress = True
+        if data.strip() == "[DONE]":
+            said.is_done = True
+            return
+        try:
+            chunk = decode_foreign_json(data)
+            deltas = deepseek.deltas(chunk) if isinstance(chunk, dict) else []
+        except ProxyError as error:
+            said.problem = error
+        except ValueError:
+            said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
+        else:
+            said.batch += deltas
+            if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
+                self._cut(data, deltas[0])
+
+    def _cut(self, data: str, delta: Delta) -> None:
+        stencil = Stencil.cut(data.encode(), delta)
+        if stencil is not None:
+            self._in_vain = 0 if self._has_fitted else self._in_vain + 1
+            self._stencil, self._has_fitted = stencil, False

@@ -1,0 +1,156 @@
+"""A stencil says what parsing would have said, or it is none."""
+
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.conversation import Delta, Run
+from deepseek_cursor_proxy.stencils import Stencil, singles, unquoted
+
+
+def chunk(said: Any, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": said, "logprobs": None, "finish_reason": None, **more}
+    return {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
+def data(value: Any, **options: Any) -> bytes:
+    return json.dumps(value, **{"ensure_ascii": False, "separators": (",", ":"), **options}).encode()
+
+
+def event(value: Any, **options: Any) -> bytes:
+    return b"data: %b\n\n" % data(value, **options)
+
+
+def cut(raw: bytes) -> Stencil | None:
+    (delta,) = deepseek.deltas(json.loads(raw))
+    return Stencil.cut(raw, delta)
+
+
+def stencil_of(value: Any, **options: Any) -> Stencil:
+    found = cut(data(value, **options))
+    assert found is not None
+    return found
+
+
+TEXTS = [
+    "a",
+    " b",
+    'say "hi"',
+    "back\\slash",
+    "\n\n\t",
+    "Grüße 漢字 😀",
+    "\u2028 \x7f",
+    "{}[],:",
+    "content",
+    "=the text=",
+]
+
+
+class TestReading(unittest.TestCase):
+    def test_events_of_the_same_shape_are_read_as_parsing_reads_them(self) -> None:
+        for said in (
+            lambda text: {"content": text},
+            lambda text: {"content": None, "reasoning_content": text},
+            lambda text: {"role": "assistant", "reasoning_content": text, "content": ""},
+            lambda text: {"content": text, "odd": {"content": ["content", {"content": "x"}]}},
+        ):
+            for options in ({}, {"separators": (", ", ": ")}):
+                with self.subTest(said("…"), **options):
+                    stencil = stencil_of(chunk(said("first")), **options)
+                    run, _ = stencil.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
+                    assert run is not None
+                    parsed = [delta for text in TEXTS for delta in deepseek.deltas(chunk(said(text)))]
+                    self.assertEqual(parsed, singles(run))
+                    self.assertEqual("".join(TEXTS), run.text or run.reasoning)
+
+    def test_it_stops_where_an_event_does_not_fit(self) -> None:
+        stencil = stencil_of(chunk({"content": "x"}))
+        good = event(chunk({"content": "y"}))
+        for name, other in {
+            "another id": event({**chunk({"content": "y"}), "id": "2"}),
+            "an end": event(chunk({"content": "y"}, finish_reason="stop")),
+            "another field": event(chunk({"content": "y", "role": "assistant"})),
+            "reasoning": event(chunk({"reasoning_content": "y"})),
+            "nothing said": event(chunk({"content": ""})),
+            "no string": event(chunk({"content": None})),
+            "escapes that we would not write": event(chunk({"content": "ü"}), ensure_ascii=True),
+            "a control character": good.replace(b"y", b"\x01"),
+            "a cut escape": good.replace(b"y", b"y\\"),
+            "half an event": good[:-1],
+            "another line end": good.replace(b"\n", b"\r\n"),
+            "a second data line": good[:-1] + b"data: x\n\n",
+            "a comment": b": hello\n\n",
+            "the end": b"data: [DONE]\n\n",
+            "nothing": b"",
+        }.items():
+            with self.subTest(name):
+                run, at = stencil.read(b"?" + good + good + other, 1)
+                assert run is not None
+                self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
+                self.assertEqual((None, 0), stencil.read(other, 0))
+
+    def test_bytes_that_are_no_characters_are_left_to_the_parser(self) -> None:
+        stencil = stencil_of(chunk({"content": "x"}))
+        self.assertEqual((None, 0), stencil.read(event(chunk({"content": "y"})).replace(b"y", b"\xff"), 0))
+
+    def test_a_character_in_two_events_is_not_put_together(self) -> None:
+        stencil = stencil_of(chunk({"content": "x"}))
+        halves = [event(chunk({"content": "y"})).replace(b"y", half) for half in (b"\xc3", b"\xbc")]
+        self.assertEqual((None, 0), stencil.read(halves[0], 0))
+        # Nobody sends that; but if somebody does, both ways have to say the same, so neither event may be a run.
+        self.assertEqual((None, 0), stencil.read(halves[0] + halves[1], 0))
+
+
+class TestCutting(unittest.TestCase):
+    def test_what_says_more_than_one_text_makes_no_stencil(self) -> None:
+        call = {"index": 0, "function": {"arguments": "x"}}
+        for value in (
+            chunk({"content": "x"}, finish_reason="stop"),
+            chunk({"content": "x", "reasoning_content": "y"}),
+            chunk({"content": "", "reasoning_content": ""}),
+            chunk({"role": "assistant"}),
+            chunk({"content": "x", "tool_calls": [call]}),
+            {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
+        ):
+            with self.subTest(value):
+                self.assertIsNone(cut(data(value)))
+
+    def test_the_hole_is_where_the_text_is_and_nowhere_else(self) -> None:
+        value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
+        run, _ = stencil_of(value).read(event(value).replace(b"text", b"other"), 0)
+        assert run is not None
+        self.assertEqual("other", run.text)
+
+    def test_a_text_that_is_said_twice_makes_none(self) -> None:
+        twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
+        run, _ = stencil_of(json.loads(twice)).read(event(json.loads(twice)), 0)
+        assert run is not None
+        # The last one counts, so the hole can only be there.
+        delta = deepseek.deltas(json.loads(twice))[0]
+        stencil = Stencil.cut(twice, delta)
+        assert stencil is not None
+        run, _ = stencil.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
+        assert run is not None
+        self.assertEqual("other", run.text)
+
+    def test_damage_that_was_mended_makes_none(self) -> None:
+        value = chunk({"content": "x"}, index="zero")
+        self.assertIsNone(cut(data(value)))
+
+    def test_data_of_several_lines_makes_none(self) -> None:
+        self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
+
+
+class TestSingles(unittest.TestCase):
+    def test_a_delta_that_is_no_run_is_its_own_single(self) -> None:
+        delta = Delta(text="x")
+        self.assertEqual([delta], singles(delta))
+
+    def test_strings_are_unquoted(self) -> None:
+        self.assertEqual(['a"b\\n', "ü\n"], [unquoted('a\\"b\\\\n'), unquoted("ü\\n")])
+
+    def test_the_chunks_of_a_run_are_whole_again(self) -> None:
+        stencil = stencil_of(chunk({"reasoning_content": "x"}))
+        run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(stencil, [b"y", b"z"]))
+        self.assertEqual([chunk({"reasoning_content": text}) for text in "yz"], [each.source for each in singles(run)])
