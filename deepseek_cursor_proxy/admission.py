@@ -10,8 +10,8 @@ import socket
 import threading
 from collections import deque
 
-from deepseek_cursor_proxy.connection_pool import wait_readable
 from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.waiting import wait_readable
 from deepseek_cursor_proxy.wire import Peer
 
 # Each holds two descriptors and a thread; beyond that, waiting would only take from those who are being served.

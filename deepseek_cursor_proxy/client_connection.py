@@ -17,6 +17,7 @@ from deepseek_cursor_proxy import http1, sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.request_body import RequestBody
+from deepseek_cursor_proxy.waiting import Watch, wait_writable
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest, encode_json
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,10 @@ class ClientConnection:
     """Used by its own thread; `stop_after_answer`, `end_answer` and `abort` may be called by any."""
 
     def __init__(self, sock: socket.socket, site: Site) -> None:
+        # Never waited for by the system, which would look at the socket and at the clock before every call.
+        sock.setblocking(False)
         self._sock = sock
+        self._watch = Watch(sock)
         self._site = site
         self._source = _source(sock)
         self._rest = b""
@@ -113,7 +117,7 @@ class ClientConnection:
     def has_left(self) -> bool:
         try:
             return self._sock.recv(1, socket.MSG_PEEK) == b""
-        except TimeoutError:
+        except BlockingIOError:
             return False
         except OSError:
             return True
@@ -200,9 +204,9 @@ class ClientConnection:
     def receive(self, until: float) -> bytes | None:
         """What arrives, b"" when the client closed, None when the moment `until` came first."""
         try:
-            self._sock.settimeout(max(0.001, until - time.monotonic()))
-            return self._sock.recv(_RECEIVE_BYTES)
-        except TimeoutError:
+            while self._watch.readable(until - time.monotonic()):
+                with contextlib.suppress(BlockingIOError):
+                    return self._sock.recv(_RECEIVE_BYTES)
             return None
         except ConnectionError:
             return b""
@@ -218,10 +222,13 @@ class ClientConnection:
 
     def send(self, data: bytes) -> None:
         """Send everything; TimeoutError when the client takes nothing for that long, however slowly it reads."""
-        self._sock.settimeout(self._site.config.write_timeout)
         view = memoryview(data)
         while view:
-            view = view[self._sock.send(view) :]
+            try:
+                view = view[self._sock.send(view) :]
+            except BlockingIOError:
+                if not wait_writable(self._sock, self._site.config.write_timeout, None):
+                    raise TimeoutError from None
 
     def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
         framing: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from deepseek_cursor_proxy import http1, outbound_proxy
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.connection_pool import Connection, Origin, wait_readable, wait_writable
+from deepseek_cursor_proxy.connection_pool import Connection, Origin
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.outbound_proxy import OutboundProxy
+from deepseek_cursor_proxy.waiting import wait_readable, wait_writable
 from deepseek_cursor_proxy.wire import Peer
 
 # Long enough for a lost packet to be sent again; then the next address of the name gets its chance.

@@ -2,19 +2,16 @@
 
 Opening a connection costs two or three round trips over the internet, so a finished one is kept for the next call;
 how one is opened is connecting's part.
-Waiting for data also watches the client: somebody who left is noticed at once, while nothing is being written to him.
 """
 
-import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
-from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.waiting import Stirred, Watch, wait, wait_readable
 from deepseek_cursor_proxy.wire import Peer
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
@@ -22,18 +19,6 @@ _IDLE_SECONDS = 50.0
 # An editor with a few agents never needs more; the rest is closed when it comes back.
 _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
-# How often a wait that nothing can interrupt looks whether the proxy is to stop.
-_LOOK_UP_SECONDS = 0.5
-# Linux can tell a closing client from one that sends more; elsewhere its socket has to be looked into.
-_CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0)
-
-
-class Stirred(Enum):
-    """What a socket turned out to be ready for."""
-
-    NOTHING = "nothing"
-    READABLE = "readable"
-    WRITABLE = "writable"
 
 
 @dataclass(frozen=True)
@@ -56,6 +41,7 @@ class Connection:
         self._sock.setblocking(False)
         # An answer that came while the request was still being sent; b"" is an end.
         self._early: bytes | None = None
+        self._watch = Watch(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
@@ -69,7 +55,7 @@ class Connection:
                 view = view[self._sock.send(view) :]
                 give_up_at = time.monotonic() + stall_timeout
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                stirred = _wait(self._sock, True, give_up_at - time.monotonic(), peer)
+                stirred = wait(self._sock, True, give_up_at - time.monotonic(), peer)
                 if stirred is Stirred.NOTHING:
                     raise TimeoutError from None
                 if stirred is Stirred.READABLE and self._is_answered_early():
@@ -93,8 +79,10 @@ class Connection:
         if self._early is not None:
             early, self._early = self._early, None
             return early
+        if self._watch.peer is not peer:
+            self._watch = Watch(self._sock, peer)
         while True:
-            if self._has_buffered() or wait_readable(self._sock, until - time.monotonic(), peer):
+            if self._has_buffered() or self._watch.readable(until - time.monotonic()):
                 try:
                     return self._sock.recv(_RECEIVE_BYTES)
                 except (BlockingIOError, ssl.SSLWantReadError):
@@ -164,76 +152,3 @@ class ConnectionPool:
                 if self._idle[index].origin == origin:
                     return self._idle.pop(index)
         return None
-
-
-def pause(seconds: float, peer: Peer | None) -> None:
-    """Let that time pass; raises ClientGone as soon as the peer leaves, or what it has to be told when we part."""
-    _wait(None, False, seconds, peer)
-
-
-def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
-    """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
-    return _wait(sock, False, seconds, peer) is Stirred.READABLE
-
-
-def wait_writable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
-    """The same for writing; also true when the attempt to connect has failed."""
-    return _wait(sock, True, seconds, peer) is not Stirred.NOTHING
-
-
-def _wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end."""
-    if not hasattr(select, "poll"):
-        return _select(sock, for_writing, seconds, peer)
-    poll = select.poll()
-    if sock is not None:
-        poll.register(sock, select.POLLIN | (select.POLLOUT if for_writing else 0))
-    if peer is not None:
-        poll.register(peer.fileno(), _CLIENT_LEAVES or select.POLLIN)
-    deadline = time.monotonic() + seconds
-    while True:
-        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        if peer is not None and peer.fileno() in ready:
-            _raise_if_over(peer, is_closed=bool(_CLIENT_LEAVES))
-            # It sent the next request early; its socket says nothing more until that is read.
-            poll.unregister(peer.fileno())
-        if sock is not None and sock.fileno() in ready:
-            return Stirred.WRITABLE if ready[sock.fileno()] == select.POLLOUT else Stirred.READABLE
-        if not ready:
-            return Stirred.NOTHING
-
-
-def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """The same for systems without poll (Windows), where our own shutdown of a socket wakes nobody who waits for it."""
-    own = [sock.fileno()] if sock is not None else []
-    watched = own + ([peer.fileno()] if peer is not None else [])
-    deadline = time.monotonic() + seconds
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        reads, writes = _selected(watched, own if for_writing else [], min(left, _LOOK_UP_SECONDS))
-        if peer is not None and (peer.parting or peer.fileno() in reads):
-            _raise_if_over(peer)
-            watched = own
-        if any(each in reads for each in own):
-            return Stirred.READABLE
-        if writes:
-            return Stirred.WRITABLE
-        if not reads and left <= _LOOK_UP_SECONDS:
-            return Stirred.NOTHING
-
-
-def _selected(reading: list[int], writing: list[int], seconds: float) -> tuple[list[int], list[int]]:
-    if not reading and not writing:
-        # Windows refuses to wait for nothing.
-        time.sleep(seconds)
-        return [], []
-    # Windows tells a connect that failed as something exceptional.
-    reads, writes, failed = select.select(reading, writing, writing, seconds)
-    return reads, writes + failed
-
-
-def _raise_if_over(peer: Peer, *, is_closed: bool = False) -> None:
-    if peer.parting is not None:
-        raise peer.parting
-    if is_closed or peer.has_left():
-        raise ClientGone

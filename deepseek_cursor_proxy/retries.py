@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 
-from deepseek_cursor_proxy import connection_pool
+from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
 from deepseek_cursor_proxy.wire import Peer
 
@@ -29,7 +29,7 @@ class Retries:
         *,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[float, float], float] = random.uniform,
-        pause: Callable[[float, Peer | None], None] = connection_pool.pause,
+        pause: Callable[[float, Peer | None], None] = waiting.pause,
     ) -> None:
         self.count = 0
         self._now = now

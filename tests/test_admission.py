@@ -1,16 +1,15 @@
-import select
 import socket
 import threading
 import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy import admission, connection_pool
+from deepseek_cursor_proxy import admission, waiting
 from deepseek_cursor_proxy.admission import Admission, Place
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded
 from deepseek_cursor_proxy.wire import Peer
 from tests.raw_upstream import wait_until
-from tests.test_connection_pool import Client
+from tests.test_waiting import Client, systems
 
 PATIENCE = 20.0
 
@@ -136,9 +135,8 @@ class TestQueue(AdmissionTestCase):
         self.assertEqual(["two", "one"], order)
 
     def test_a_client_that_leaves_the_queue_is_noticed_and_lets_the_next_in(self) -> None:
-        for poll in (True, False):
-            selects = select if poll else mock.Mock(wraps=select, spec=["select"])
-            with self.subTest(poll=poll), mock.patch.object(connection_pool, "select", selects):
+        for name, system in systems().items():
+            with self.subTest(name), mock.patch.multiple(waiting, **system):
                 gate = Admission(1, PATIENCE)
                 (place,) = gate.enter(None)
                 peer, theirs = self.peer()

@@ -22,6 +22,7 @@ LEVELS = {
         "admission",
         "connecting",
         "connection_pool",
+        "waiting",
         "retries",
         "store_faults",
         "store_file",

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.upstream import Upstream
 from deepseek_cursor_proxy.wire import Peer
 from tests.harness import SocketTestCase
 from tests.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
-from tests.test_connection_pool import Client
+from tests.test_waiting import Client
 
 PATIENCE = 20.0
 SECRET = "sk-this-key-must-not-travel"
@@ -134,13 +134,13 @@ class TestTls(ConnectingTestCase):
         """Its session tickets lie there unread: a wait for "readable or writable" would never wait, nor ever end."""
         port = self.secured_server(lambda secured: None)
         waits: list[int] = []
-        wait = connection_pool._wait
+        wait = connection_pool.wait
 
         def counted(*arguments: Any) -> Any:
             waits.append(1)
             return wait(*arguments)
 
-        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connection_pool, "_wait", counted):
+        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connection_pool, "wait", counted):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):

@@ -1,37 +1,17 @@
-import functools
-import select
 import socket
 import threading
 import time
 import unittest
-from unittest import mock
 
 from deepseek_cursor_proxy import connection_pool
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector
-from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin, Stirred, wait_readable
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
+from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.waiting import wait_readable
+from tests.test_waiting import Client
 
 SOON = 10.0
-
-
-class Client:
-    """A peer made of one end of a socket pair."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self.parting: ProxyError | None = None
-
-    def part(self) -> None:
-        """What the server does to end an answer."""
-        self.parting = ProxyStopping()
-        self._sock.shutdown(socket.SHUT_RD)
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def has_left(self) -> bool:
-        return self._sock.recv(1, socket.MSG_PEEK) == b""
 
 
 class PoolTestCase(unittest.TestCase):
@@ -141,40 +121,6 @@ class TestReceiving(PoolTestCase):
             with self.assertRaises(ClientGone):
                 connection.receive(time.monotonic() + SOON, Client(ours))
 
-    def test_a_busy_upstream_hides_neither_a_client_that_left_nor_the_end_of_the_proxy(self) -> None:
-        for poll in (True, False):
-            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
-            for leave, expected in ((socket.socket.close, ClientGone), (None, ProxyStopping)):
-                ours, theirs = socket.socketpair()
-                one, two = socket.socketpair()
-                for sock in (ours, theirs, one, two):
-                    self.addCleanup(sock.close)
-                peer = Client(ours)
-                two.sendall(b"there is always something to read")
-                if leave is not None:
-                    leave(theirs)
-                else:
-                    peer.part()
-                with self.subTest(poll=poll), mock.patch.object(connection_pool, "select", selects):
-                    with self.assertRaises(expected):
-                        wait_readable(one, SOON, peer)
-
-    def test_the_end_of_the_proxy_interrupts_every_wait_with_what_to_tell(self) -> None:
-        for poll in (True, False):
-            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
-            one, two = socket.socketpair()
-            self.addCleanup(one.close)
-            self.addCleanup(two.close)
-            for wait in (functools.partial(wait_readable, one), connection_pool.pause):
-                ours, theirs = socket.socketpair()
-                self.addCleanup(ours.close)
-                self.addCleanup(theirs.close)
-                peer = Client(ours)
-                with self.subTest(poll=poll), mock.patch.object(connection_pool, "select", selects):
-                    threading.Timer(0.02, peer.part).start()
-                    with self.assertRaisesRegex(ProxyStopping, "Ask again"):
-                        wait(SOON, peer)
-
     def test_a_client_that_sends_early_has_not_left(self) -> None:
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
@@ -185,40 +131,3 @@ class TestReceiving(PoolTestCase):
         self.accept().sendall(b"answer")
         self.assertEqual(b"answer", connection.receive(time.monotonic() + SOON, Client(ours)))
         self.assertIsNone(connection.receive(time.monotonic() + 0.01, Client(ours)))
-
-    def test_a_pause_takes_its_time_unless_the_client_leaves(self) -> None:
-        for poll in (True, False):
-            ours, theirs = socket.socketpair()
-            self.addCleanup(ours.close)
-            self.addCleanup(theirs.close)
-            selects = mock.Mock(wraps=select, spec=["select"]) if not poll else select
-            leaves = connection_pool._CLIENT_LEAVES if poll else 0
-            with self.subTest(poll=poll), mock.patch.multiple(connection_pool, select=selects, _CLIENT_LEAVES=leaves):
-                for peer in (None, Client(ours)):
-                    started = time.monotonic()
-                    connection_pool.pause(0.02, peer)
-                    self.assertGreaterEqual(time.monotonic() - started, 0.015)
-                theirs.sendall(b"the next request")
-                started = time.monotonic()
-                connection_pool.pause(0.02, Client(ours))
-                self.assertGreaterEqual(time.monotonic() - started, 0.015)
-                ours.recv(100)
-                threading.Timer(0.02, theirs.close).start()
-                with self.assertRaises(ClientGone):
-                    connection_pool.pause(SOON, Client(ours))
-
-    def test_without_poll_it_works_the_same(self) -> None:
-        ours, theirs = socket.socketpair()
-        one, two = socket.socketpair()
-        for sock in (ours, theirs, one, two):
-            self.addCleanup(sock.close)
-        self.assertFalse(connection_pool._select(one, False, 0.01, Client(ours)) is Stirred.READABLE)
-        theirs.sendall(b"early")
-        self.assertFalse(connection_pool._select(one, False, 0.01, Client(ours)) is Stirred.READABLE)
-        two.sendall(b"x")
-        self.assertTrue(connection_pool._select(one, False, SOON, Client(ours)) is Stirred.READABLE)
-        one.recv(1)
-        ours.recv(10)
-        theirs.close()
-        with self.assertRaises(ClientGone):
-            connection_pool._select(one, False, SOON, Client(ours))

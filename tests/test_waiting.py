@@ -1,0 +1,167 @@
+"""Waiting, on systems that have poll, tell a client that leaves, or have neither."""
+
+import functools
+import select
+import socket
+import threading
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import waiting
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
+from deepseek_cursor_proxy.waiting import Watch, pause, wait_readable, wait_writable
+
+SOON = 10.0
+
+
+def systems() -> dict[str, dict[str, Any]]:
+    """What systems have to wait with, as far as this one can do the same."""
+    found = {
+        "Linux": {"_CAN_POLL": True, "_CLIENT_LEAVES": getattr(select, "POLLRDHUP", 0)},
+        "macOS": {"_CAN_POLL": True, "_CLIENT_LEAVES": 0},
+        "Windows": {"_CAN_POLL": False, "_CLIENT_LEAVES": 0},
+    }
+    return {name: what for name, what in found.items() if hasattr(select, "poll") or not what["_CAN_POLL"]}
+
+
+class Client:
+    """A peer made of one end of a socket pair."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.parting: ProxyError | None = None
+
+    def part(self) -> None:
+        """What the server does to end an answer."""
+        self.parting = ProxyStopping()
+        self._sock.shutdown(socket.SHUT_RD)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def has_left(self) -> bool:
+        return self._sock.recv(1, socket.MSG_PEEK) == b""
+
+
+class WaitingTestCase(unittest.TestCase):
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        pair = socket.socketpair()
+        for sock in pair:
+            self.addCleanup(sock.close)
+        return pair
+
+    def systems(self) -> Iterator[str]:
+        """What every system has to do, on this one."""
+        for name, system in systems().items():
+            with self.subTest(name), mock.patch.multiple(waiting, **system):
+                yield name
+
+    def ways(self, sock: socket.socket) -> Iterator[Callable[[float, Client], bool]]:
+        """Every way to wait until a socket can be read."""
+        yield functools.partial(wait_readable, sock)
+        yield lambda seconds, peer: Watch(sock, peer).readable(seconds)
+
+
+@contextmanager
+def soon(call: Callable[[], object]) -> Iterator[None]:
+    """It happens while the block waits."""
+    timer = threading.Timer(0.02, call)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+class TestWaiting(WaitingTestCase):
+    def test_a_socket_is_readable_once_there_is_something(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            ours, _theirs = self.pair()
+            for readable in self.ways(one):
+                self.assertFalse(readable(0.01, Client(ours)))
+                self.assertFalse(readable(-1.0, Client(ours)))
+                two.sendall(b"x")
+                self.assertTrue(readable(SOON, Client(ours)))
+                self.assertTrue(readable(-1.0, Client(ours)))
+                one.recv(1)
+                with soon(lambda two=two: two.sendall(b"x")):  # type: ignore[misc]
+                    self.assertTrue(readable(SOON, Client(ours)))
+                one.recv(1)
+
+    def test_a_socket_is_writable_unless_nobody_reads(self) -> None:
+        for _ in self.systems():
+            one, _two = self.pair()
+            one.setblocking(False)
+            self.assertTrue(wait_writable(one, SOON, None))
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    one.send(bytes(65536))
+            self.assertFalse(wait_writable(one, 0.01, None))
+
+    def test_nobody_is_watched_where_there_is_nobody(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            self.assertFalse(Watch(one).readable(0.01))
+            two.sendall(b"x")
+            self.assertTrue(Watch(one).readable(SOON))
+
+    def test_a_busy_upstream_hides_neither_a_client_that_left_nor_the_end_of_the_proxy(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            two.sendall(b"there is always something to read")
+            for readable in self.ways(one):
+                ours, theirs = self.pair()
+                theirs.close()
+                with self.assertRaises(ClientGone):
+                    readable(SOON, Client(ours))
+                ours, theirs = self.pair()
+                peer = Client(ours)
+                peer.part()
+                with self.assertRaises(ProxyStopping):
+                    readable(SOON, peer)
+
+    def test_a_client_that_leaves_or_is_left_interrupts_every_wait(self) -> None:
+        for _ in self.systems():
+            one, _two = self.pair()
+            for wait in (*self.ways(one), pause):
+                ours, theirs = self.pair()
+                with soon(theirs.close), self.assertRaises(ClientGone):
+                    wait(SOON, Client(ours))
+                ours, theirs = self.pair()
+                peer = Client(ours)
+                with soon(peer.part), self.assertRaisesRegex(ProxyStopping, "Ask again"):
+                    wait(SOON, peer)
+
+    def test_a_client_that_sends_more_has_not_left(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            ours, theirs = self.pair()
+            theirs.sendall(b"the next request")
+            watch = Watch(one, Client(ours))
+            for _ in range(2):
+                self.assertFalse(watch.readable(0.01))
+                self.assertFalse(wait_readable(one, 0.01, Client(ours)))
+            two.sendall(b"x")
+            self.assertTrue(watch.readable(SOON))
+            one.recv(1)
+            # What it sent hides nothing of what it does next, once that has been read.
+            ours.recv(100)
+            with soon(theirs.close), self.assertRaises(ClientGone):
+                watch.readable(SOON)
+
+    def test_a_pause_takes_its_time(self) -> None:
+        for _ in self.systems():
+            ours, theirs = self.pair()
+            for peer in (None, Client(ours)):
+                started = time.monotonic()
+                pause(0.02, peer)
+                self.assertGreaterEqual(time.monotonic() - started, 0.015)
+            theirs.sendall(b"the next request")
+            started = time.monotonic()
+            pause(0.02, Client(ours))
+            self.assertGreaterEqual(time.monotonic() - started, 0.015)
