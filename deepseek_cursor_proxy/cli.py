@@ -5,17 +5,15 @@
 
 import argparse
 import contextlib
-import getpass
 import io
 import os
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deepseek_cursor_proxy import __version__, explain, serve
+from deepseek_cursor_proxy import __version__, serve
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
@@ -88,6 +86,8 @@ def _config_show_path(options: dict[str, Any]) -> int:
 
 
 def _store_stats(options: dict[str, Any]) -> int:
+    from datetime import datetime
+
     config = _load(options).config
     with serve.opened_store(config) as store:
         stats = store.stats()
@@ -107,11 +107,15 @@ def _store_clear(options: dict[str, Any]) -> int:
 
 
 def _explain(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy import explain
+
     print(explain.explain(expanded(options["trace"])))
     return 0
 
 
 def _access_key(options: dict[str, Any]) -> int:
+    from getpass import getpass
+
     if options["new"]:
         key = new_key()
         print(f"{key}   the key: give it to the client, it is shown only now")
@@ -119,7 +123,7 @@ def _access_key(options: dict[str, Any]) -> int:
         return 0
     try:
         # Typed unseen or piped, so that no shell remembers it.
-        text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
     except EOFError:
         text = ""
     if not is_credential(key := text.strip()):

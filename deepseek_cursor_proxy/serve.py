@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, outbound_proxy, private_files
@@ -21,11 +22,12 @@ from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals, point_nowhere
 from deepseek_cursor_proxy.store_faults import Unusable
-from deepseek_cursor_proxy.tunnel import Tunnel
 from deepseek_cursor_proxy.wire import safe_text
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.tunnel import Tunnel
 
+_log = logging.getLogger(__name__)
 
 Reread = Callable[[], ProxyConfig]
 
@@ -50,12 +52,9 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
         server = _listen(config)
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
-        tunnel = Tunnel(server.server_port, announce=_say)
-        signals.last_resorts.append(tunnel.kill)
-        # Stopped after the server: running answers still leave through it.
-        stack.callback(tunnel.stop)
+        tunnel = _tunnel(server, signals, stack) if config.ngrok else None
         stack.enter_context(_serving(server))
-        public_url = _public_url(tunnel, signals) if config.ngrok else None
+        public_url = _public_url(tunnel, signals) if tunnel is not None else None
         if not signals.is_stopping:
             _say(_welcome(config, config_path, server.server_port, public_url, access))
         while signals.wait() is Asked.RELOAD:
@@ -136,6 +135,8 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
+    # The first chat need not wait for what it needs to be read in; nor does anybody wait for this.
+    threading.Thread(target=server.generation, name="warm-up", daemon=True).start()
     try:
         yield
     finally:
@@ -144,7 +145,17 @@ def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
         server.drain(server.config.shutdown_grace)
 
 
-def _public_url(tunnel: Tunnel, signals: Signals) -> str | None:
+def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
+    from deepseek_cursor_proxy.tunnel import Tunnel
+
+    tunnel = Tunnel(server.server_port, announce=_say)
+    signals.last_resorts.append(tunnel.kill)
+    # Stopped after the server: running answers still leave through it.
+    stack.callback(tunnel.stop)
+    return tunnel
+
+
+def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
     """Where the tunnel begins; None when the proxy is told to stop before there is one."""
     if signals.is_stopping:
         return None

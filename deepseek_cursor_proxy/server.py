@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from enum import IntEnum
 from http.server import ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
@@ -23,7 +23,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.services import Services
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.generation import Generation
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections = Connections()
         # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
-        self._services: Services | None = None
+        self._generation: Generation | None = None
         self._app: App | None = None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -72,13 +74,23 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     @property
     def app(self) -> App:
-        """The app, built once, by whichever handler thread comes first."""
+        """The app, built by whichever handler thread comes first; one that two threads build is the same twice."""
         if self._app is None:
-            with self._building:
-                if self._app is None:
-                    self._services = Services.build(self.config, self.reasoning_store)
-                    self._app = App(self._services)
+            self._app = App(self.config, self.generation)
         return self._app
+
+    def generation(self) -> "Generation":
+        """What generates answers, built once, by whoever needs it first: it is most of the program."""
+        if self._generation is None:
+            with self._building:
+                if self._generation is None:
+                    self._generation = self._generating(self.config)
+        return self._generation
+
+    def _generating(self, config: ProxyConfig) -> "Generation":
+        from deepseek_cursor_proxy import generation
+
+        return generation.Generation.build(config, self.reasoning_store, self._generation)
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Another configuration for every request from now on; those that run keep theirs to the end.
@@ -86,13 +98,12 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         Raises StartupError when it does not go together with the environment.
         """
         with self._building:
-            former = self._services
             # Built first: what cannot be built changes nothing.
-            self._services = Services.build(config, self.reasoning_store, former)
-            self._app = App(self._services)
+            former, self._generation = self._generation, self._generating(config)
             self.config = config
+            self._app = App(config, self.generation)
         if former is not None:
-            former.retire()
+            former.services.retire()
 
     # Letting clients in …
 
@@ -140,9 +151,9 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections.stop(Stage.OVER)
         self.connections.wait_until_empty(_LAST_MOMENTS_SECONDS)
         with self._building:
-            services = self._services
-        if services is not None:
-            services.close()
+            generation = self._generation
+        if generation is not None:
+            generation.services.close()
 
 
 class Stage(IntEnum):

@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
@@ -21,7 +22,7 @@ class TestApp(SocketTestCase):
         self.addCleanup(self.store.close)
         services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
         self.addCleanup(services.close)
-        self.app = App(services)
+        self.app = App(services.config, lambda: Generation(services))
 
     def chat(self, **body: Any) -> HttpReply:
         data = json.dumps({**BODY, **body}).encode()

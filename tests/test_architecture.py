@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 LEVELS = {
     6: ["cli", "serve", "signals", "limits", "explain", "__main__", "lab", "lab.*"],
     5: ["server", "door", "client_connection", "request_body"],
-    4: ["app"],
+    4: ["app", "generation"],
     3: ["services", "calling", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
     2: [
         "upstream",

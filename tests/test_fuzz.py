@@ -14,6 +14,7 @@ from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
@@ -225,7 +226,7 @@ class TestBodies(FuzzTestCase):
         config = ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0, models={"gpt-4o*": "deepseek-flash"})
         services = Services.build(config, store)
         self.addCleanup(services.close)
-        self.app = App(services)
+        self.app = App(services.config, lambda: Generation(services))
 
     def test_mutated_bodies_get_an_answer_or_a_refusal_that_says_why(self) -> None:
         for name, rng in cases(300):

@@ -182,15 +182,20 @@ class TestPinning(OpenDoorTestCase):
         self.assertNotIn(OWNER, lines)
 
     def test_the_loser_of_a_race_may_finish_and_is_refused_after(self) -> None:
-        proxy = self.proxy(pin_key="always")
-        self.fake.answer(*[Answer(content="So be it.", stall_after=0)] * 2)
+        both = threading.Barrier(2)
+
+        def answer(payload: dict[str, Any]) -> Answer:
+            # Neither is accepted before the other has been let in.
+            both.wait(PATIENCE)
+            return Answer(content="So be it.")
+
+        fake = self.enterContext(FakeDeepSeek(responder=answer))
+        proxy = self.proxy(pin_key="always", upstream_base_url=fake.url)
         sockets = {key: self.connect(proxy) for key in (OWNER, STRANGER)}
         for key, sock in sockets.items():
             sock.sendall(request_bytes(BODY).replace(b"sk-test", key.encode()))
-        while len(self.fake.seen) < 2:
-            self.fake.release.wait(0.01)
-        self.fake.release.set()
         self.assertEqual([200, 200], [read_reply(sock)[0] for sock in sockets.values()])
+        fake.answer(Answer(content="Again."))
         self.assertEqual([200, 401], sorted(self.status(proxy, key) for key in sockets))
 
     def test_a_body_that_dawdles_until_another_key_is_pinned_is_not_sent_on(self) -> None:

@@ -390,12 +390,12 @@ class TestReconfiguring(EdgeTestCase):
     def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
         proxy = self.proxy()
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
-        before = proxy.server._services
+        before = proxy.server.generation().services
         assert before is not None
         self.assertEqual(1, len(before.upstream._pool._idle))
         number = next(before.numbers)
         proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
-        after = proxy.server._services
+        after = proxy.server.generation().services
         assert after is not None
         self.assertIs(before.conversations, after.conversations)
         self.assertEqual(number + 1, next(after.numbers))

@@ -134,7 +134,7 @@ class TestPlaces(FaultTestCase):
         held: list[int] = []
 
         def wait(*_: object) -> bool:
-            held.append(proxy.server.app._services.upstream._admission.running)
+            held.append(proxy.server.generation().services.upstream._admission.running)
             return False
 
         with mock.patch("deepseek_cursor_proxy.retries.Retries.wait", wait):
@@ -162,7 +162,7 @@ class TestPlaces(FaultTestCase):
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
         second.sendall(request_bytes(_body(0)))
-        gate = proxy.server.app._services.upstream._admission
+        gate = proxy.server.generation().services.upstream._admission
         wait_until(lambda: len(gate._waiting) == 1)
         second.close()
         wait_until(lambda: len(gate._waiting) == 0)
@@ -188,7 +188,7 @@ class TestPlaces(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.app._services.upstream._admission.running)
+        self.assertEqual(0, proxy.server.generation().services.upstream._admission.running)
 
     def test_many_callers_share_a_few_places(self) -> None:
         proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], max_upstream_calls=3, queue_timeout=PATIENCE)
@@ -196,7 +196,7 @@ class TestPlaces(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.app._services.upstream._admission.running)
+        self.assertEqual(0, proxy.server.generation().services.upstream._admission.running)
 
 
 class TestMemory(FaultTestCase):

@@ -1,0 +1,105 @@
+"""Generating an answer: from an HTTP request for one to the HTTP reply that carries it.
+
+Key first, then body, then the corridor. Everything that a chat needs is imported from here, and nothing else of the
+proxy is: what listens and answers small questions is there before the rest of the program has been read.
+"""
+
+from collections.abc import Iterator
+from time import time
+from urllib.parse import unquote
+
+from deepseek_cursor_proxy import models, passthrough
+from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.errors import UpstreamRefused
+from deepseek_cursor_proxy.exchange import Exchange
+from deepseek_cursor_proxy.fan_out import FanOut
+from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.reasoning import display, identity
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, decode_json_object, encode_json
+
+
+class Generation:
+    """Called by handler threads; holds nothing that changes."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._chat = ChatCompletions(time)
+
+    @classmethod
+    def build(
+        cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Generation | None" = None
+    ) -> "Generation":
+        """From a `former` one is taken over whatever has to survive a change of the configuration."""
+        return cls(Services.build(config, reasoning_store, former.services if former is not None else None))
+
+    def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
+        visitor = self.services.access.admit(request)
+        raw = request.read_body()
+        body = decode_json_object(raw)
+        if deployment:
+            # Azure's way: the path names the model.
+            body = {**body, "model": unquote(deployment)}
+        if (key := models.passed_on(body.get("model"), self.services.config)) is not None:
+            self.services.access.check_spending(visitor)
+            sent = encode_json(body) if deployment else raw
+            is_stream = body.get("stream") is True
+            passed = passthrough.Passed(key, str(body["model"]), sent, is_stream, request.peer)
+            return passthrough.relay(passed, self.services)
+        return self._generate(request, visitor, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
+
+    def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
+        protocol, chat = self._chat, asked.request
+        exchange = self._opened(visitor, self._caller(visitor, request.peer), asked)
+        shown = display.mirror(exchange.batches(), self._form(), exchange.notice)
+        if chat.stream:
+            return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
+        try:
+            deltas = [item for batch in shown for item in batch if isinstance(item, Delta)]
+            return HttpReply.json(protocol.reply(chat, deltas))
+        finally:
+            exchange.close()
+
+    def _caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
+        namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)
+        held_key = self.services.access.held_key
+        return Caller(namespace, held_key or visitor.credential, peer, is_held=held_key is not None)
+
+    def _opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> Exchange | FanOut:
+        """The call that DeepSeek accepted; access learns what it thinks of the key."""
+        access = self.services.access
+        access.check(visitor)
+        try:
+            exchange = (Exchange if asked.request.choices == 1 else FanOut).open(caller, asked, self.services)
+        except UpstreamRefused as refusal:
+            if refusal.status == 401:
+                access.refused(visitor)
+            raise
+        access.accepted(visitor)
+        return exchange
+
+    def _form(self) -> display.Form | None:
+        if not self.services.config.display_reasoning:
+            return None
+        return display.COLLAPSIBLE if self.services.config.collapsible_reasoning else display.PLAIN
+
+
+class _Stream:
+    """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
+
+    def __init__(self, events: Iterator[bytes], exchange: Exchange | FanOut) -> None:
+        self._events = events
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._events
+
+    def close(self) -> None:
+        closing = getattr(self._events, "close", None)
+        if closing is not None:
+            closing()
+        self._exchange.close()
