@@ -5,7 +5,6 @@
 
 import argparse
 import contextlib
-import io
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy import __version__, printing, serve
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
@@ -29,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
         given.insert(0, "serve")
-    _print_whatever_the_terminal_can()
+    printing.make_ready()
     try:
         options = vars(_parser().parse_args(given))
         code = int(options.pop("command")(options))
@@ -47,15 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
         return 0
-
-
-def _print_whatever_the_terminal_can() -> None:
-    """A character that an old code page lacks is worth a question mark, not a traceback; stderr does so by itself."""
-    # Without a window, as Windows' pythonw runs it, there is nothing to print on.
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 # Commands …
