@@ -178,6 +178,7 @@ class Database:
             store_file.inspect(self._file, len(schema.MIGRATIONS))
             # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
             private_files.create(self._file)
+            store_file.admit_sides(self._file)
         connection = _connection(":memory:" if self.path == ":memory:" else str(self._file))
         try:
             self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)

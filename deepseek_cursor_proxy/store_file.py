@@ -157,6 +157,23 @@ def as_immutable(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
+# Sharing …
+
+
+def admit_sides(path: Path) -> None:
+    """Give the side files the rights of a file that can be written.
+
+    SQLite gives them its mode when it makes them: those made while the file was read-only would keep it so for ever.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    for end in SIDES if mode & stat.S_IWUSR else ():
+        side = f"{path}{end}"
+        with suppress(OSError):
+            status = os.lstat(side)
+            if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) != mode:
+                os.chmod(side, mode)
+
+
 # Moving …
 
 

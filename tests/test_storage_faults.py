@@ -159,9 +159,12 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         first.close()
         self.path.chmod(0o400)
         self.addCleanup(self.path.chmod, 0o600)
-        self.continue_on(self.proxy(), chat)
+        proxy = self.proxy()
+        self.continue_on(proxy, chat)
         self.assertRegex(self.told[0], "it is read-only; make it and its folder readable and writable")
         self.path.chmod(0o600)
+        self.mended(proxy)
+        self.assertEqual(5, self.rows())
 
     @unittest.skipIf(IS_ROOT, "no folder is read-only for root")
     def test_a_read_only_folder_is_still_read(self) -> None:

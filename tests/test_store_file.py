@@ -168,6 +168,32 @@ class TestLooking(PlaceTestCase):
         self.expect_left_alone("another program")
 
 
+class TestSharing(PlaceTestCase):
+    @unittest.skipIf(os.name == "nt", "modes are a POSIX thing")
+    def test_side_files_of_a_time_when_it_was_read_only_do_not_keep_it_so(self) -> None:
+        self.make_ours()
+        side, link = Path(f"{self.path}-shm"), Path(f"{self.path}-wal")
+        side.touch(0o400)
+        (self.place / "somewhere").touch(0o400)
+        link.symlink_to(self.place / "somewhere")
+        for ours, theirs in ((0o400, 0o400), (0o600, 0o600)):
+            with self.subTest(oct(ours)):
+                self.path.chmod(ours)
+                store_file.admit_sides(self.path)
+                self.assertEqual(theirs, stat.S_IMODE(side.stat().st_mode))
+        self.assertEqual(0o400, stat.S_IMODE(link.stat().st_mode), "what is elsewhere is not ours to change")
+
+    @unittest.skipIf(os.name == "nt", "modes are a POSIX thing")
+    def test_they_are_admitted_when_it_is_opened(self) -> None:
+        self.make_ours()
+        side = Path(f"{self.path}-shm")
+        side.write_bytes(bytes(32768))
+        side.chmod(0o400)
+        with closing(Database(self.path)) as opened:
+            opened.open()
+            self.assertEqual(0o600, stat.S_IMODE(side.stat().st_mode))
+
+
 class TestSettingAside(PlaceTestCase):
     def test_all_its_files_go_together_and_only_their_owner_can_read_them(self) -> None:
         for end in ("", "-wal", "-shm"):
