@@ -117,8 +117,10 @@ class Database:
 
     def _check_unmoved(self) -> None:
         """A file that was deleted or replaced can still be written by us, and nobody would ever read it."""
-        if self._mark is not None and store_file.mark(self._file) != self._mark:
-            raise Lost("it was deleted, emptied or replaced", "it is begun anew")
+        # A folder that was closed to us keeps the file, and what is open already stays open.
+        with suppress(PermissionError):
+            if self._mark is not None and store_file.mark(self._file) != self._mark:
+                raise Lost("it was deleted, emptied or replaced", "it is begun anew")
 
     # Mending …
 

@@ -213,13 +213,15 @@ class Mark(NamedTuple):
 
 
 def mark(path: Path) -> Mark:
-    """Another one when the file or its log was deleted, emptied or replaced."""
+    """Another one when the file or its log was deleted, emptied or replaced; PermissionError when nobody can tell."""
     return Mark(_identity(str(path), is_emptied_gone=True), _identity(f"{path}-wal"))
 
 
 def _identity(path: str, *, is_emptied_gone: bool = False) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
+    except PermissionError:
+        raise
     except OSError:
         return None
     return None if is_emptied_gone and status.st_size == 0 else (status.st_dev, status.st_ino)

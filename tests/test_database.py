@@ -275,6 +275,11 @@ class TestFaults(unittest.TestCase):
                 self.assertEqual(count(self.opened), count(again))
                 again.close()
 
+    def test_a_folder_that_was_closed_to_us_keeps_an_open_file(self) -> None:
+        with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
+            insert(self.opened)
+        self.assertEqual((2, 0), (count(self.opened), self.faults))
+
     def test_a_log_that_was_deleted_loses_nothing(self) -> None:
         Path(f"{self.path}-wal").unlink()
         with self.assertRaises(Lost):
