@@ -227,7 +227,8 @@ class _Child:
         self._reader.start()
 
     def _read(self, output: IO[bytes]) -> None:
-        with output:
+        # ValueError: a signal came while this thread was being started, and close() was first.
+        with contextlib.suppress(ValueError), output:
             while not self.log.ended:
                 line = output.readline(_READ_LIMIT).decode(errors="replace")
                 with self._changed:

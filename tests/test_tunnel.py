@@ -357,6 +357,23 @@ class FailureTest(TunnelTest):
         self.assertEqual(len(self.children), 1)
         self.expect_children_gone()
 
+    def test_a_stop_while_its_log_is_about_to_be_read_is_quiet(self) -> None:
+        """The handler's close() may be faster than the thread that was just being started."""
+        tunnel = self.tunnel(NEVER)
+        starting = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name == "tunnel-log":
+                tunnel.stop()
+            starting(thread)
+
+        raised: list[object] = []
+        with mock.patch.object(threading.Thread, "start", start), mock.patch("threading.excepthook", raised.append):
+            self.assertRaises(StartupError, tunnel.start)
+            tunnel._child._reader.join()
+        self.assertEqual([], raised)
+        self.expect_children_gone()
+
 
 class WatchTest(TunnelTest):
     def test_a_dead_agent_is_replaced_and_its_new_url_told(self) -> None:
