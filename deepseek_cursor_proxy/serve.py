@@ -197,10 +197,9 @@ def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:
 def _say(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        raise
     except OSError:
-        # The terminal is gone without a word; what is kept for it would only fail again at the end.
+        # The terminal is gone without a word, or whoever started us has read enough; clients are served all the same.
+        # What is kept for it would only fail again at the end.
         point_nowhere([sys.stdout.fileno()])
 
 

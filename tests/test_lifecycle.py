@@ -306,6 +306,14 @@ class ReloadTest(RunningTest):
 
 @unittest.skipIf(WINDOWS, "terminals are a POSIX thing")
 class TerminalTest(ServeTest):
+    def test_whoever_has_read_enough_of_it_does_not_end_it(self) -> None:
+        """A supervisor waits for the welcome and closes the pipe; the next SIGHUP would have been the end."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
+            for _ in range(2):
+                serve._say("Read the settings again.")
+
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
         ours, theirs = os.openpty()
         name = os.ttyname(theirs)
