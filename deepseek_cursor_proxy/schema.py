@@ -37,16 +37,25 @@ def _m002_tool_orders(connection: sqlite3.Connection) -> None:
 
 
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders]
-_TABLES = {"reasonings", "keys", "tool_orders"}
+# The tables that each step adds, from the file without any on.
+_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"})
 
 
 def check(connection: sqlite3.Connection) -> None:
     """Raises Unusable for a file that is not ours, Damaged for one of ours that lost its tables; writes nothing."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-    refuse_others(application_id, version(connection), len(MIGRATIONS), is_empty=not tables)
-    if version(connection) == len(MIGRATIONS) and not tables >= _TABLES:
+    with connection:
+        # In one look: between two of them another process may have made the tables.
+        connection.execute("BEGIN")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+        number = version(connection)
+    refuse_others(application_id, number, len(MIGRATIONS), is_empty=not tables)
+    ours, expected = tables & set[str]().union(*_TABLES), set[str]().union(*_TABLES[: max(0, number) + 1])
+    if not ours >= expected:
         raise Damaged("its tables are gone")
+    if number < 0 or ours > expected:
+        # No step leads on from here, however often it is tried.
+        raise Damaged("its version is lost")
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -5,6 +5,7 @@ import stat
 import tempfile
 import threading
 import unittest
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -297,6 +298,35 @@ class TestFaults(unittest.TestCase):
             self.opened.open()
             self.opened.confirm()
         self.assertEqual(1, len(list(self.path.parent.glob("*.corrupt-*"))))
+
+    def test_a_version_that_does_not_fit_the_tables_is_damage(self) -> None:
+        """Every step of a migration would fail for ever."""
+        for version in (-1, 0, 1):
+            with self.subTest(version):
+                self.opened.close()
+                with closing(sqlite3.connect(self.path)) as other:
+                    other.execute(f"PRAGMA user_version = {version}")
+                self.opened = Database(self.path)
+                self.addCleanup(self.opened.close)
+                with self.assertLogs(database.__name__, logging.WARNING):
+                    self.opened.open()
+                insert(self.opened)
+        self.assertEqual(3, len(list(self.path.parent.glob("*.corrupt-*"))))
+
+    def test_tables_and_version_are_seen_at_one_moment(self) -> None:
+        """Else a migration by another process in between looks like a file that lost its tables."""
+        other = self.lock("BEGIN IMMEDIATE")
+        reader = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(reader.close)
+
+        def migrate(statement: str) -> None:
+            if "application_id" in statement and other.in_transaction:
+                other.execute("PRAGMA user_version = 99")
+                other.execute("COMMIT")
+
+        reader.set_trace_callback(migrate)
+        schema.check(reader)
+        self.assertFalse(other.in_transaction)
 
     def test_a_mistake_of_ours_is_not_taken_for_a_fault_of_the_file(self) -> None:
         with self.assertRaises(sqlite3.OperationalError), self.opened.reading() as connection:
