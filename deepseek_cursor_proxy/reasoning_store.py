@@ -98,8 +98,10 @@ class ReasoningStore:
                     self._write_uses(connection, self._clock())
                 self._pruner.count_a_write()
                 return True
-            except Unusable:
+            # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
+            except (Unusable, sqlite3.Error):
                 self._keep(some)
+                raise
         return False
 
     def _keep(self, some: Sequence[Waiting]) -> None:

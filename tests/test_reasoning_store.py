@@ -5,6 +5,7 @@ import tempfile
 import threading
 import unittest
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -271,6 +272,18 @@ class TestFaults(StoreTestCase):
         store.close()
         self.assertFalse(store.record([((key(1),), "why")]))
         self.assertEqual({}, store.find([key(1)]))
+
+    def test_what_the_file_refuses_for_any_other_reason_is_kept_too(self) -> None:
+        store = self.store(self.path)
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
+            other.execute("CREATE TRIGGER no BEFORE INSERT ON reasonings BEGIN SELECT raise(ABORT, 'no'); END")
+            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+                self.assertFalse(store.record([((key(1),), "why")]))
+                self.assertEqual({key(1): ["why"]}, store.find([key(1)]))
+                other.execute("DROP TRIGGER no")
+                self.mended(store)
+        self.assertEqual(1, len(logged.records), logged.output)
+        self.assertEqual((1, {key(1): ["why"]}), (store.stats().reasonings, store.find([key(1)])))
 
     def locked(self) -> sqlite3.Connection:
         """Another process, as far as SQLite can tell, that holds the file."""
