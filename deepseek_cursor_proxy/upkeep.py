@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from deepseek_cursor_proxy.store_faults import Unusable
 
 _SECONDS_BETWEEN_WARNINGS = 30.0
+# Long enough for a thread that waits to wake up and be first; Python switches threads every 5 ms.
+_SECONDS_BETWEEN_STEPS = 0.01
 
 
 class Faults:
@@ -56,19 +58,19 @@ class Pruner:
         self._lock = threading.Lock()
         self._writes = 0
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._closing = threading.Event()
 
     def count_a_write(self) -> None:
         with self._lock:
             self._writes += 1
-            if self._writes % self._every or self._is_closed or self._thread:
+            if self._writes % self._every or self._closing.is_set() or self._thread:
                 return
             self._thread = started(self._run, self._name)
 
     def close(self) -> None:
         """Start no more, and wait for one that runs; idempotent."""
         with self._lock:
-            self._is_closed = True
+            self._closing.set()
             thread = self._thread
         if thread is not None:
             thread.join()
@@ -76,7 +78,11 @@ class Pruner:
     @property
     def is_closed(self) -> bool:
         """Whether a running pruning should stop after its current step."""
-        return self._is_closed
+        return self._closing.is_set()
+
+    def pause(self) -> None:
+        """Between two steps: whoever takes a lock again at once leaves others waiting for it, for many steps."""
+        self._closing.wait(_SECONDS_BETWEEN_STEPS)
 
     def _run(self) -> None:
         try:

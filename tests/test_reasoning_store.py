@@ -204,6 +204,14 @@ class TestForgetting(StoreTestCase):
 
 
 class TestCosts(StoreTestCase):
+    def test_whoever_waits_for_the_file_is_let_in_between_two_steps_of_forgetting(self) -> None:
+        store = self.store(max_rows=1)
+        store.record([((key(number),), "why") for number in range(120)])
+        left: list[int] = []
+        with mock.patch.object(store._pruner, "pause", side_effect=lambda: left.append(store.stats().reasonings)):
+            self.assertEqual(119, store.prune())
+        self.assertEqual([70, 20, 1], left)
+
     def steps(self, store: ReasoningStore, number: int) -> int:
         """How many instructions SQLite's machine runs to look up a chat of 20 turns and record the next."""
         count = 0

@@ -4,6 +4,7 @@ import threading
 import unittest
 from unittest import mock
 
+from deepseek_cursor_proxy import upkeep
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
 
@@ -62,6 +63,12 @@ class TestPruner(unittest.TestCase):
         pruner.count_a_write()
         self.assertEqual([1], runs)
         self.assertTrue(pruner.is_closed)
+
+    def test_a_pause_between_steps_ends_when_there_is_no_time_left(self) -> None:
+        pruner = Pruner(lambda: None, every=1, name="prune")
+        with mock.patch.object(upkeep, "_SECONDS_BETWEEN_STEPS", 3600):
+            pruner.close()
+            pruner.pause()
 
     def test_a_system_without_room_for_a_thread_fails_nobody(self) -> None:
         runs: list[int] = []
