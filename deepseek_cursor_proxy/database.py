@@ -29,8 +29,9 @@ _log = logging.getLogger(__name__)
 _BUSY_SECONDS = 0.2
 # After a wait in vain nobody waits for this long: a lock that comes and goes costs one wait, not one per request.
 _SECONDS_BETWEEN_WAITS = 60.0
-# The log is worked into the file when it has this many pages (of 4 kB), and keeps no more bytes than this.
-_LOG_PAGES = 500
+# The log is worked into the file when it has this many pages (of 4 kB), and keeps no more bytes than this. So many
+# that the disk is seldom waited for, so few that a few hundred turns are not on the disk half as much again.
+_LOG_PAGES = 250
 _LOG_BYTES = 4 * 1024 * 1024
 
 

@@ -260,6 +260,14 @@ class TestCosts(StoreTestCase):
                 store.close()
                 self.assertLess(path.stat().st_size / (300 * size), most)
 
+    def test_nor_does_the_log_beside_it_before_it_is_worked_in(self) -> None:
+        store = self.store(self.path)
+        rng = random.Random(4)
+        for _ in range(400):
+            store.record([([rng.randbytes(32) for _ in range(5)], rng.randbytes(5_000).hex())])
+        taken = sum(each.stat().st_size for each in self.path.parent.iterdir())
+        self.assertLess(taken / (400 * 10_000), 1.5)
+
     def test_what_is_forgotten_makes_room_for_what_comes(self) -> None:
         store = self.store(self.path, max_rows=100)
         sizes = []
