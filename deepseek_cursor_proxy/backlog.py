@@ -16,11 +16,15 @@ _BYTES_PER_ENTRY = 500
 
 @dataclass(frozen=True)
 class Waiting:
-    """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost."""
+    """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
+
+    `begun` is what was recorded of it earlier, by the same answer, before it went on thinking.
+    """
 
     keys: tuple[bytes, ...]
     text: bytes
     known_as: bytes | None = None
+    begun: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -80,8 +84,9 @@ class Backlog:
             old = self._waiting[number]
             if new.known_as is not None and old.text == new.text:
                 return
-            if new.known_as is None and old.known_as is None and old.text and new.text.startswith(old.text):
-                # The same turn again, or one that went on thinking after its calls.
+            if new.known_as is None and old.known_as is None and old.text in (new.text, new.begun):
+                # The same turn again, or one that went on thinking after its calls. Not whatever begins like it: that
+                # is another answer in the same words, and then nobody can tell whose they are.
                 self._remove(number)
                 break
         number = next(self._numbers)

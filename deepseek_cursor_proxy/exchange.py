@@ -40,6 +40,8 @@ class Exchange:
         self._first_delta: float | None = None
         self._reply = Reply()
         self._recorded: set[int] = set()
+        # By exact key, what was stored of an answer that may still go on thinking.
+        self._begun: dict[bytes, str] = {}
         self._has_relayed = False
         self._outcome = CLIENT_LEFT
         self._status = 499
@@ -167,7 +169,8 @@ class Exchange:
             history, custom_tools = prepared.history, prepared.request.custom_tools
             echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
             entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
-            self._services.reasoning_store.record(entries, prepared.links)
+            self._services.reasoning_store.record(entries, prepared.links, self._begun)
+            self._begun.update((keys[0], reasoning) for keys, reasoning in entries)
 
     # Ending …
 

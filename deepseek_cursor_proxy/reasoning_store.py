@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,14 +83,19 @@ class ReasoningStore:
     # Recording …
 
     def record(
-        self, entries: Sequence[tuple[Sequence[bytes], str]], links: Sequence[tuple[bytes, bytes, str]] = ()
+        self,
+        entries: Sequence[tuple[Sequence[bytes], str]],
+        links: Sequence[tuple[bytes, bytes, str]] = (),
+        begun: Mapping[bytes, str] | None = None,
     ) -> bool:
         """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
 
         A link makes a reasoning that is known under its first key known under its second as well. It names the
-        reasoning, because another chat may have recorded one under the first key meanwhile.
+        reasoning, because another chat may have recorded one under the first key meanwhile. `begun` tells by first
+        keys what the same answer had recorded of itself before it went on thinking.
         """
-        some = [Waiting(tuple(keys), _encoded(text)) for keys, text in entries]
+        beginnings = {key: _encoded(text) for key, text in (begun or {}).items()}
+        some = [Waiting(tuple(keys), _encoded(text), begun=beginnings.get(keys[0])) for keys, text in entries]
         some += [Waiting((new,), _encoded(text), known) for known, new, text in links]
         with self._faults.kept_from_answers("record"):
             try:
@@ -115,7 +120,7 @@ class ReasoningStore:
         now = self._clock()
         for each in some:
             if each.known_as is None:
-                self._record_one(connection, each.keys, each.text, now)
+                self._record_one(connection, each, now)
             else:
                 connection.execute(
                     "INSERT OR IGNORE INTO keys (key, reasoning) "
@@ -125,16 +130,19 @@ class ReasoningStore:
                 )
 
     @staticmethod
-    def _record_one(connection: sqlite3.Connection, keys: Sequence[bytes], blob: bytes, now: float) -> None:
-        last = connection.execute(
-            "SELECT id, text FROM reasonings WHERE id = (SELECT max(reasoning) FROM keys WHERE key = ?)", (keys[0],)
-        ).fetchone()
-        if last is not None and (last[1] == blob or (last[1] and blob.startswith(last[1]))):
-            # The same turn thought the same again, or went on thinking after its calls: no other row.
-            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (blob, now, last[0]))
+    def _record_one(connection: sqlite3.Connection, new: Waiting, now: float) -> None:
+        # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
+        # alike is another answer in the same words.
+        known = connection.execute(
+            "SELECT max(id) FROM reasonings WHERE id IN (SELECT reasoning FROM keys WHERE key = ?1) "
+            "AND (text = ?2 OR (text = ?3 AND id = (SELECT max(reasoning) FROM keys WHERE key = ?1)))",
+            (new.keys[0], new.begun, new.text),
+        ).fetchone()[0]
+        if known is not None:
+            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known))
             return
-        row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (blob, now)).lastrowid
-        connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(keys)])
+        row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
+        connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
     # Looking up …
 
@@ -204,7 +212,7 @@ class ReasoningStore:
                     (each.keys[0], each.text),
                 ).fetchone()
             ):
-                self._record_one(connection, each.keys, each.text, self._clock())
+                self._record_one(connection, each, self._clock())
 
     # Forgetting …
 

@@ -3,8 +3,8 @@ import unittest
 from deepseek_cursor_proxy.backlog import Backlog, Waiting
 
 
-def entry(text: str, *keys: bytes) -> Waiting:
-    return Waiting(keys, text.encode())
+def entry(text: str, *keys: bytes, begun: str | None = None) -> Waiting:
+    return Waiting(keys, text.encode(), begun=None if begun is None else begun.encode())
 
 
 def link(known: bytes, new: bytes, text: str) -> Waiting:
@@ -21,10 +21,14 @@ class TestBacklog(unittest.TestCase):
 
     def test_a_turn_that_goes_on_thinking_stays_one(self) -> None:
         self.backlog.add([entry("first", b"a", b"b")])
-        self.backlog.add([entry("first, and second", b"a", b"b")])
+        self.backlog.add([entry("first, and second", b"a", b"b", begun="first")])
         self.backlog.add([entry("first, and second", b"a", b"b")])
         self.assertEqual(1, len(self.backlog))
         self.assertEqual({b"b": [b"first, and second"]}, self.backlog.find([b"b"]))
+
+    def test_two_answers_that_begin_alike_stay_two(self) -> None:
+        self.backlog.add([entry("thought 1", b"a"), entry("thought 12", b"a")])
+        self.assertEqual({b"a": [b"thought 12", b"thought 1"]}, self.backlog.find([b"a"]))
 
     def test_a_turn_that_said_nothing_is_not_the_beginning_of_every_other(self) -> None:
         self.backlog.add([entry("", b"a")])
@@ -61,7 +65,7 @@ class TestBacklog(unittest.TestCase):
     def test_one_that_grew_while_it_was_written_stays(self) -> None:
         self.backlog.add([entry("first", b"a")])
         batch = self.backlog.oldest(5_000)
-        self.backlog.add([entry("first, and second", b"a")])
+        self.backlog.add([entry("first, and second", b"a", begun="first")])
         self.backlog.remove(batch)
         self.assertEqual({b"a": [b"first, and second"]}, self.backlog.find([b"a"]))
 

@@ -76,8 +76,16 @@ class TestRemembering(StoreTestCase):
     def test_a_turn_that_goes_on_thinking_stays_one_row(self) -> None:
         store = self.store()
         store.record([((key(1),), "first")])
-        store.record([((key(1),), "first, and second")])
+        store.record([((key(1),), "first, and second")], begun={key(1): "first"})
         self.assertEqual({key(1): ["first, and second"]}, store.find([key(1)]))
+
+    def test_two_answers_that_begin_alike_stay_two(self) -> None:
+        """One of them is not the other going on: whoever had the shorter thought must not get the longer one."""
+        for number, texts in enumerate((("thought 1", "thought 12"), ("thought 12", "thought 1"), ("", "thought"))):
+            store = self.store()
+            for text in texts:
+                store.record([((key(number),), text)], begun={key(99): texts[0]})
+            self.assertEqual({key(number): [*reversed(texts)]}, store.find([key(number)]))
 
     def test_any_text_survives(self) -> None:
         store = self.store()
