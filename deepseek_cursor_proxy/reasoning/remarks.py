@@ -17,17 +17,24 @@ _EARLY_ENDS = {
     "aborted": "it was interrupted. Ask it to go on",
 }
 
-# Notices of this program's relatives, which old chats still carry: never ours to act on, only to take out.
-_LEADING = re.compile(
-    r"\[(?:deepseek-cursor-proxy|cursor-deepseek)\] (?:Refreshed|Recovered|The model ended)[^\n]{0,300}(?:\n+|\Z)"
-)
-_TRAILING = re.compile(r"(?:\n\n|\A)\[deepseek-cursor-proxy\] DeepSeek ended this answer early \([^\n]{1,300}\s*\Z")
-
 
 def early_end(finish_reason: str | None) -> str:
     """What to add to an answer that ended for a reason the user should know; "" for the usual ones."""
     why = _EARLY_ENDS.get(finish_reason or "")
     return f"\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early ({finish_reason}): {why}." if why else ""
+
+
+# Notices of this program's relatives, which old chats still carry: never ours to act on, only to take out. A line has
+# to be one, not just to begin like one: a model can be made to say anything, and words of its own are not to vanish.
+_LEADING = re.compile(
+    r"(?:\[(?:deepseek-cursor-proxy|cursor-deepseek)\] "
+    r"(?:Refreshed reasoning_content history\.|(?!Refreshed reasoning_content history\.)(?:Refreshed|Recovered)"
+    r"(?=[^\n]{0,200}\b(?:reasoning|reasoning_content|history|chat|context|messages)\b)[^\n]{0,200})"
+    r"|" + re.escape(SILENT) + r")[ \t]{0,2}(?:\n+|\Z)"
+)
+_TRAILING = re.compile(
+    r"(?:\n\n|\A)(?:" + "|".join(re.escape(early_end(reason).lstrip()) for reason in _EARLY_ENDS) + r")\s*\Z"
+)
 
 
 def is_notice(text: str, start: int = 0) -> bool:

@@ -25,6 +25,16 @@ class TestRemarks(unittest.TestCase):
             ("As I said: [deepseek-cursor-proxy] DeepSeek ended this answer early (x): y.", None),
             (early + "\n\nmore", None),
             ("", ""),
+            # Words that a model said behind or instead of a remark.
+            (NOTICE_LINE + " And the answer is 42.", None),
+            (NOTICE_LINE * 3 + "Hi", None),
+            (NOTICE_LINE + "\nHi", "Hi"),
+            ("[deepseek-cursor-proxy] Refreshed the page and saw it.", None),
+            ("[deepseek-cursor-proxy] Recovered 3 files\n\nHi", None),
+            (SILENT + " So I say it now.", None),
+            ("[deepseek-cursor-proxy] The model ended the war.\nHi", None),
+            ("Hi\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early (I am not done", None),
+            ("Hi" + early + " Said in my own words.", None),
         ):
             with self.subTest(text):
                 self.assertEqual(text if left is None else left, remarks.without(text))
