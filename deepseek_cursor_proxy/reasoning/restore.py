@@ -265,6 +265,9 @@ def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[
     """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
     shown = [block.reasoning for block in blocks]
     for reasoning in filter(None, reasonings):
+        if blocks and blocks[0].start == 0 and reasoning == shown[0]:
+            # All of it: an empty block behind it is the model's own.
+            return blocks[:1]
         # Spans of one turn, or turns that a client merged into one message.
         if reasoning in ("".join(shown), "\n\n".join(shown)):
             return blocks

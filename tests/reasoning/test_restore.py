@@ -195,10 +195,11 @@ class TestSources(unittest.TestCase):
         self.assertEqual(("", "half"), _said(unknown))
 
     def test_the_models_own_block_survives_behind_ours(self) -> None:
-        own = block("the model wrote this itself") + "Hi"
-        self.memory.record((U,), assistant(own, CALL), "known")
-        prepared = self.memory.prepare(U, assistant(block("known") + own, CALL), T)
-        self.assertEqual(own, prepared.request.messages[1].content)
+        for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
+            memory = Memory()
+            memory.record((U,), assistant(own, CALL), "known")
+            prepared = memory.prepare(U, assistant(block("known") + own, CALL), T)
+            self.assertEqual(own, prepared.request.messages[1].content)
 
     def test_the_blocks_of_two_spans_are_taken_out_when_together_they_are_the_reasoning(self) -> None:
         self.memory.record((U,), assistant("bd", CALL), "ac")
