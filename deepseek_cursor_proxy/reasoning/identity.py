@@ -42,7 +42,8 @@ _RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
 _UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
 
-# What the model said in a round must be this long before the round alone proves anything: "Done." recurs.
+# What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
+# The turn itself does not count: two agents that are told to go on read the same file with the same words.
 _FEWEST_PLACE_BYTES = 20
 
 _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -246,8 +247,8 @@ class _Walk:
             self._place = _digest(self._narrowed, b"place", answer)
 
     def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
-        self._place_bytes += size
         place = self._place if self._place_bytes >= _FEWEST_PLACE_BYTES else None
+        self._place_bytes += size
         evidence = _Evidence(self._namespace, own, message.tool_calls, tuple(self._results), self._talk, place)
         keys = Keys(self.exact, evidence)
         self._last_answer = own, size

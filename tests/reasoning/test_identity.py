@@ -241,9 +241,11 @@ class TestProofs(unittest.TestCase):
             self.assertEqual(is_found, bool({*keys.talk, *keys.place} & recorded))
 
     def test_few_words_prove_no_place(self) -> None:
-        keys = identity.identify(ME, (U, assistant("ok"), U2, assistant("ok"))).keys[3]
-        assert keys is not None
-        self.assertEqual((), keys.place)
+        """However long the turn itself is: another agent that is told to go on may say the same."""
+        for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
+            keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
+            assert keys is not None
+            self.assertEqual((), keys.place)
 
     def test_which_ids_nobody_could_have_reused(self) -> None:
         for call_id, is_unique in {
