@@ -8,7 +8,7 @@ turn has weaker keys as well, each of which still proves that it is the same tur
     linked   the same, of a turn that a weaker key below has found there before
     call     one of its calls: an id nobody could have reused, with the same name and arguments
     result   the answer to a result whose id nobody could have reused, with the same text
-    talk     this message after the same conversation, whatever the system messages say
+    talk     this message after the same conversation, whatever the system messages say (but as many in front)
     place    this message after the same round of talk: from the answer before the last question on
 
 Each digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
@@ -209,6 +209,7 @@ class _Walk:
         self._narrowed = _digest(namespace, b"talk", _text(conversation or ""))
         self.exact = namespace
         self._talk = self._narrowed
+        self._prompts: int | None = 0
         # The chain of the current round; None in the first one, which has no answer before it to hold on to.
         self._place: bytes | None = None
         self._place_bytes = 0
@@ -226,8 +227,9 @@ class _Walk:
         own = said.own
         self.exact = _link(self.exact, own)
         if message.role == "system":
-            # Prompts are rewritten and reminders slipped in anywhere; only the exact key minds.
+            self._take_system()
             return None
+        self._prompts = None
         if message.role == "user" and not self._is_asking:
             self._begin_round()
         self._is_asking = message.role == "user"
@@ -240,6 +242,14 @@ class _Walk:
         else:
             self._results = []
         return None
+
+    def _take_system(self) -> None:
+        """Prompts are rewritten and reminders slipped in anywhere; only the exact key minds, but for one case."""
+        if self._prompts is not None:
+            self._prompts += 1
+            if self._prompts > 1:
+                # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
+                self._talk = _digest(self._talk, b"another prompt")
 
     def _begin_round(self) -> None:
         if self._last_answer is not None:

@@ -178,6 +178,10 @@ class TestProofs(unittest.TestCase):
         for name, before, turn, now, expected in (
             ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "talk"]),
             ("another system prompt", (s, U), WEAK, (s2, U), ["talk"]),
+            ("a system prompt where there was none", (U,), WEAK, (s, U), ["talk"]),
+            ("a second prompt in front", (s, U), WEAK, (s, s, U), []),
+            ("a third prompt in front", (s, s, U), WEAK, (s, s, s, U), []),
+            ("one of two prompts rewritten", (s, s, U), WEAK, (s, s2, U), ["talk"]),
             ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["talk", "place"]),
             ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["calls"]),
             ("the question edited, a short id", (s, U), WEAK, (s, u9), []),
