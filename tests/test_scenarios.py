@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from deepseek_cursor_proxy.lab.clients import ClientAnswer, CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from tests.harness import RunningProxy, SocketTestCase
 from tests.histories import TOOLS
@@ -27,7 +27,7 @@ class ScenarioTestCase(SocketTestCase):
         super().setUp()
         self.running: RunningProxy = self.proxy(display_reasoning=False)
 
-    def chat(self, *answers: Answer, proxy: RunningProxy | None = None, **details: Any) -> CursorClient:
+    def chat(self, *answers: Answer | Raw, proxy: RunningProxy | None = None, **details: Any) -> CursorClient:
         """A client whose model gave these answers, one question each (tool loops count as one)."""
         client = self.client(proxy or self.running, **details)
         self.fake.answer(*answers)
@@ -53,7 +53,31 @@ class ScenarioTestCase(SocketTestCase):
         return [message for message in client.messages if message["role"] == "assistant"]
 
 
+def streamed(*deltas: dict[str, Any]) -> Raw:
+    """These deltas one after another, and that it was about tools."""
+    choices = [{"index": 0, "delta": delta} for delta in deltas] + [{"index": 0, "finish_reason": "tool_calls"}]
+    events = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+    return Raw(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{events}data: [DONE]\n\n".encode())
+
+
 class TestMatching(ScenarioTestCase):
+    def test_a_turn_that_thinks_on_behind_its_calls_keeps_all_of_it(self) -> None:
+        """Its calls were known before that, for clients that run them at once; it is still one turn."""
+        function = {"name": "read_file", "arguments": "{}"}
+        calls = {"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]}
+        for before in ("", "First this, "):
+            said = streamed({"reasoning_content": before}, calls, {"reasoning_content": "then that."})
+            self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
+            self.assert_upstream_saw(f"{before}then that.")
+
+    def test_answers_in_the_same_words_that_begin_to_think_alike_are_not_mixed_up(self) -> None:
+        for thoughts in (("It is 1", "It is 12"), ("It is 12", "It is 1")):
+            proxy = self.proxy(display_reasoning=False)
+            for thought in thoughts:
+                client = self.chat(Answer(reasoning=thought, content="The same."), proxy=proxy)
+            self.go_on(client)
+            self.assert_upstream_saw(" ")
+
     def test_01_a_plain_answer_is_restored(self) -> None:
         self.go_on(self.chat(Answer(reasoning="Plain.", content="Hello.")))
         self.assert_upstream_saw("Plain.")
