@@ -7,6 +7,7 @@ upstream translates. Reading is linear in the bytes, however they were split. Th
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -260,9 +261,11 @@ class ChunkedBody(BodyDecoder):
         self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
-        payload = []
+        payload: list[bytes] = []
         position = 0
         while position < len(data) and not self.is_complete:
+            if not (self._left or self._line) and self._expected is _SIZE_LINE:
+                position = self._whole_chunks(data, position, payload)
             if self._left:
                 piece = data[position : position + self._left]
                 payload.append(piece)
@@ -279,6 +282,22 @@ class ChunkedBody(BodyDecoder):
             position += len(piece)
         self.rest += data[position:]
         return b"".join(payload)
+
+    def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
+        """Where the first chunk begins that is not here from end to end, or is the last, or none at all.
+
+        Chunks of a byte each are legal, and a megabyte of them took seconds of everybody's time, step by step.
+        """
+        total, limit = self._total, sys.maxsize if self._limit is None else self._limit
+        while (match := _SIZE_LINE.match(data, position)) and match.end() - position <= _MAX_SIZE_LINE:
+            start, size = match.end(), int(match[1], 16)
+            if not size or total + size > limit or not data.startswith(b"\r\n", start + size):
+                break
+            payload.append(data[start : start + size])
+            total += size
+            position = start + size + 2
+        self._total = total
+        return position
 
     def _feed_line(self, piece: bytes) -> None:
         self._line += piece

@@ -1,8 +1,10 @@
 """Every rule of the reader and the writer, as bytes and a verdict; each parser is fed whole, bytewise and split."""
 
+import sys
 import unittest
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 
 from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError, TooLarge
@@ -539,6 +541,27 @@ class Chunks(Http1Test):
     def test_many_chunks_in_one_piece_are_one_payload(self) -> None:
         body = http1.ChunkedBody(None, http1.bad_response)
         self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + http1.LAST_CHUNK), b"x" * 30_000)
+
+    def test_tiny_chunks_cost_no_step_each(self) -> None:
+        """A megabyte of them is one request of a stranger's; steps are counted because seconds differ by machine."""
+        body, steps = http1.ChunkedBody(1000, ProtocolError), 0
+
+        def count(_frame: FrameType, event: str, _detail: object) -> None:
+            nonlocal steps
+            steps += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            payload = body.feed(b"1\r\nx\r\n" * 1000 + http1.LAST_CHUNK)
+        finally:
+            sys.setprofile(before)
+        self.assertEqual((payload, body.is_complete), (b"x" * 1000, True))
+        self.assertLess(steps, 100)
+
+    def test_the_limit_holds_for_tiny_chunks_too(self) -> None:
+        with self.assertRaises(TooLarge):
+            http1.ChunkedBody(1000, ProtocolError).feed(b"1\r\nx\r\n" * 1001 + http1.LAST_CHUNK)
 
 
 class Conversation(Http1Test):
