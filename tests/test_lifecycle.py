@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import unittest
 from collections.abc import Callable, Iterator
@@ -65,8 +66,26 @@ class RunningTest(ServeTest):
         return fake
 
 
+# Ctrl-C at the moment the command line is about to be imported.
+INTERRUPTED_WHILE_LOADING = """
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "deepseek_cursor_proxy.cli":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from deepseek_cursor_proxy.__main__ import main
+main()
+"""
+
+
 @unittest.skipIf(WINDOWS, "signals are a POSIX thing")
 class StopTest(RunningTest):
+    def test_an_interrupt_while_it_loads_ends_it_without_a_traceback(self) -> None:
+        command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, timeout=PATIENCE)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (-signal.SIGINT, b"", b""))
+
     def test_either_signal_stops_it_cleanly(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
