@@ -38,6 +38,7 @@ _TRAILER = re.compile(rf"(?:{_TOKEN}++:{_TEXT}*+)?\r\n".encode())
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE | re.ASCII)
 _ABSOLUTE = re.compile(rf"\Ahttps?://{_AUTHORITY}(?=[/?]|\Z)", re.IGNORECASE | re.ASCII)
+_MAX_HOST = 255 + len(":65535")  # the longest name that DNS has
 _LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # Two of these are two opinions about where a body ends, who is asking or what was sent.
@@ -134,7 +135,8 @@ def parse_request_head(head: bytes) -> RequestHead:
     if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
         raise ProtocolError("The request target is neither a path nor an http(s) URL.")
     headers = _fields(fields, ProtocolError)
-    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
+    host = headers.get("host", "" if version == (1, 1) else "unnamed")
+    if len(host) > _MAX_HOST or not _HOST.fullmatch(host):
         raise ProtocolError("The Host header is missing or not of the form host[:port].")
     return RequestHead(method, target, version, headers)
 

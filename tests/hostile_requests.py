@@ -147,6 +147,7 @@ FIELDS: Mapping[str, tuple[bytes, int]] = {
             "in brackets without colon": b"Host: [x]",
             "folded": b"Host:\r\n x",
             "with a nul": b"Host: x\x00",
+            "longer than any name": b"Host: " + b"a" * 262,
             "behind a space": b" Host: x",
         }.items()
     },
@@ -334,6 +335,7 @@ SERVED: Mapping[str, tuple[bytes, int]] = {
     "head": (head(line=b"HEAD /healthz HTTP/1.1"), 200),
     "host with port": (head(host=b"Host: localhost:9000"), 200),
     "host of ipv6": (head(host=b"Host: [::1]:9000"), 200),
+    "host of the greatest length": (head(host=b"Host: " + b"a" * 255 + b":65535"), 200),
     "host of a tunnel": (head(host=b"Host: a-b-c.ngrok-free.app"), 200),
     "no space after the colon": (head(b"X:y"), 200),
     "spaces around the value": (head(b"X: \t y \t "), 200),
