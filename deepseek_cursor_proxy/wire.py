@@ -1,7 +1,8 @@
 """The plain values between the server and the app, and the one JSON codec.
 
 HttpRequest reads its body on demand, so that a wrong path or key is answered before a byte of it is read.
-JSON is read strictly (UTF-8, finite numbers, bounded depth) and written compactly, as UTF-8, never ASCII-escaped.
+JSON is read strictly (UTF-8, finite numbers, bounded depth, not too many values) and written compactly, as UTF-8,
+never ASCII-escaped.
 """
 
 import itertools
@@ -18,6 +19,9 @@ Headers = tuple[tuple[str, str], ...]
 # Deeper than any schema people write, and shallow enough for all that walks through it on whatever stack it has left.
 # Python's own limit differs by version, and where it is generous the next encoder's may be lower.
 MAX_JSON_DEPTH = 200
+# Decoding costs by the value, and nobody else runs meanwhile: 45 MB of empty lists were a gigabyte, of short keys
+# thirteen seconds. The longest histories of agents have some ten thousand.
+MAX_JSON_VALUES = 500_000
 _NESTS = frozenset((dict, list))
 
 
@@ -97,6 +101,7 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
         text = body.decode("utf-8-sig")
+        _refuse_crowd(body)
         value = _decode(text)
         _refuse_depth(text, value)
     except UnicodeDecodeError as error:
@@ -137,6 +142,24 @@ def safe_text(text: object, limit: int = 200) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
+def _refuse_crowd(body: bytes) -> None:
+    """BadRequest for more values than anybody means; text may have as many commas and braces as it likes."""
+    if _beginnings(body) <= MAX_JSON_VALUES:
+        return
+    # A value has at most two strings, its name and itself, so there is no need to see more of them.
+    rest, strings = _STRING.subn(b"", body, 2 * MAX_JSON_VALUES + 1)
+    if strings > 2 * MAX_JSON_VALUES or _beginnings(rest) > MAX_JSON_VALUES:
+        raise BadRequest(
+            f"The request body has too many values: at most {MAX_JSON_VALUES}. Shorten its lists and objects.",
+            code="too_many_values",
+        )
+
+
+def _beginnings(body: bytes) -> int:
+    """How often a value may begin here: behind each of these."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
 def _refuse_depth(text: str, value: Any) -> None:
     """RecursionError, as Python itself raises for what is much deeper."""
     if text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
@@ -151,6 +174,9 @@ def _refuse_depth(text: str, value: Any) -> None:
             return
     raise RecursionError
 
+
+# One without an end is taken, too, so that no byte is looked at twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 # Not the end of a word, as in task-list; but an escape of JSON's in front of it is none.
 _KEY = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4}))sk-[A-Za-z0-9_-]{8,}")

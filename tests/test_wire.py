@@ -56,6 +56,33 @@ class TestDecoding(unittest.TestCase):
                 decode_json_object(body)
             self.assertTrue(caught.exception.message)
 
+    def test_more_values_than_anybody_means_are_refused_unread(self) -> None:
+        """Forty megabytes of them took a gigabyte, and ten seconds in which nobody else was served."""
+        count = wire.MAX_JSON_VALUES + 1
+        for name, values in {
+            "lists": b"[" + b"[]," * count + b"0]",
+            "numbers": b"[" + b"1," * count + b"0]",
+            "strings": b"[" + b'"",' * 2 * count + b"0]",
+            "levels": b"[" * count,
+            "fields": b"{" + b'"a":0,' * count + b'"a":0}',
+            "quotes in strings": b"[" + rb'",[\"{",' * count + b"0]",
+        }.items():
+            with self.subTest(name), self.assertRaises(BadRequest) as caught:
+                decode_json_object(b'{"a":' + values + b"}")
+            self.assertEqual("too_many_values", caught.exception.code)
+
+    def test_text_may_look_like_any_number_of_values(self) -> None:
+        for text in (",", "[{", '{"a":[1,2]},\n', '\\",'):
+            with self.subTest(text):
+                body = {"a": text * wire.MAX_JSON_VALUES}
+                self.assertEqual(body, decode_json_object(encode_json(body)))
+
+    def test_a_text_without_an_end_is_looked_at_once(self) -> None:
+        """Takes hours, not a moment, when every quote in it is tried as a beginning."""
+        with self.assertRaises(BadRequest) as caught:
+            decode_json_object(b'{"a":"' + rb",\"" * wire.MAX_JSON_VALUES)
+        self.assertEqual("invalid_json", caught.exception.code)
+
     def test_depth_is_bounded_at_the_same_level_by_every_python(self) -> None:
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
             for depth, is_read in ((wire.MAX_JSON_DEPTH, True), (wire.MAX_JSON_DEPTH + 1, False)):
