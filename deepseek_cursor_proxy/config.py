@@ -120,7 +120,8 @@ class ProxyConfig:
         10.0, "seconds a client may take to send a body, besides what body_rate allows", at_least=0.1, at_most=_DAY
     )
     body_rate: int = setting(50_000, "bytes of a body that earn the client another second", at_least=1, at_most=_PLENTY)
-    idle_timeout: float = setting(30.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
+    # Clients take 15 seconds for granted; after 30 it is somebody who only wants to sit here, at the price of a thread.
+    idle_timeout: float = setting(20.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
     write_timeout: float = setting(
         30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
     )
