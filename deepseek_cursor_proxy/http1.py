@@ -36,9 +36,8 @@ _NEXT_CHUNK = re.compile(rb"\r\n(?!0+\r)([0-9A-Fa-f]{1,16})\r\n")
 _TRAILER = re.compile(rf"(?:{_TOKEN}++:{_TEXT}*+)?\r\n".encode())
 # A registered name without RFC 3986's sub-delims: DNS has none, and a comma is two Hosts somebody merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
-_HOST = re.compile(_AUTHORITY, re.IGNORECASE | re.ASCII)
+_HOST = re.compile(rf"(?=.{{1,261}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)  # DNS ends at 255, a port at :65535
 _ABSOLUTE = re.compile(rf"\Ahttps?://{_AUTHORITY}(?=[/?]|\Z)", re.IGNORECASE | re.ASCII)
-_MAX_HOST = 255 + len(":65535")  # the longest name that DNS has
 _LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # Two of these are two opinions about where a body ends, who is asking or what was sent.
@@ -135,8 +134,7 @@ def parse_request_head(head: bytes) -> RequestHead:
     if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
         raise ProtocolError("The request target is neither a path nor an http(s) URL.")
     headers = _fields(fields, ProtocolError)
-    host = headers.get("host", "" if version == (1, 1) else "unnamed")
-    if len(host) > _MAX_HOST or not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
         raise ProtocolError("The Host header is missing or not of the form host[:port].")
     return RequestHead(method, target, version, headers)
 
@@ -286,10 +284,7 @@ class ChunkedBody(BodyDecoder):
         return b"".join(payload)
 
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
-        """Where the first chunk begins that is not here from end to end, or is the last, or none at all.
-
-        Chunks of a byte each are legal, and a megabyte of them took seconds of everybody's time, step by step.
-        """
+        """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""
         total, limit = self._total, sys.maxsize if self._limit is None else self._limit
         while (match := _SIZE_LINE.match(data, position)) and match.end() - position <= _MAX_SIZE_LINE:
             start, size = match.end(), int(match[1], 16)
