@@ -62,6 +62,12 @@ class Connection:
                     # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
                     self.is_out_of_step = True
                     return
+            except ConnectionError:
+                # The same from somebody who closed at once: what they said before is still there to be read.
+                if not self._is_answered_early() or not self._early:
+                    raise
+                self.is_out_of_step = True
+                return
 
     def _is_answered_early(self) -> bool:
         try:

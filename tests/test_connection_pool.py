@@ -99,6 +99,21 @@ class TestPool(PoolTestCase):
 
 
 class TestReceiving(PoolTestCase):
+    def test_an_answer_survives_that_its_sender_closed_before_it_had_read_the_request(self) -> None:
+        connection = self.take()
+        with self.accept() as other:
+            connection.send(b"the beginning of a request", SOON)
+            # Unread bytes turn its close into a reset.
+            wait_readable(other, SOON, None)
+            other.sendall(b"too large")
+        wait_readable(connection._sock, SOON, None)
+        for _ in range(2):
+            # The first write may still be taken; one of them meets the reset.
+            if not connection.is_out_of_step:
+                connection.send(b"more of it", SOON)
+        self.assertTrue(connection.is_out_of_step)
+        self.assertEqual(b"too large", connection.receive(time.monotonic() + SOON, None))
+
     def test_data_the_end_and_the_deadline_are_told_apart(self) -> None:
         connection = self.take()
         other = self.accept()
