@@ -167,7 +167,7 @@ class UpstreamTimeout(ProxyError):
 
 
 class UpstreamRefused(ProxyError):
-    """DeepSeek's own error: its status and, when it is JSON in the error shape, its body reach the client.
+    """DeepSeek's own error: its status and, as far as it is JSON in the error shape, its body reach the client.
 
     `retry_after` is what DeepSeek named, if anything; deepseek_errors adds what it should have said.
     """
@@ -185,7 +185,14 @@ class UpstreamRefused(ProxyError):
         self.body = _without(self.body, secret)
 
     def payload(self) -> dict[str, Any]:
-        return dict(self.body) if self.body is not None else super().payload()
+        """DeepSeek's own words where they fit the error shape, ours where they do not: clients count on the shape."""
+        ours = super().payload()["error"]
+        error = self.body.get("error") if self.body is not None else None
+        theirs = dict(error) if isinstance(error, Mapping) else {}
+        for name in ("message", "type"):
+            if not (isinstance(theirs.get(name), str) and theirs[name]):
+                theirs.pop(name, None)
+        return {**(self.body or {}), "error": {**ours, **theirs}}
 
 
 def _without(value: Any, secret: str) -> Any:

@@ -149,7 +149,8 @@ class Answer:
         except (ProxyError, ValueError):
             body = None
         if isinstance(body, dict) and "error" in body:
-            return UpstreamRefused(self.status, deepseek.error_message(body), body, self.retry_after)
+            said = deepseek.error_message(body) or f"DeepSeek answered {self.status}: no explanation"
+            return UpstreamRefused(self.status, said, body, self.retry_after)
         said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
         return UpstreamRefused(
             self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, self.retry_after

@@ -107,6 +107,6 @@ class TestAdvice(unittest.TestCase):
         page = UpstreamRefused(502, "DeepSeek answered 502: Bad gateway", None, None)
         self.assertIn("Bad gateway. DeepSeek is over", explained(page).payload()["error"]["message"])
         text = UpstreamRefused(402, "No money", {"error": "No money"}, None)
-        self.assertTrue(explained(text).payload()["error"].startswith("No money. Top up"))
+        self.assertTrue(explained(text).payload()["error"]["message"].startswith("No money. Top up"))
         empty = UpstreamRefused(402, "", {"error": {}}, None)
         self.assertTrue(explained(empty).payload()["error"]["message"].startswith("Top up"))

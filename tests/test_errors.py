@@ -1,8 +1,14 @@
 import unittest
+from collections.abc import Mapping
 
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
 
 KEY = 'sk-"quoted\\0123456789'
+
+
+def _words(error: Mapping[str, object]) -> tuple[object, object]:
+    assert {"message", "type", "param", "code"} <= error.keys(), error
+    return error["message"], error["type"]
 
 
 class TestHiding(unittest.TestCase):
@@ -10,10 +16,19 @@ class TestHiding(unittest.TestCase):
         refusal = UpstreamRefused(401, f"{KEY} is wrong", {"error": {"message": f"{KEY} is wrong", KEY: [KEY]}}, None)
         refusal.hide(KEY)
         self.assertEqual("*** is wrong", refusal.message)
-        self.assertEqual({"error": {"message": "*** is wrong", "***": ["***"]}}, refusal.payload())
+        told = {"message": "*** is wrong", "type": "upstream_error", "param": None, "code": "upstream_error"}
+        self.assertEqual({"error": {**told, "***": ["***"]}}, refusal.payload())
         failure = UpstreamFailed(f"DeepSeek broke off: {KEY}")
         failure.hide(KEY)
         self.assertEqual("DeepSeek broke off: ***", failure.payload()["error"]["message"])
+
+    def test_every_refusal_has_the_shape_of_an_error(self) -> None:
+        for error in (None, 7, "busy", ["x"], {}, {"code": 5}, {"message": 7, "type": []}, {"message": "", "type": ""}):
+            with self.subTest(error=error):
+                told = UpstreamRefused(500, "Busy.", {"error": error, "id": "1"}, None).payload()
+                self.assertEqual(("1", "Busy.", "upstream_error"), (told["id"], *_words(told["error"])))
+        whole = {"error": {"message": "m", "type": "t", "param": "p", "code": None, "x": 1}}
+        self.assertEqual(whole, UpstreamRefused(500, "Busy.", whole, None).payload())
 
     def test_what_does_not_quote_it_stays_as_it_is(self) -> None:
         body = {"error": {"message": "é\ud800", "code": 12345678, "param": None}}

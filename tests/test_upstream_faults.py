@@ -322,7 +322,7 @@ class TestTheTable(FaultTestCase):
             with self.subTest(name):
                 reply = self.answered(head(f"Content-Length: {len(body)}", status="500 Broken") + body)
                 self.assertEqual(500, reply.status)
-                self.assertIn("error", json.loads(reply.body))
+                self.assertTrue(reply.error["type"])
 
     def test_a_refusal_inside_a_success_is_told_as_a_status(self) -> None:
         body = b'{"error": {"message": "out of order"}}'
