@@ -195,8 +195,11 @@ def deltas(chunk: Mapping[str, Any]) -> list[Delta]:
 def completion(body: Mapping[str, Any]) -> list[Delta]:
     """A whole completion as one big delta per choice."""
     found = _read(body, "message")
-    if not any(delta.source and delta.source.get("choices") for delta in found):
-        raise UpstreamFailed("DeepSeek's answer has no choices.")
+    choices = body.get("choices")
+    whole = choices if isinstance(choices, list) else []
+    if not whole or not all(isinstance(each, dict) and isinstance(each.get("message"), dict) for each in whole):
+        # A choice without a message would be a success that says nothing.
+        raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
     return found
 
 
