@@ -109,7 +109,9 @@ class Answer:
         else:
             raise ValueError("it announces an answer for ever")
         self.status, self.headers = head.status, head.headers
-        self._keeps_alive = http1.keeps_alive(head.version, head.headers)
+        # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
+        is_answer = head.status == 200 or head.status >= 400
+        self._keeps_alive = is_answer and http1.keeps_alive(head.version, head.headers)
         self._body = http1.response_body(head, request_method="POST")
         self._first = rest
         self._is_ended = self._body.is_complete
@@ -137,7 +139,7 @@ class Answer:
         self.raise_for_redirect()
         if self.status == 200:
             return
-        if self.status < 400:
+        if not 400 <= self.status < 600:
             raise UpstreamFailed(f"DeepSeek answered with the unexpected status {self.status}.")
         raise self._refusal()
 
@@ -168,6 +170,7 @@ class Answer:
         """Anything but a stream, where one was asked for, as the failure it is: while there is a status to say it."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _STREAM_TYPES:
+            self._unpacker(_MAX_STREAM_BYTES)
             return
         if kind == "application/json":
             with contextlib.suppress(ValueError):

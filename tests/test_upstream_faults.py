@@ -32,7 +32,7 @@ from tests.faults import (
     head,
 )
 from tests.harness import RunningProxy
-from tests.raw_upstream import CLOSE, HANG, RESET, Play
+from tests.raw_upstream import CLOSE, HANG, KEEP, RESET, Play
 
 LONG = bool(os.environ.get("LONG_TESTS"))
 SEED = 20_261_116
@@ -132,6 +132,14 @@ class TestTheTable(FaultTestCase):
                         self.assert_status(502, data, stream=stream)
         self.assertEqual(0, elsewhere.connections)
 
+    def test_whoever_answers_neither_yes_nor_no_is_asked_nothing_more(self) -> None:
+        for status in ("304 Not Modified", "204 No Content", "302 Found"):
+            with self.subTest(status):
+                odd = Play.of(head("Content-Length: 0", status=status), KEEP)
+                proxy, upstream = self.playing([odd, Play.of(GOOD[0].data)])
+                self.assertEqual(502, self.ask(self.connect(proxy), 0).status)
+                self.assertTrue(upstream.hung_up.wait(PATIENCE))
+
     def test_what_is_no_answer_to_a_chat(self) -> None:
         for name, data in {
             "nothing": b"",
@@ -148,6 +156,8 @@ class TestTheTable(FaultTestCase):
             "a page": head("Content-Type: text/html", "Content-Length: 13") + b"<html></html>",
             "a picture": head("Content-Type: image/png", "Content-Length: 4") + b"\x89PNG",
             "no content": head(status="204 No Content"),
+            "a status beyond all statuses": head("Content-Length: 0", status="600 What"),
+            "the last of all numbers": head(JSON, f"Content-Length: {len(COMPLETION)}", status="999 No") + COMPLETION,
             "reset content": head("Content-Length: 0", status="205 Reset Content"),
             "partial content": head(JSON, f"Content-Length: {len(COMPLETION)}", status="206 Partial") + COMPLETION,
             "a length with a sign": head(JSON, "Content-Length: -5") + COMPLETION,
@@ -158,6 +168,8 @@ class TestTheTable(FaultTestCase):
             "a length and chunks": head(JSON, "Content-Length: 5", CHUNKED) + chunk(COMPLETION) + chunk(b""),
             "an unknown transfer": head(JSON, "Transfer-Encoding: gzip") + COMPLETION,
             "an unknown packing": head(JSON, "Content-Encoding: br") + COMPLETION,
+            "a stream in an unknown packing": head(SSE, "Content-Encoding: br") + COMPLETION,
+            "a stream of a terabyte": head(SSE, f"Content-Length: {1024**4}") + COMPLETION,
             "a folded header": head(JSON, "X-A: a", " b") + COMPLETION,
             "a CR in a header": b"HTTP/1.1 200 OK\r\nX-A: a\rSet-Cookie: b\r\n\r\n" + COMPLETION,
             "a NUL in a header": head("X-A: a\0b") + COMPLETION,
