@@ -98,6 +98,12 @@ class Delta:
     source: Mapping[str, Any] | None = None
     run: Run | None = None
 
+    @property
+    def size(self) -> int:
+        """How many characters it says."""
+        said = len(self.reasoning or "") + len(self.text or "")
+        return said + sum(len(each.id) + len(each.name) + len(each.arguments) for each in self.calls)
+
 
 @dataclass(frozen=True, slots=True)
 class Aside:
@@ -117,9 +123,12 @@ class Reply:
     def __init__(self) -> None:
         self.usage: Mapping[str, Any] | None = None
         self.model: str | None = None
+        # Characters, of all that has been said: what this holds in memory.
+        self.size = 0
         self._choices: dict[int, _Choice] = {}
 
     def add(self, delta: Delta) -> None:
+        self.size += delta.size
         if delta.usage is not None:
             self.usage = delta.usage
         if delta.source is not None and self.model is None:

@@ -22,6 +22,9 @@ from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import decode_foreign_json, without_keys
 
+# All of an answer is held until it is stored. A million tokens are four million characters: what is longer than this
+# does not come to an end.
+_LONGEST_ANSWER = 16 * 1024 * 1024
 # A shorter key is a word that sentences have for other reasons.
 _SHORTEST_SECRET = 8
 
@@ -149,6 +152,8 @@ class Exchange:
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
                 self._identify_calls(item)
+        if self._reply.size > _LONGEST_ANSWER and not self._reply.is_finished:
+            raise UpstreamFailed(f"DeepSeek's answer is longer than {_LONGEST_ANSWER} characters. Start a new chat.")
         self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
 
     def _identify_calls(self, delta: Delta) -> None:
