@@ -21,7 +21,7 @@ class Said:
     """What some bytes of a stream say: deltas and asides, then perhaps the end or a problem."""
 
     batch: Batch = field(default_factory=list)
-    # There was an event; comments are no progress.
+    # There was a chunk; comments, and data that tells a client nothing, bring no answer on.
     is_progress: bool = False
     is_done: bool = False
     problem: ProxyError | None = None
@@ -79,19 +79,21 @@ class StreamReader:
     def _read_event(self, said: Said, data: str) -> None:
         if not data:
             return
-        said.is_progress = True
         if data.strip() == "[DONE]":
             said.is_done = True
             return
         try:
             chunk = decode_foreign_json(data)
-            deltas = deepseek.deltas(chunk) if isinstance(chunk, dict) else []
+            if not isinstance(chunk, dict):
+                return
+            deltas = deepseek.deltas(chunk)
         except ProxyError as error:
             said.problem = error
         except ValueError:
             said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
             said.batch += deltas
+            said.is_progress = True
             if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
                 self._cut(data, deltas[0])
 

@@ -26,6 +26,8 @@ _MAX_STREAM_BYTES = 1024 * 1024 * 1024
 _MAX_ERROR_BYTES = 1024 * 1024
 # Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
 _MOST_ANNOUNCEMENTS = 16
+# A refusal is known by its status; its words are worth waiting for, but not for as long as an answer.
+_ERROR_SECONDS = 10.0
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
 _AFTERMATH_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
@@ -146,7 +148,7 @@ class Answer:
     def _refusal(self) -> UpstreamRefused:
         raw = b""
         try:
-            raw = self.read(_MAX_ERROR_BYTES)
+            raw = self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
             body: Any = decode_foreign_json(raw)
         except (ProxyError, ValueError):
             body = None
@@ -183,18 +185,20 @@ class Answer:
             f"{self._destination.setting}."
         )
 
-    def read(self, limit: int = _MAX_ANSWER_BYTES) -> bytes:
+    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         """The whole body."""
-        unpack, pieces = self._unpacker(limit), []
-        give_up_at = time.monotonic() + self._config.request_timeout
+        unpack, pieces, has_begun = self._unpacker(limit), [], False
+        timeout = min(self._config.request_timeout, patience)
+        give_up_at = time.monotonic() + timeout
         while not self._is_ended:
             data = self._next(give_up_at)
             if data is None or time.monotonic() >= give_up_at:
                 raise self._silence()
             for piece in self._unpacked(unpack, data):
                 pieces.append(piece)
-                if not piece.isspace():
-                    give_up_at = time.monotonic() + self._config.request_timeout
+                if not has_begun and not piece.isspace():
+                    # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
+                    has_begun, give_up_at = True, time.monotonic() + timeout
         if pieces and not unpack.is_complete:
             raise UpstreamDropped(f"{self._destination.name}'s answer was cut off (it ends inside its compression).")
         return b"".join(pieces)

@@ -56,7 +56,8 @@ class TestTime(FaultTestCase):
         self.assertEqual(TOLD, reply.verdict)
 
     def test_keep_alives_are_no_progress(self) -> None:
-        drops = (b": keep-alive\n\n", b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
+        blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
+        drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
         def reply(drop: bytes) -> Reply:
             return self.trickling(STREAM_HEAD + EVENTS[2], drop, heartbeat_interval=0.1, request_timeout=1.0)
@@ -72,6 +73,17 @@ class TestTime(FaultTestCase):
     def test_blank_lines_in_a_plain_answer_are_no_progress_either(self) -> None:
         reply = self.trickling(head(JSON), b"\n", stream=False)
         self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+
+    def test_a_plain_answer_that_trickles_has_one_deadline(self) -> None:
+        for start, drop in ((head(JSON), b"x"), (head(JSON, "Content-Length: 10000000"), b"{")):
+            with self.subTest(start):
+                reply = self.trickling(start, drop, stream=False)
+                self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+
+    def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
+        with mock.patch.object(upstream_answer, "_ERROR_SECONDS", 0.2):
+            reply = self.trickling(head(JSON, status="400 Bad"), b"x", request_timeout=PATIENCE)
+        self.assertEqual((400, "upstream_error"), (reply.status, reply.error["type"]))
 
     def test_after_the_finish_nothing_keeps_a_stream_open(self) -> None:
         start = STREAM_HEAD + b"".join(EVENTS[:-2])
