@@ -102,10 +102,9 @@ class RawServer:
             sock.close()
 
     def hang(self, sock: socket.socket) -> None:
-        """Say nothing until the other side has had enough."""
+        """Say nothing until the other side has had enough; one that asks again here is made to ask elsewhere."""
         with contextlib.suppress(OSError):
-            while sock.recv(65536):
-                pass
+            sock.recv(65536)
         self.hung_up.set()
 
 
