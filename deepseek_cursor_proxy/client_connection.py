@@ -17,7 +17,7 @@ from deepseek_cursor_proxy import http1, sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.request_body import RequestBody
-from deepseek_cursor_proxy.waiting import Watch, wait_writable
+from deepseek_cursor_proxy.waiting import Watch, can_write
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest, encode_json
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ _SEND_BUFFER_BYTES = 128 * 1024
 # still sends has it longer than one that says nothing.
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE_SECONDS = 2.0
+# How often somebody who does not read is looked after: they may have left without a word that writing would meet.
+_LOOK_UP_SECONDS = 0.25
 
 
 class Site(Protocol):
@@ -221,14 +223,25 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send everything; TimeoutError when the client takes nothing for that long, however slowly it reads."""
+        """Send everything; TimeoutError when the client takes nothing for that long, however slowly it reads.
+
+        ClientGone when it takes nothing and has closed its half.
+        """
         view = memoryview(data)
         while view:
             try:
                 view = view[self._sock.send(view) :]
             except BlockingIOError:
-                if not wait_writable(self._sock, self._site.config.write_timeout, None):
-                    raise TimeoutError from None
+                self._await_reader()
+
+    def _await_reader(self) -> None:
+        give_up_at = time.monotonic() + self._site.config.write_timeout
+        while not can_write(self._sock, min(_LOOK_UP_SECONDS, give_up_at - time.monotonic())):
+            if time.monotonic() >= give_up_at:
+                raise TimeoutError
+            # When we stop reading ourselves it looks the same, and says nothing about who still listens.
+            if self.has_left() and not self._is_stopping:
+                raise ClientGone
 
     def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
         framing: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()

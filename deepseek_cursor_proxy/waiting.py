@@ -62,6 +62,15 @@ def wait_writable(sock: socket.socket, seconds: float, peer: Peer | None) -> boo
     return wait(sock, True, seconds, peer) is not Stirred.NOTHING
 
 
+def can_write(sock: socket.socket, seconds: float) -> bool:
+    """Whether the socket takes something within that time, whatever there is to read from it."""
+    if not _CAN_POLL:
+        return bool(select.select([], [sock], [], max(0.0, seconds))[1])
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
 def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
     """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end."""
     if not _CAN_POLL:

@@ -12,10 +12,14 @@ import re
 import socket
 import struct
 import time
+import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.client_connection import ClientConnection
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
 from tests.gauges import StartLine, descriptors, eventually
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
@@ -140,6 +144,25 @@ class TestPhases(LeavingTestCase):
         """All calls were refused, and nothing is open but the client's connection."""
         is_refused = len(self.fake.seen) == calls
         return is_refused and descriptors() in (0, self.start_line.descriptors + 2)
+
+
+class TestWriting(unittest.TestCase):
+    def test_half_closing_without_reading_what_comes(self) -> None:
+        """Writing to it meets nothing but a full buffer, for as long as one may refuse to read."""
+        ours, theirs = socket.socketpair()
+        site = mock.Mock(config=ProxyConfig(write_timeout=PATIENCE))
+        with ours, theirs:
+            theirs.sendall(b"GET")
+            connection = ClientConnection(ours, site)
+            self.assertEqual(b"GET", connection.receive(time.monotonic() + PATIENCE))
+            theirs.shutdown(socket.SHUT_WR)
+            with self.assertRaises(ClientGone):
+                connection.send(bytes(10_000_000))
+
+    def test_not_reading_alone_is_not_leaving(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, self.assertRaises(TimeoutError):
+            ClientConnection(ours, mock.Mock(config=ProxyConfig(write_timeout=0.4))).send(bytes(10_000_000))
 
 
 class TestWhatIsKept(LeavingTestCase):
