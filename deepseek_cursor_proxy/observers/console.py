@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
+# More tokens than there are.
+_PLENTY = 10**15
+
 
 class Console:
     """Called by handler threads; a set of names is all it remembers, and adding to that twice does no harm."""
@@ -143,7 +146,8 @@ def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    # DeepSeek's word: a number of thousands of digits would fill the terminal, and some cannot even be written.
+    return value if isinstance(value, int) and abs(value) < _PLENTY else 0
 
 
 def _count(number: int, noun: str) -> str:

@@ -135,6 +135,12 @@ class TestConsole(ConsoleTestCase):
         for usage in ({}, {"prompt_tokens": "x"}, {"prompt_tokens_details": 7}, {"prompt_tokens": 0}):
             self.assertEqual(1, len(self.lines(finished(usage=usage))))
 
+    def test_numbers_without_end_do_not_fill_the_terminal(self) -> None:
+        endless = int("9" * 4300)
+        for usage in ({"completion_tokens": endless}, {**USAGE, "prompt_tokens_details": {"cached_tokens": endless}}):
+            (line,) = self.lines(finished(usage=usage))
+            self.assertLess(len(line), 200)
+
 
 class TestFanOut(unittest.TestCase):
     def test_an_observer_that_fails_steers_nothing(self) -> None:
