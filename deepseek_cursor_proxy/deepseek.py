@@ -206,6 +206,9 @@ def completion(body: Mapping[str, Any]) -> list[Delta]:
 def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
     if body.get("error"):
         raise UpstreamFailed(f"DeepSeek broke the answer off: {error_message(body) or 'no reason given'}")
+    if "error" in body:
+        # Some gateways say in every chunk that there is none, and some clients look for the word alone.
+        body = {name: value for name, value in body.items() if name != "error"}
     choices = body.get("choices")
     usage = _usage(body.get("usage"))
     if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):

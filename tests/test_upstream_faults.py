@@ -275,6 +275,7 @@ class TestTheTable(FaultTestCase):
             "something behind [DONE]": STREAM_HEAD + events + event({"error": "late"}) + event(delta(content="late")),
             "no [DONE]": STREAM_HEAD + b"".join(EVENTS[:-1]),
             "no usage": STREAM_HEAD + b"".join((*EVENTS[:-2], EVENTS[-1])),
+            "errors that are none": STREAM_HEAD + events.replace(b'{"id"', b'{"error": null, "id"'),
             "an error behind the finish": STREAM_HEAD + b"".join(EVENTS[:-2]) + event({"error": "late"}),
             "HTTP/1.0": STREAM_HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + events,
             "choices of wrong shapes": STREAM_HEAD
@@ -289,6 +290,7 @@ class TestTheTable(FaultTestCase):
                 self.assertEqual((200, WHOLE), (reply.status, reply.verdict))
                 self.assertNotIn(b"400000", reply.body)
                 self.assertNotIn(b"late", reply.body)
+                self.assertNotIn(b'"error"', reply.body)
 
     def test_characters_may_be_split_at_every_byte(self) -> None:
         data = b"".join(EVENTS)
