@@ -31,8 +31,6 @@ _REQUEST_LINE = re.compile(rf"({_TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-
 _STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {_TEXT}*+)?".encode())
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
 _DATA_END = re.compile(rb"\r\n")
-# Both at once, which is how nearly all of them come; the last chunk and extensions take the longer way.
-_NEXT_CHUNK = re.compile(rb"\r\n(?!0+\r)([0-9A-Fa-f]{1,16})\r\n")
 _TRAILER = re.compile(rf"(?:{_TOKEN}++:{_TEXT}*+)?\r\n".encode())
 # A registered name without RFC 3986's sub-delims: DNS has none, and a comma is two Hosts somebody merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
@@ -270,9 +268,6 @@ class ChunkedBody(BodyDecoder):
                 piece = data[position : position + self._left]
                 payload.append(piece)
                 self._left -= len(piece)
-            elif self._expected is _DATA_END and not self._line and (match := _NEXT_CHUNK.match(data, position)):
-                piece = match[0]
-                self._begin_chunk(match)
             elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._room:
                 piece = match[0]
                 self._take_line(match)
@@ -307,17 +302,14 @@ class ChunkedBody(BodyDecoder):
 
     def _take_line(self, match: re.Match[bytes]) -> None:
         if self._expected is _SIZE_LINE:
-            self._begin_chunk(match)
+            self._left = int(match[1], 16)
+            self._total = _within(self._limit, self._total + self._left)
             self._expected, self._room = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
         elif self._expected is _DATA_END:
             self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
         else:
             self._room -= len(match[0])
             self.is_complete = match[0] == b"\r\n"
-
-    def _begin_chunk(self, size: re.Match[bytes]) -> None:
-        self._left = int(size[1], 16)
-        self._total = _within(self._limit, self._total + self._left)
 
 
 def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:

@@ -136,7 +136,7 @@ def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
     # The first chat need not wait for what it needs to be read in; nor does anybody wait for this.
-    threading.Thread(target=server.generation, name="warm-up", daemon=True).start()
+    threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
     try:
         yield
     finally:

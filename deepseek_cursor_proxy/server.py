@@ -6,6 +6,7 @@ how many clients there are. Ambiguous bytes are answered once and the connection
 The app is built on the first request from the two attributes the outside assigns, `config` and `reasoning_store`.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM = refusal(Overloaded("Too many connections at once. Try again in a moment.", retry_after=1))
+_OVERFULL = "Too many connections at once. Try again in a moment."
+_NO_ROOM = refusal(Overloaded(_OVERFULL, retry_after=1))
 # An answer that was told to end does so within moments, and so does one whose connection was cut; nobody waits longer.
 _LAST_WORDS_SECONDS = 1.0
 _LAST_MOMENTS_SECONDS = 1.0
@@ -87,9 +89,17 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
                     self._generation = self._generating(self.config)
         return self._generation
 
-    def _generating(self, config: ProxyConfig) -> "Generation":
-        from deepseek_cursor_proxy import generation
+    def warm_up(self) -> None:
+        """Have that ready before somebody needs it; what goes wrong goes wrong again for them, and is told then."""
+        with contextlib.suppress(Exception):
+            self.generation()
 
+    def _generating(self, config: ProxyConfig) -> "Generation":
+        try:
+            from deepseek_cursor_proxy import generation
+        except OSError:
+            # A file of ours cannot be read, because there are no descriptors left.
+            raise Overloaded(_OVERFULL, retry_after=1) from None
         return generation.Generation.build(config, self.reasoning_store, self._generation)
 
     def reconfigure(self, config: ProxyConfig) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import serve
+from deepseek_cursor_proxy import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -120,7 +120,7 @@ class StopTest(RunningTest):
         """Cursor's answers leave through it."""
         order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
         with (
-            mock.patch.object(serve, "Tunnel", return_value=order.tunnel),
+            mock.patch.object(tunnel, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
             mock.patch.object(serve, "_log_to_stderr"),
             mock.patch.object(serve, "_welcome", side_effect=lambda *_: signal.raise_signal(signal.SIGTERM)),

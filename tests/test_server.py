@@ -1,5 +1,7 @@
 """The edge: what clients may send in the way of bytes, and that everything they can send gets an answer."""
 
+import builtins
+import errno
 import gzip
 import json
 import socket
@@ -8,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy import client_connection
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
@@ -384,6 +387,24 @@ class TestUnexpected(EdgeTestCase):
         self.assertEqual((b"data: half an ev", b"data: [DONE]", b""), (half, done, end))
         self.assertEqual("internal_error", json.loads(told.removeprefix(b"data: "))["error"]["code"])
         self.assertIn("unexpected LookupError while streaming", logged.output[0])
+
+
+class TestReadingIn(EdgeTestCase):
+    def test_a_proxy_that_cannot_read_its_own_files_is_busy_and_recovers(self) -> None:
+        """Out of descriptors, before the first chat."""
+        proxy, really_import = self.proxy(), builtins.__import__
+
+        def without_descriptors(name: str, *rest: Any) -> Any:
+            if name == "deepseek_cursor_proxy" and "generation" in (rest[2] or ()):
+                raise OSError(errno.EMFILE, "Too many open files")
+            return really_import(name, *rest)
+
+        with mock.patch.object(builtins, "__import__", without_descriptors):
+            proxy.server.warm_up()
+            self.assertEqual(200, self.ask(proxy, HEALTH)[0])
+            status, headers, _ = self.ask(proxy, request_bytes(BODY))
+        self.assertEqual((503, "1"), (status, headers["retry-after"]))
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
 
 
 class TestReconfiguring(EdgeTestCase):

@@ -13,7 +13,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
-from deepseek_cursor_proxy.waiting import Watch, pause, wait_readable, wait_writable
+from deepseek_cursor_proxy.waiting import Watch, can_write, pause, wait_readable, wait_writable
 
 SOON = 10.0
 
@@ -102,6 +102,19 @@ class TestWaiting(WaitingTestCase):
                 while True:
                     one.send(bytes(65536))
             self.assertFalse(wait_writable(one, 0.01, None))
+
+    def test_what_there_is_to_read_does_not_make_a_socket_writable(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            one.setblocking(False)
+            self.assertTrue(can_write(one, SOON))
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    one.send(bytes(65536))
+            two.sendall(b"x")
+            self.assertFalse(can_write(one, 0.01))
+            with soon(lambda two=two: two.recv(1 << 20)):  # type: ignore[misc]
+                self.assertTrue(can_write(one, SOON))
 
     def test_nobody_is_watched_where_there_is_nobody(self) -> None:
         for _ in self.systems():
