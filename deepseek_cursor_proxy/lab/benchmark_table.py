@@ -1,0 +1,122 @@
+"""What the benchmark says: figures, rows and how they are written, as a table or as JSON.
+
+A row has one figure per column: the direct way, this proxy, and every other one it is compared with. A column without a
+figure could not be measured, and shows a dash. Pure: this file measures nothing.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+DIRECT = "direct"
+OURS = "this proxy"
+
+_NAME_WIDTH = 66
+_COLUMN_WIDTH = 27
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured in one column: the value that counts, and the samples behind it."""
+
+    value: float
+    samples: Sequence[float]
+    has_spread: bool = True
+
+    @classmethod
+    def of(cls, samples: Sequence[float], share: float = 0.5) -> "Figure | None":
+        """A quantile of samples, the median unless said; None when there are none."""
+        return cls(quantile(samples, share), samples, share == 0.5) if samples else None
+
+    @classmethod
+    def mean(cls, samples: Sequence[float]) -> "Figure | None":
+        """What is spent on one after all, with what happens only now and then."""
+        return cls(sum(samples) / len(samples), samples) if samples else None
+
+    @classmethod
+    def single(cls, value: float | None) -> "Figure | None":
+        return None if value is None else cls(value, (value,))
+
+    def __str__(self) -> str:
+        text = shown(self.value)
+        if self.has_spread and len(self.samples) > 1:
+            text += f" ({shown(quantile(self.samples, 0.05))} - {shown(quantile(self.samples, 0.95))})"
+        return text
+
+    def as_json(self) -> dict[str, Any]:
+        shares = {f"p{100 * share:g}": quantile(self.samples, share) for share in (0.05, 0.5, 0.95, 0.99)}
+        return {"value": self.value, "samples": len(self.samples), **shares}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a measure, its unit, and a figure per column."""
+
+    measure: str
+    unit: str
+    figures: Mapping[str, Figure | None] = field(default_factory=dict)
+
+    def ratio(self, other: str) -> float | None:
+        """Ours to another proxy's; None where there is no telling."""
+        ours, theirs = self.figures.get(OURS), self.figures.get(other)
+        return ours.value / theirs.value if ours and theirs and theirs.value > 0 else None
+
+    def as_json(self, others: Sequence[str]) -> dict[str, Any]:
+        figures = {column: figure and figure.as_json() for column, figure in self.figures.items()}
+        row: dict[str, Any] = {"measure": self.measure.strip(), "unit": self.unit, "figures": figures}
+        return {**row, "ratios": {other: self.ratio(other) for other in others}} if others else row
+
+
+@dataclass(frozen=True)
+class Table:
+    """How rows are written when ours is compared with these others."""
+
+    others: Sequence[str] = ()
+
+    def heading(self) -> str:
+        ratios = (f"ours / {other}" for other in self.others)
+        return self._line("measure (median, p5 - p95)", (DIRECT, OURS, *self.others), ratios_of=tuple(ratios))
+
+    def line(self, row: Row) -> str:
+        figures = (row.figures.get(column) for column in (DIRECT, OURS, *self.others))
+        ratios = (row.ratio(other) for other in self.others)
+        return self._line(
+            f"{row.measure}, {row.unit}" if row.unit else row.measure,
+            tuple("-" if figure is None else str(figure) for figure in figures),
+            tuple("-" if ratio is None else shown(ratio) for ratio in ratios),
+        )
+
+    def _line(self, measure: str, columns: Sequence[str], ratios_of: Sequence[str]) -> str:
+        cells = "".join(f"{cell:>{_COLUMN_WIDTH}}" for cell in columns)
+        width = max((len(f"ours / {other}") for other in self.others), default=0) + 2
+        return (f"{measure:<{_NAME_WIDTH}}" + cells + "".join(f"{ratio:>{width}}" for ratio in ratios_of)).rstrip()
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The value that this share of the samples lies below, between two of them where it has to."""
+    ordered = sorted(samples)
+    place = share * (len(ordered) - 1)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return below + (above - below) * (place % 1)
+
+
+def exponent(points: Mapping[float, float]) -> float | None:
+    """The power of x with which y grows: the slope of the logarithms, by least squares; None for fewer than two."""
+    logs = [(math.log(x), math.log(y)) for x, y in points.items() if x > 0 and y > 0]
+    if len(logs) < 2:
+        return None
+    return statistics.linear_regression(*zip(*logs, strict=True)).slope
+
+
+def shown(value: float) -> str:
+    """As many digits as the figure can vouch for."""
+    size = abs(value)
+    if size >= 1e6:
+        return f"{value / 1e6:.3g}M"
+    if not size:
+        return "0"
+    if size < 0.1:
+        return f"{value:.2g}" if size >= 0.0001 else f"{value:.1e}"
+    return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
