@@ -1,0 +1,77 @@
+"""Whoever listens is found, and whoever was pinned to a core is free again afterwards."""
+
+import os
+import socket
+import sys
+import threading
+import unittest
+
+from deepseek_cursor_proxy.lab.machine import Pinning, listening
+
+ON_LINUX = unittest.skipUnless(sys.platform == "linux", "only Linux tells")
+
+
+class Listening(unittest.TestCase):
+    @ON_LINUX
+    def test_the_process_behind_a_port_is_found_while_it_listens(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            url = f"http://localhost:{server.getsockname()[1]}/v1"
+            self.assertEqual(listening(url), (os.getpid(),))
+        self.assertEqual(listening(url), ())
+
+    def test_nobody_is_known_on_another_machine(self) -> None:
+        self.assertEqual(listening("http://192.0.2.1:80"), ())
+
+
+class Pinned(unittest.TestCase):
+    @ON_LINUX
+    def test_everybody_gets_back_what_they_had(self) -> None:
+        before = os.sched_getaffinity(0)
+        with Pinning() as pinning:
+            if len(before) < 2:
+                self.assertEqual(str(pinning), "not pinned")
+                return
+            load = os.sched_getaffinity(0)
+            with pinning.measured():
+                measured = os.sched_getaffinity(0)
+            self.assertEqual((len(load), len(measured), os.sched_getaffinity(0)), (1, 1, load))
+            self.assertFalse(load & measured)
+            self.assertRegex(str(pinning), r"pinned: load on core \d+, proxies on core \d+")
+        self.assertEqual(os.sched_getaffinity(0), before)
+
+    @ON_LINUX
+    def test_all_threads_of_a_process_are_pinned_and_freed(self) -> None:
+        before = os.sched_getaffinity(0)
+        is_pinned, was_seen, is_over = threading.Event(), threading.Event(), threading.Event()
+        cores: list[set[int]] = []
+
+        def look() -> None:
+            is_pinned.wait()
+            cores.append(os.sched_getaffinity(0))
+            was_seen.set()
+            is_over.wait()
+            cores.append(os.sched_getaffinity(0))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        with Pinning() as pinning:
+            pinning.pin_measured(os.getpid())
+            is_pinned.set()
+            was_seen.wait()
+        is_over.set()
+        thread.join()
+        self.assertEqual((len(cores[0]), cores[1]), (1, before))
+
+    def test_before_it_is_entered_it_moves_nobody(self) -> None:
+        pinning = Pinning()
+        with pinning.measured():
+            self.assertEqual(str(pinning), "not pinned")
+
+    def test_a_process_that_is_gone_is_no_obstacle(self) -> None:
+        with Pinning() as pinning:
+            # Beyond the largest process number there is.
+            pinning.pin_measured(2**27)
+
+
+if __name__ == "__main__":
+    unittest.main()
