@@ -1,0 +1,178 @@
+"""What the benchmark's DeepSeek says, as bytes for the socket, HTTP included.
+
+A request tells by a few words in its last user message what it wants (`wish`). Answers are written beforehand wherever
+they can be, and by %-formatting where they must differ: a DeepSeek that thinks costs the measured machine time. No two
+plain answers, turns or streams think the same, so that a proxy has to keep each of them. Chunks look like the real
+DeepSeek's, which have 250 to 300 bytes, and every event is an HTTP chunk of its own.
+Pure: this file knows no socket and no clock.
+"""
+
+import random
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle, islice
+
+from deepseek_cursor_proxy.lab.completion import listed_model
+from deepseek_cursor_proxy.wire import encode_json
+
+# A mark is a moment in nanoseconds between two of these; no JSON writer escapes any of it.
+MARK = re.compile(rb"@(\d{19})@")
+
+_WISH = re.compile(rb"bench:(plain|turn|stream|paced)(?: (\d+)(?:/s (\d+))?)?")
+# A reasoning that is there and says something: blanks, spelt out or escaped, are what placeholders are made of.
+_REASONED = re.compile(rb'"reasoning_content"\s*:\s*"(?!(?:\s|\\[nrt])*")')
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a request wants: `chunks` of a stream, `rate` per second of a paced one."""
+
+    kind: str
+    chunks: int = 0
+    rate: int = 0
+    counts_usage: bool = False
+
+
+def wish(request: bytes) -> Wish | None:
+    """What the last words to the benchmark's DeepSeek ask for; None if nothing does."""
+    found = _WISH.match(request, max(0, request.rfind(b"bench:")))
+    if found is None:
+        return None
+    kind, first, second = found[1].decode(), int(found[2] or 0), int(found[3] or 0)
+    if kind == "paced":
+        return Wish(kind, second, first, b'"include_usage"' in request) if first and second else None
+    return Wish(kind, first, counts_usage=b'"include_usage"' in request)
+
+
+def reasoned(request: bytes) -> int:
+    """How many messages of a request carry a reasoning that says something."""
+    return len(_REASONED.findall(request))
+
+
+# Whole answers …
+
+
+def json_answer(body: bytes, status: bytes = b"200 OK") -> bytes:
+    return _head(len(body), status) + body
+
+
+def plain(serial: int) -> bytes:
+    """A small completion that thought."""
+    return _PLAIN % (serial, serial)
+
+
+def turn(serial: int) -> bytes:
+    """A completion that calls one tool, under an id like DeepSeek's."""
+    id = "call_00_" + "".join(random.choices(_ALPHABET, k=24))
+    return json_answer(_TURN % (serial, serial, random.choice(_THOUGHTS), id.encode(), serial))
+
+
+def _head(length: int, status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, length)
+
+
+def _completion(message: bytes, finish_reason: bytes) -> bytes:
+    return (
+        b'{"id":"7a1f0c2e-3b5d-4e6f-8a9b-%%012d","object":"chat.completion","created":1786000000,"model":"deepseek-v4-pro",'
+        b'"choices":[{"index":0,"message":{"role":"assistant",%b},"logprobs":null,"finish_reason":"%b"}],'
+        b'"usage":%b,"system_fingerprint":"fp_9954b31ca7"}' % (message, finish_reason, _USAGE)
+    )
+
+
+_USAGE = encode_json(
+    {
+        "prompt_tokens": 1200,
+        "completion_tokens": 340,
+        "total_tokens": 1540,
+        "prompt_tokens_details": {"cached_tokens": 1152},
+        "completion_tokens_details": {"reasoning_tokens": 210},
+        "prompt_cache_hit_tokens": 1152,
+        "prompt_cache_miss_tokens": 48,
+    }
+)
+_PLAIN_BODY = _completion(
+    b'"content":"It is a quarter past ten.","reasoning_content":"They ask for the time of day, number %012d."', b"stop"
+)
+# The serial number has a fixed width, so one length is right for all of them.
+_PLAIN = _head(len(_PLAIN_BODY % (0, 0))) + _PLAIN_BODY
+_TURN = _completion(
+    b'"content":"I read the next file.","reasoning_content":"Number %012d. %b","tool_calls":[{"index":0,"id":"%b",'
+    b'"type":"function","function":{"name":"tool_7","arguments":"{\\"path\\": \\"src/part_%012d.py\\"}"}}]',
+    b"tool_calls",
+)
+_SENTENCE = "so the next thing to look at is where this value comes from and who else may change it before we do"
+_WORDS = _SENTENCE.split()
+# As long as real ones between two calls: some 300 to 900 characters, and no mark of percent in them.
+_THOUGHTS = tuple(" ".join(islice(cycle(_WORDS), count)).encode() for count in range(70, 210, 10))
+MODELS = json_answer(
+    encode_json({"object": "list", "data": [listed_model("deepseek-flash"), listed_model("deepseek-v4-pro")]})
+)
+REFUSAL = json_answer(
+    encode_json({"error": {"message": "This DeepSeek only answers the benchmark.", "type": "invalid_request_error"}}),
+    b"400 Bad Request",
+)
+
+
+# … and streams.
+
+
+def stream(chunks: int, serial: int, counts_usage: bool) -> bytes:
+    """A whole stream of that many chunks: the first half thinks, the second speaks."""
+    first = _chunk(b'{"content":null,"reasoning_content":"%012d"}' % serial, counts_usage)
+    return opening(counts_usage) + first + _rest(chunks - 1, counts_usage) + ending(counts_usage)
+
+
+@lru_cache(maxsize=8)
+def opening(counts_usage: bool) -> bytes:
+    """What precedes the chunks: the head, and DeepSeek's first event, which only says who speaks."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + _chunk(b'{"role":"assistant","content":null,"reasoning_content":""}', counts_usage)
+
+
+def marked_chunk(moment: int, is_thinking: bool, counts_usage: bool) -> bytes:
+    """A chunk that tells when it was sent."""
+    return _marked(is_thinking, counts_usage) % moment
+
+
+@lru_cache(maxsize=8)
+def ending(counts_usage: bool) -> bytes:
+    """What follows the chunks: the reason, the bill, and the end of the events and of the body."""
+    last = _event(b'{"content":"","reasoning_content":null}', b'"stop"', b',"usage":' + _USAGE)
+    return _framed(last) + _framed(b"data: [DONE]\n\n") + _framed(b"")
+
+
+@lru_cache(maxsize=8)
+def _rest(chunks: int, counts_usage: bool) -> bytes:
+    words = islice(cycle(_WORDS), chunks)
+    # With the first one, which is not among these, half of them think.
+    thinking = (chunks + 1) // 2 - 1
+    templates = (b'{"content":null,"reasoning_content":" %b"}', b'{"content":" %b","reasoning_content":null}')
+    return b"".join(
+        _chunk(templates[number >= thinking] % word.encode(), counts_usage) for number, word in enumerate(words)
+    )
+
+
+@lru_cache(maxsize=8)
+def _marked(is_thinking: bool, counts_usage: bool) -> bytes:
+    names = (b"content", b"reasoning_content") if is_thinking else (b"reasoning_content", b"content")
+    # Written with a moment of the same width, so that the length of the HTTP chunk is right; then made a template.
+    moment = b"0" * 19
+    return _chunk(b'{"%b":null,"%b":"@%b@"}' % (*names, moment), counts_usage).replace(b"@%b@" % moment, b"@%019d@")
+
+
+def _chunk(delta: bytes, counts_usage: bool) -> bytes:
+    return _framed(_event(delta, b"null", b',"usage":null' if counts_usage else b""))
+
+
+def _event(delta: bytes, finish_reason: bytes, usage: bytes) -> bytes:
+    return (
+        b'data: {"id":"2d9e4b6c-1f3a-4c5d-9e7f-0a1b2c3d4e5f","object":"chat.completion.chunk","created":1786000000,'
+        b'"model":"deepseek-v4-pro","system_fingerprint":"fp_9954b31ca7","choices":[{"index":0,"delta":%b,'
+        b'"logprobs":null,"finish_reason":%b}]%b}\n\n' % (delta, finish_reason, usage)
+    )
+
+
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,62 @@
+"""The end of an answer is found however it is cut into pieces."""
+
+import unittest
+
+from deepseek_cursor_proxy.lab import http_reading
+from deepseek_cursor_proxy.lab.http_reading import Reading
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+
+SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+EMPTY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+
+
+class Readings(unittest.TestCase):
+    def test_the_end_is_where_it_is_whole_byte_by_byte_and_cut_anywhere(self) -> None:
+        for answer in (SIZED, CHUNKED, EMPTY):
+            self.assertTrue(Reading().feed(answer))
+            by_byte = Reading()
+            self.assertEqual(
+                [by_byte.feed(answer[at : at + 1]) for at in range(len(answer))], [False] * (len(answer) - 1) + [True]
+            )
+            for cut in range(1, len(answer)):
+                reading = Reading()
+                self.assertEqual((reading.feed(answer[:cut]), reading.feed(answer[cut:])), (False, True))
+
+    def test_whether_a_stream_ended_properly_is_known(self) -> None:
+        for answer, is_done in ((CHUNKED, True), (EMPTY, False)):
+            reading = Reading()
+            reading.feed(answer)
+            self.assertEqual(reading.is_done_stream, is_done)
+
+    def test_a_connection_is_used_again_unless_the_answer_says_otherwise(self) -> None:
+        closing = SIZED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        for answer, closes in ((SIZED, False), (CHUNKED, False), (closing, True), (SIZED.replace(b".1", b".0"), True)):
+            reading = Reading()
+            reading.feed(answer)
+            self.assertEqual(reading.closes, closes)
+
+    def test_an_answer_without_a_length_ends_with_its_connection(self) -> None:
+        reading = Reading()
+        self.assertFalse(reading.feed(b"HTTP/1.0 200 OK\r\n\r\nhello"))
+        reading.end()
+        self.assertTrue(reading.closes)
+
+    def test_one_that_has_a_length_does_not(self) -> None:
+        for answer in (b"", b"HTTP/1.1 200", SIZED[:-1], CHUNKED[:-1]):
+            reading = Reading()
+            reading.feed(answer)
+            with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
+                reading.end()
+
+    def test_a_refusal_is_told(self) -> None:
+        with self.assertRaisesRegex(BenchmarkFailed, "503.*Busy"):
+            Reading().feed(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nBusy.")
+
+    def test_a_body_is_what_was_said(self) -> None:
+        self.assertEqual(http_reading.body(SIZED), b"hello")
+        self.assertEqual(http_reading.body(CHUNKED), b"hellodata: [DONE]\n\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,108 @@
+"""The benchmark's DeepSeek speaks like the real one, and never thinks the same twice."""
+
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.lab import http_reading, load_answers
+from deepseek_cursor_proxy.lab.load_answers import MARK, Wish, wish
+
+
+def events(answer: bytes) -> list[Any]:
+    """The data of every event, each of which has to be an HTTP chunk of its own."""
+    found, rest = [], answer.partition(b"\r\n\r\n")[2]
+    while True:
+        length, _, rest = rest.partition(b"\r\n")
+        chunk, rest = rest[: int(length, 16)], rest[int(length, 16) + 2 :]
+        if not chunk:
+            assert not rest
+            return found
+        assert chunk.startswith(b"data: ")
+        assert chunk.endswith(b"\n\n")
+        assert chunk.count(b"\n") == 2
+        found.append("[DONE]" if chunk == b"data: [DONE]\n\n" else json.loads(chunk[6:]))
+
+
+class Wishes(unittest.TestCase):
+    def test_the_last_words_say_what_is_wanted(self) -> None:
+        for words, wanted in (
+            (b"bench:plain", Wish("plain")),
+            (b"bench:turn for file 3", Wish("turn")),
+            (b"bench:stream 8", Wish("stream", 8)),
+            (b"bench:paced 200/s 400", Wish("paced", 400, 200)),
+            (b'bench:plain", "bench:stream 10000', Wish("stream", 10000)),
+            (b'bench:stream 8", "include_usage":true', Wish("stream", 8, counts_usage=True)),
+        ):
+            with self.subTest(words):
+                self.assertEqual(wish(b'{"content":"' + words + b'"}'), wanted)
+
+    def test_anything_else_is_no_wish(self) -> None:
+        for words in (b"", b"hello", b"bench:", b"bench:dance", b"bench:paced 20", b"bench:paced 0/s 5"):
+            self.assertIsNone(wish(words))
+
+    def test_only_reasoning_that_says_something_counts(self) -> None:
+        said = [{"reasoning_content": each} for each in ("a", " b", "\nc", '"', "", " ", "\n \t", None)]
+        quoted = {"role": "tool", "content": json.dumps({"reasoning_content": "quoted"})}
+        self.assertEqual(load_answers.reasoned(json.dumps([*said, quoted]).encode()), 4)
+        self.assertEqual(load_answers.reasoned(json.dumps(said, separators=(",", ":")).encode()), 4)
+
+
+class Answers(unittest.TestCase):
+    def whole(self, answer: bytes) -> Any:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        self.assertEqual(http_reading.content_length(answer, len(head)), len(body))
+        return json.loads(body)
+
+    def test_plain_answers_differ_in_what_they_think(self) -> None:
+        first, second = (self.whole(load_answers.plain(serial))["choices"][0] for serial in (1, 99999))
+        self.assertEqual(first["finish_reason"], "stop")
+        self.assertEqual(first["message"]["content"], second["message"]["content"])
+        self.assertNotEqual(first["message"]["reasoning_content"], second["message"]["reasoning_content"])
+
+    def test_a_turn_thinks_and_calls_under_an_id_of_its_own(self) -> None:
+        first, second = (self.whole(load_answers.turn(serial))["choices"][0] for serial in (1, 2))
+        self.assertEqual(first["finish_reason"], "tool_calls")
+        calls = [each["message"]["tool_calls"][0] for each in (first, second)]
+        for call in calls:
+            self.assertRegex(call["id"], r"\Acall_00_[A-Za-z0-9]{24}\Z")
+            self.assertEqual(list(json.loads(call["function"]["arguments"])), ["path"])
+        self.assertNotEqual(calls[0]["id"], calls[1]["id"])
+        self.assertNotEqual(first["message"]["reasoning_content"], second["message"]["reasoning_content"])
+
+    def test_models_are_listed(self) -> None:
+        self.assertIn("deepseek-v4-pro", [model["id"] for model in self.whole(load_answers.MODELS)["data"]])
+
+
+class Streams(unittest.TestCase):
+    def test_the_first_half_thinks_and_the_second_speaks(self) -> None:
+        for chunks in (2, 8, 9):
+            opening, *deltas, last, done = events(load_answers.stream(chunks, 7, False))
+            self.assertEqual(opening["choices"][0]["delta"]["role"], "assistant")
+            thinks = [each["choices"][0]["delta"]["reasoning_content"] is not None for each in deltas]
+            self.assertEqual(thinks, [True] * (chunks // 2) + [False] * (chunks - chunks // 2))
+            self.assertEqual(last["choices"][0]["finish_reason"], "stop")
+            self.assertIn("prompt_cache_hit_tokens", last["usage"])
+            self.assertEqual(done, "[DONE]")
+
+    def test_chunks_are_as_long_as_real_ones(self) -> None:
+        answer = load_answers.stream(1000, 7, False)
+        self.assertTrue(250 < len(answer) / 1000 < 300, len(answer))
+
+    def test_two_streams_do_not_think_the_same(self) -> None:
+        self.assertNotEqual(load_answers.stream(8, 7, False), load_answers.stream(8, 8, False))
+
+    def test_usage_is_named_in_every_chunk_for_those_who_asked(self) -> None:
+        for counts in (True, False):
+            _, first, *_ = events(load_answers.stream(2, 7, counts))
+            self.assertEqual("usage" in first, counts)
+
+    def test_a_marked_chunk_tells_its_moment(self) -> None:
+        for is_thinking, name in ((True, "reasoning_content"), (False, "content")):
+            chunk = load_answers.marked_chunk(123456789, is_thinking, False)
+            [event] = events(b"\r\n\r\n" + chunk + b"0\r\n\r\n")
+            self.assertEqual([int(mark) for mark in MARK.findall(chunk)], [123456789])
+            self.assertRegex(event["choices"][0]["delta"][name], "@.*@")
+
+
+if __name__ == "__main__":
+    unittest.main()
