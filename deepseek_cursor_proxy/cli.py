@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, printing, serve
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
@@ -133,10 +134,18 @@ def _demo(options: dict[str, Any]) -> int:
 
 def _bench(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.lab import benchmark, soak
+    from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS
 
+    others, port, as_json = dict(options["against"]), options["upstream_port"], options["json"]
     if options["soak"] is not None:
+        if others or port or as_json:
+            raise StartupError("--soak looks at this proxy alone and prints lines; of the other flags it takes --quick")
         return soak.run(options["soak"], quick=options["quick"])
-    return benchmark.run(quick=options["quick"])
+    if len({DIRECT, OURS, *others}) < 2 + len(options["against"]):
+        raise StartupError("two columns have the same name; give each proxy of --against one of its own")
+    if others and not port:
+        raise StartupError("--against needs --upstream-port N: the port at which the other proxy looks for DeepSeek")
+    return benchmark.run(benchmark.Options(options["quick"], as_json, tuple(others.items()), port))
 
 
 # Reading the line …
@@ -169,12 +178,7 @@ def _parser() -> _Parser:
     commands.add_parser("demo", help="try it without a key, against a DeepSeek made up here").set_defaults(
         command=_demo
     )
-    bench = commands.add_parser("bench", help="measure it against a DeepSeek made up here")
-    bench.add_argument("--quick", action="store_true", help="fewer rounds, or fewer clients at once")
-    bench.add_argument(
-        "--soak", type=_minutes, metavar="MINUTES", help="mixed load for that long, then see whether anything leaked"
-    )
-    bench.set_defaults(command=_bench)
+    _add_bench(commands.add_parser("bench", help="measure it against a DeepSeek made up here"))
 
     config = commands.add_parser("config", help="look at the settings").add_subparsers(metavar="WHAT", required=True)
     show = config.add_parser("show", parents=[settings], help="effective values and where each comes from")
@@ -199,6 +203,31 @@ def _parser() -> _Parser:
     return parser
 
 
+def _add_bench(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("--quick", action="store_true", help="fewer rounds, or fewer clients at once")
+    bench.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    bench.add_argument(
+        "--against",
+        type=_named_url,
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="measure another proxy as well, such as other=http://127.0.0.1:9001; again for one more",
+    )
+    bench.add_argument(
+        "--upstream-port",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="the port of the made-up DeepSeek (default: any free one); another proxy is started with "
+        "http://127.0.0.1:N for DeepSeek's address before it is measured",
+    )
+    bench.add_argument(
+        "--soak", type=_minutes, metavar="MINUTES", help="mixed load for that long, then see whether anything leaked"
+    )
+    bench.set_defaults(command=_bench)
+
+
 def _settings_parser() -> _Parser:
     """One flag per declared setting; values are checked where those of the file are."""
     parser = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
@@ -214,6 +243,23 @@ def _minutes(text: str) -> float:
         if 0 < float(text) <= 7 * 24 * 60:
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes, such as 10 or 0.5")
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    """A name for a column of the table, and a base URL that plain sockets can ask."""
+    name, _, url = text.partition("=")
+    with contextlib.suppress(ValueError):
+        address = urlsplit(url)
+        if name.strip() and address.scheme == "http" and address.hostname and address.port != 0:
+            return name.strip(), url
+    raise argparse.ArgumentTypeError(f"{text!r} is not NAME=URL, such as other=http://127.0.0.1:9001")
+
+
+def _port(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if 0 < int(text) < 65536:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 1 to 65535")
 
 
 def _flag_details(each: Setting) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, cli, database, serve
 from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
+from deepseek_cursor_proxy.lab import benchmark
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 
 
@@ -101,6 +102,57 @@ class HelpTest(CliTest):
 
 
 class BenchCommandTest(CliTest):
+    def asked(self, *flags: str) -> benchmark.Options:
+        """What the benchmark is asked for."""
+        with mock.patch("deepseek_cursor_proxy.lab.benchmark.run", return_value=1) as run:
+            self.assertEqual(1, cli.main(["bench", *flags]))
+        [options] = run.call_args.args
+        assert isinstance(options, benchmark.Options)
+        return options
+
+    def test_it_measures_this_proxy_unless_others_are_named(self) -> None:
+        self.assertEqual(self.asked(), benchmark.Options())
+        self.assertEqual(self.asked("--quick", "--json"), benchmark.Options(quick=True, as_json=True))
+
+    def test_others_are_named_with_their_urls(self) -> None:
+        others = ("--against", "a=http://127.0.0.1:1", "--against", "b=http://localhost:2/v1?x=y")
+        expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
+        self.assertEqual(
+            self.asked("--upstream-port", "8001", *others), benchmark.Options(others=expected, upstream_port=8001)
+        )
+
+    def test_what_is_no_name_and_url_is_refused_with_an_example(self) -> None:
+        for text in (
+            "http://127.0.0.1:1",
+            "a",
+            "a=",
+            "=http://127.0.0.1:1",
+            "a=https://h:1",
+            "a=http://",
+            "a=http://h:x",
+        ):
+            with self.subTest(text):
+                self.assertIn(
+                    f"'{text}' is not NAME=URL, such as other=http://127.0.0.1:9001",
+                    self.refusal("bench", "--upstream-port=1", f"--against={text}"),
+                )
+
+    def test_others_have_to_be_told_where_deepseek_will_be(self) -> None:
+        self.assertIn("--against needs --upstream-port N", self.refusal("bench", "--against=a=http://127.0.0.1:1"))
+        for port in ("0", "65536", "any"):
+            self.assertIn(f"'{port}' is no port", self.refusal("bench", f"--upstream-port={port}"))
+
+    def test_two_of_the_same_name_are_refused(self) -> None:
+        twice = ("--against=a=http://127.0.0.1:1", "--against=a=http://127.0.0.1:2")
+        self.assertIn("the same name", self.refusal("bench", "--upstream-port=1", *twice))
+        for name in ("direct", "this proxy"):
+            refusal = self.refusal("bench", "--upstream-port=1", f"--against={name}=http://127.0.0.1:1")
+            self.assertIn("the same name", refusal)
+
+    def test_a_soak_compares_nothing(self) -> None:
+        for flag in ("--json", "--upstream-port=1", "--against=a=http://127.0.0.1:1"):
+            self.assertIn("--soak looks at this proxy alone", self.refusal("bench", "--soak=1", flag))
+
     def test_a_soak_takes_minutes_and_may_be_a_small_one(self) -> None:
         with mock.patch("deepseek_cursor_proxy.lab.soak.run", return_value=1) as run:
             self.assertEqual(1, cli.main(["bench", "--soak", "0.5", "--quick"]))

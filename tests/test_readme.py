@@ -17,7 +17,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PRINT_TABLE = 'python -c "from deepseek_cursor_proxy.config import settings_table; print(settings_table())"'
 
 # Flags that are no settings.
-OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--quick", "--soak", "--new", "--version", "--help"}
+OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}
+OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
 # Flags of other programs, as the README names them.
 FOREIGN_FLAGS = {"--strict", "--user", "--now"}
 

@@ -1,151 +1,288 @@
-"""The benchmark's arithmetic and its table, and that each measurement yields its rows; never how fast anything is."""
+"""Each measurement yields its rows, and a run prints them and leaves nothing behind; never how fast anything is."""
 
 import contextlib
 import io
+import json
 import os
+import signal
 import tempfile
 import threading
 import unittest
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import benchmark
-from deepseek_cursor_proxy.lab.benchmark import Row, Scale, quantile
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.lab import benchmark, benchmark_chats, benchmark_requests, benchmark_streams
+from deepseek_cursor_proxy.lab.benchmark import Options
+from deepseek_cursor_proxy.lab.benchmark_chats import Chat
+from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, started_proxy
+from deepseek_cursor_proxy.lab.benchmark_scale import QUICK, Scale
+from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Figure, Row
+from deepseek_cursor_proxy.lab.load_clients import Client
+from deepseek_cursor_proxy.lab.load_upstream import LoadUpstream
+from deepseek_cursor_proxy.lab.machine import Pinning
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 
-TINY = Scale(turns=(1, 2), prepared=2, rows=3, stored=2, asked=2, chunks=5, streams=2, bursts=2, burst=1, starts=1)
-
-
-class Statistics(unittest.TestCase):
-    def test_the_median_is_the_middle_or_between_the_two_in_the_middle(self) -> None:
-        self.assertEqual(quantile([5, 1, 3], 0.5), 3)
-        self.assertEqual(quantile([4, 1, 2, 3], 0.5), 2.5)
-
-    def test_quantiles_lie_between_their_neighbours(self) -> None:
-        samples = list(range(101))
-        self.assertAlmostEqual(quantile(samples, 0.05), 5)
-        self.assertAlmostEqual(quantile(samples, 0.95), 95)
-        self.assertAlmostEqual(quantile([0.0, 1.0], 0.95), 0.95)
-        self.assertEqual((quantile([0.0, 9.0], 0), quantile([0.0, 9.0], 1)), (0, 9))
-
-    def test_one_sample_is_every_quantile(self) -> None:
-        self.assertEqual([quantile([7.5], share) for share in (0, 0.05, 0.5, 0.95, 1)], [7.5] * 5)
-
-    def test_all_take_turns_and_the_first_round_does_not_count(self) -> None:
-        order: list[str] = []
-        results = benchmark._in_turns(2, *(lambda name=name: order.append(name) or len(order) for name in "ab"))
-        self.assertEqual(order, ["a", "b"] * 3)
-        self.assertEqual(results, [[3, 5], [4, 6]])
+TINY = Scale(
+    asked=4,
+    paced_chunks=3,
+    paced=1,
+    chunks=5,
+    streams=2,
+    crowds=(1, 2),
+    crowd_seconds=0.1,
+    crowded=1,
+    turns=(1, 2),
+    turns_measured=1,
+    chats=1,
+    first_seen=1,
+    stored=2,
+    rows=3,
+    starts=1,
+    clients=2,
+    burst_seconds=0.01,
+    bursts=2,
+)
 
 
-class Table(unittest.TestCase):
-    def test_a_row_gives_median_spread_and_note(self) -> None:
-        row = str(Row("speed", "ms", [1.0, 2.0, 3.0], "so so"))
-        self.assertEqual(" ".join(row.split()), "speed 2.00 ms 1.10 - 2.90 so so")
-
-    def test_a_target_is_compared_with_the_median(self) -> None:
-        self.assertTrue(str(Row("a", "ms", [1, 2, 90], at_most=2)).endswith("  target 2 ms: reached"))
-        self.assertTrue(str(Row("a", "ms", [1, 3, 90], "big", at_most=2)).endswith("  big, target 2 ms: MISSED"))
-
-    def test_what_a_machine_cannot_tell_is_a_dash(self) -> None:
-        self.assertEqual(str(Row("memory", "MB", [], at_most=3)).split(), ["memory", "-", "-"])
-
-    def test_columns_stay_in_line(self) -> None:
-        rows = [Row("a", "ms", [0.001], "x"), Row("a longer name", "times", [123456.0], "x"), Row("c", "s", [], "x")]
-        self.assertEqual(len({str(row).index("  x") for row in rows}), 1)
-
-    def test_figures_have_as_many_digits_as_they_can_vouch_for(self) -> None:
-        figures = [benchmark._figure(value) for value in (1234.5, 123.4, 12.34, 1.234, 0.1234, -0.5)]
-        self.assertEqual(figures, ["1,234", "123", "12.3", "1.23", "0.123", "-0.500"])
-
-
-class Running(unittest.TestCase):
-    def run_with(self, measure: Any, out: io.StringIO) -> int:
-        with patch.object(benchmark, "measure", measure):
-            return benchmark.run(quick=True, out=out)
-
-    def test_it_prints_the_machine_the_columns_and_the_rows(self) -> None:
-        out = io.StringIO()
-        self.assertEqual(self.run_with(lambda scale, place: (Row(f"row {n}", "s", [n]) for n in (1, 2)), out), 0)
-        machine, blank, columns, *rows = out.getvalue().splitlines()
-        self.assertRegex(machine, r"Python \d.* · \d+ cores · \d{4}-\d\d-\d\d · quick$")
-        self.assertEqual((blank, columns.split()), ("", ["measure", "median", "p5", "-", "p95", "note"]))
-        self.assertEqual([row[:5] for row in rows], ["row 1", "row 2"])
-
-    def test_what_cannot_be_measured_is_one_line_and_exit_code_1(self) -> None:
-        def measure(scale: Scale, place: Path) -> Iterator[Row]:
-            yield Row("first", "s", [1])
-            raise BenchmarkFailed("the proxy did not start")
-
-        with contextlib.redirect_stderr(io.StringIO()) as errors:
-            self.assertEqual(self.run_with(measure, io.StringIO()), 1)
-        self.assertEqual(errors.getvalue(), "bench: the proxy did not start\n")
-
-    def test_ctrl_c_ends_what_was_started_and_leaves_no_file(self) -> None:
-        left: list[Path] = []
-
-        def measure(scale: Scale, place: Path) -> Iterator[Row]:
-            (place / "store").touch()
-            try:
-                yield Row("first", "s", [1])
-                raise KeyboardInterrupt
-            finally:
-                left.append(place)
-
-        with self.assertRaises(KeyboardInterrupt):
-            self.run_with(measure, io.StringIO())
-        self.assertEqual([place.exists() for place in left], [False])
-
-
-class Measurements(unittest.TestCase):
-    def setUp(self) -> None:
-        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def assert_rows(self, rows: Iterator[Row], *measures: str) -> None:
-        found = list(rows)
-        self.assertEqual([row.measure.strip() for row in found], list(measures))
-        self.assertTrue(all(row.samples for row in found), found)
-
-    def test_preparing_is_measured_for_every_length(self) -> None:
-        names = [f"prepare {turns} cached tool turns, CPU" for turns in TINY.turns]
-        self.assert_rows(benchmark.preparing(TINY, self.place), *names, "growth for twice the turns")
-
-    def test_preparing_is_not_measured_when_the_memory_does_not_work(self) -> None:
-        with patch.object(ReasoningStore, "find", return_value={}), self.assertRaises(BenchmarkFailed):
-            list(benchmark.preparing(TINY, self.place))
-
-    def test_storing_is_measured_empty_and_full(self) -> None:
-        names = [f"store a turn, {rows} rows present" for rows in (0, TINY.rows)]
-        self.assert_rows(benchmark.storing(TINY, self.place), *names)
-
-    def test_the_chat_is_as_large_as_it_says(self) -> None:
-        chat = benchmark._Chat(2)
-        self.assertEqual({len(body) // 1000 for body in map(benchmark.encode_json, chat._tools)}, {1})
-        self.assertTrue(chat.body(2).startswith(chat.body(1).partition(b'],"tools"')[0]))
-
-
-class MeasurementsFromOutside(unittest.TestCase):
-    """Against a fake in this process, which stands in for the direct server and for the proxy."""
+class LabTest(unittest.TestCase):
+    """The benchmark's DeepSeek in this process, which also stands in for proxies that remember nothing."""
 
     def setUp(self) -> None:
         threads = threading.active_count()
         self.addCleanup(lambda: self.assertEqual(threading.active_count(), threads))
-        fake = self.enterContext(FakeDeepSeek())
-        self.server = Server(fake.url, os.getpid())
+        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        upstream = self.enterContext(LoadUpstream())
+        self.upstream = Server(upstream.url, os.getpid())
+        self.direct = Target(DIRECT, upstream.url, (self.upstream,))
+        self.ours = Target(OURS, upstream.url, (self.upstream,))
+        self.other = Target("other", upstream.url)
 
-    def test_every_row_has_samples(self) -> None:
-        for measurement, count in ((benchmark.first_bytes, 4), (benchmark.throughput, 2)):
-            rows = list(measurement(TINY, self.server, self.server))
-            self.assertEqual([len(row.samples) for row in rows], [2] * count)
+    def assert_rows(self, rows: Iterator[Row], *measures: str) -> list[Row]:
+        found = list(rows)
+        self.assertEqual([row.measure.strip() for row in found], list(measures))
+        for row in found:
+            # Only Linux tells what a process uses.
+            is_of_a_process = any(word in row.measure for word in ("CPU", "memory", "threads", "exponent", "seen"))
+            self.assertTrue(row.figures.get(OURS) or is_of_a_process, row)
+        return found
 
-    def test_the_cpu_of_streams_is_measured_where_the_system_tells(self) -> None:
-        *walls, cpu = benchmark.long_streams(TINY, self.server, self.server)
-        self.assertEqual([len(row.samples) for row in walls], [2, 2])
-        self.assertIn(len(cpu.samples), (0, 3))
+
+class Measurements(LabTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.contest = Contest(self.direct, self.ours, (self.other,))
+
+    def test_small_requests(self) -> None:
+        rows = self.assert_rows(
+            benchmark_requests.small_requests(self.contest, TINY),
+            "small request, keep-alive: answer p50",
+            "added p50",
+            "added p99",
+            "on a new connection each time: added p50",
+            "CPU per small request (mean)",
+        )
+        self.assertEqual(set(rows[0].figures), {DIRECT, OURS, "other"})
+        self.assertEqual(set(rows[1].figures), {OURS, "other"})
+        # Nothing is known about the other's processes.
+        self.assertIsNone(rows[-1].figures["other"])
+
+    def test_first_events(self) -> None:
+        self.assert_rows(benchmark_requests.first_events(self.contest, TINY), "first stream event: added p50")
+
+    def test_many_clients(self) -> None:
+        self.assert_rows(benchmark_requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")
+
+    def test_a_paced_stream(self) -> None:
+        self.assert_rows(
+            benchmark_streams.paced_stream(self.contest, TINY),
+            "paced 200 chunks/s: chunk delay p50",
+            "added p50",
+            "CPU per chunk (mean)",
+        )
+
+    def test_an_unpaced_stream(self) -> None:
+        self.assert_rows(
+            benchmark_streams.unpaced_stream(self.contest, TINY),
+            "unpaced stream of 5 chunks",
+            "CPU per 10,000 chunks (mean)",
+        )
+
+    def test_crowds(self) -> None:
+        each = ("share of direct", "failed streams", "lag p99", "CPU per chunk (mean)")
+        each += ("memory meanwhile", "threads meanwhile", "memory per stream")
+        names = (f"{streams} streams x 20 chunks/s: delivered" for streams in TINY.crowds)
+        rows = self.assert_rows(
+            benchmark_streams.crowds(self.contest, TINY), *(name for first in names for name in (first, *each))
+        )
+        for row in rows:
+            if row.measure.strip() in ("share of direct", "failed streams"):
+                values = {name: figure and figure.value for name, figure in row.figures.items()}
+                self.assertEqual(set(values.values()), {1 if "share" in row.measure else 0}, values)
+
+    def test_streams_that_fail_are_no_obstacle(self) -> None:
+        nobody = Target("other", "http://127.0.0.1:9")
+        contest = Contest(self.direct, self.ours, (nobody,))
+        rows = {row.measure.strip(): row for row in benchmark_streams.crowds(contest, TINY)}
+        figure = rows["failed streams"].figures["other"]
+        assert figure is not None
+        self.assertEqual(figure.value, TINY.crowds[-1])
+
+
+class Remembering(LabTest):
+    """With this proxy as a process of its own, beside one that restores nothing."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = self.place / "store.sqlite3"
+        flags = ("--reasoning-content-path", str(self.store))
+        self.proxy = self.enterContext(started_proxy(Pinning(), self.upstream, self.place / "proxy", *flags))
+        self.contest = Contest(self.direct, self.proxy, (self.other,))
+
+    def test_growing_chats(self) -> None:
+        self.assert_rows(
+            benchmark_chats.growing_chats(self.contest, TINY, self.store),
+            "1 cached tool turns: CPU per request (mean)",
+            "2 cached tool turns: CPU per request (mean)",
+            "growth exponent, 1 to 2 turns",
+            "1 turns, first time seen by this process (mean)",
+            "2 turns, first time seen by this process (mean)",
+            "growth exponent, first time seen, 1 to 2 turns",
+        )
+        self.assertEqual(
+            self.contest.notes[0], "other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning"
+        )
+
+    def test_stored_turns_and_starting(self) -> None:
+        self.assert_rows(
+            benchmark_chats.stored_turns(self.contest, TINY, self.place),
+            "storing a tool-call turn, small store: added p50",
+            "beside 3 rows: added p50",
+        )
+        self.assert_rows(
+            benchmark_requests.starting(self.contest, TINY, self.place / "started"),
+            "start to first /v1/models answer",
+            "idle memory",
+        )
+
+
+class Chats(LabTest):
+    def test_the_chat_is_as_large_as_it_says(self) -> None:
+        chat = Chat(1)
+        with closing(Client(self.direct.url)) as client:
+            for _ in range(3):
+                chat.play(client)
+        body = json.loads(chat.body())
+        self.assertEqual({len(json.dumps(tool)) // 1000 for tool in body["tools"]}, {1})
+        self.assertEqual(len(body["tools"]), 40)
+        self.assertEqual([m["role"] for m in body["messages"]], ["system", "user"] + ["assistant", "tool"] * 3)
+        for answer, result in zip(body["messages"][2::2], body["messages"][3::2], strict=True):
+            self.assertNotIn("reasoning_content", answer)
+            self.assertEqual(result["tool_call_id"], answer["tool_calls"][0]["id"])
+            self.assertTrue(2000 <= len(result["content"]) <= 4000)
+
+    def test_a_proxy_of_ours_that_forgets_is_not_measured(self) -> None:
+        with self.assertRaisesRegex(BenchmarkFailed, "only 0 of 1 turns"):
+            list(benchmark_chats.growing_chats(Contest(self.direct, self.ours), TINY, self.place / "store"))
+
+    def test_another_proxy_that_takes_too_long_is_given_up(self) -> None:
+        contest = Contest(self.direct, self.ours, (self.other,))
+        grown = benchmark_chats._Grown({"other": {}})
+        benchmark_chats._grow(contest, Scale(patience=-1), self.other, Chat(1), grown)
+        self.assertEqual(contest.notes, ["other: a growing chat: given up after -1 s at 1 turns"])
+        self.assertEqual(grown.cpu, {"other": {}})
+
+
+class Running(unittest.TestCase):
+    """What a run prints and how it ends; the proxy and its DeepSeek are started for real."""
+
+    def run_with(self, measure: Any, options: Options = Options(quick=True)) -> tuple[int, str, str]:  # noqa: B008
+        out = io.StringIO()
+        with patch.object(benchmark, "measure", measure), contextlib.redirect_stderr(io.StringIO()) as errors:
+            code = benchmark.run(options, out=out)
+        return code, out.getvalue(), errors.getvalue()
+
+    @staticmethod
+    def two_rows(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
+        contest.notes.append("a note")
+        assert scale is QUICK
+        yield from (Row(f"row {number}", "s", {OURS: Figure.of([number])}) for number in (1, 2))
+
+    def test_it_prints_the_machine_the_columns_the_rows_and_the_notes(self) -> None:
+        code, out, errors = self.run_with(self.two_rows)
+        machine, blank, columns, *rows, second_blank, flags, note = out.splitlines()
+        self.assertEqual((code, errors, blank, second_blank, note), (0, "", "", "", "a note"))
+        self.assertRegex(machine, r"Python \d.* · \d+ cores · (not )?pinned.* · \d{4}-\d\d-\d\d · quick$")
+        self.assertEqual(columns.split()[-3:], ["direct", "this", "proxy"])
+        self.assertEqual([row[:5] for row in rows], ["row 1", "row 2"])
+        self.assertIn("--max-upstream-calls", flags)
+
+    def test_json_says_the_same(self) -> None:
+        code, out, _ = self.run_with(self.two_rows, Options(quick=True, as_json=True))
+        told = json.loads(out)
+        self.assertEqual((code, told["quick"], told["columns"]), (0, True, [DIRECT, OURS]))
+        self.assertEqual([row["measure"] for row in told["rows"]], ["row 1", "row 2"])
+        self.assertEqual(told["notes"][-1], "a note")
+        self.assertTrue(told["machine"] and told["python"] and told["date"] and told["pinning"])
+
+    def test_what_cannot_be_measured_is_one_line_and_exit_code_1(self) -> None:
+        def measure(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
+            yield Row("first", "s", {})
+            raise BenchmarkFailed("the proxy\ndid not answer")
+
+        code, _, errors = self.run_with(measure)
+        self.assertEqual((code, errors), (1, "bench: the proxy did not answer\n"))
+
+    def test_another_proxy_is_measured_once_it_answers(self) -> None:
+        seen: list[tuple[str, str]] = []
+
+        def measure(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
+            seen.extend((target.name, target.url) for target in contest.others)
+            yield Row("first", "s", {})
+
+        with LoadUpstream() as other:
+            # Its own path is taken as it is; without one the usual one is meant.
+            others = (("a", other.url), ("b", f"{other.url}/v2/"))
+            code, out, _ = self.run_with(measure, Options(quick=True, others=others))
+        self.assertEqual((code, seen), (0, [("a", f"{other.url}/v1"), ("b", f"{other.url}/v2")]))
+        self.assertIn("ours / b", out)
+
+    def test_another_proxy_that_does_not_answer_is_told_with_the_remedy(self) -> None:
+        code, _, errors = self.run_with(self.two_rows, Options(quick=True, others=(("a", "http://127.0.0.1:9"),)))
+        self.assertEqual(code, 1)
+        self.assertRegex(
+            errors, r"\Abench: a does not answer at .*; start it with http://127\.0\.0\.1:\d+ for [^\n]+\n\Z"
+        )
+
+    def test_interrupted_it_ends_what_was_started_and_leaves_no_file(self) -> None:
+        before = None if not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
+        for end, raised in (
+            (lambda: (_ for _ in ()).throw(KeyboardInterrupt), KeyboardInterrupt),
+            (_terminate, SystemExit),
+        ):
+            left: list[tuple[Path, Contest]] = []
+
+            def measure(contest: Contest, scale: Scale, place: Path, end: Any = end, left: Any = left) -> Iterator[Row]:
+                left.append((place, contest))
+                yield Row("first", "s", {})
+                next(iter(end()))
+
+            with self.assertRaises(raised):
+                self.run_with(measure)
+            [(place, contest)] = left
+            self.assertFalse(place.exists())
+            for target in contest.all:
+                self.assertIsNone(target.cpu_seconds())
+                with self.assertRaises(OSError):
+                    Client(target.url).ask(b"")
+        self.assertEqual(before, before and os.sched_getaffinity(0))
+
+
+def _terminate() -> Iterator[None]:
+    signal.raise_signal(signal.SIGTERM)
+    yield
 
 
 if __name__ == "__main__":

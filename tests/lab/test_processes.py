@@ -1,15 +1,19 @@
-"""The processes the benchmark starts answer and end, and its client reads answers to their end."""
+"""The processes that the benchmark and the soak start answer and end."""
 
 import os
 import tempfile
 import unittest
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import processes
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.processes import MODELS_REQUEST, BenchmarkFailed, Client, Server, completion_request
+from deepseek_cursor_proxy.lab import load_upstream, processes, soak_clients
+from deepseek_cursor_proxy.lab.benchmark_requests import question
+from deepseek_cursor_proxy.lab.load_clients import Client, get, post
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
+
+made_up = partial(processes.made_up_deepseek, module=load_upstream.__name__)
 
 
 class Processes(unittest.TestCase):
@@ -19,15 +23,29 @@ class Processes(unittest.TestCase):
     def test_the_proxy_and_its_deepseek_answer_and_are_gone_afterwards(self) -> None:
         # A setting of whoever runs the benchmark is none of the benchmark's.
         mine = {"DEEPSEEK_CURSOR_PROXY_HOST": "0.0.0.0"}
-        with patch.dict(os.environ, mine), processes.made_up_deepseek(self.place / "a") as direct:
+        with patch.dict(os.environ, mine), made_up(self.place / "a") as direct:
             with processes.running_proxy(direct, self.place / "b") as proxy, closing(Client(proxy.url)) as client:
-                client.ask(MODELS_REQUEST)
-                client.ask(completion_request(4, stream=True))
-                client.ask(completion_request(4))
+                client.ask(get(proxy.url, "/v1/models"))
+                client.ask(post(f"{proxy.url}/v1", question("bench:stream 4", stream=True)), is_stream=True)
+                client.ask(post(f"{proxy.url}/v1", question("bench:plain")))
         self.assertTrue((self.place / "b" / ".deepseek-cursor-proxy").is_dir())
         for server in (direct, proxy):
             with self.assertRaises(OSError):
-                Client(server.url)
+                Client(server.url).ask(b"")
+
+    def test_the_port_of_deepseek_can_be_chosen(self) -> None:
+        with made_up(self.place / "a") as first:
+            port = int(first.url.rpartition(":")[2])
+        with made_up(self.place / "a", port=port) as second:
+            self.assertEqual(second.url, first.url)
+            with self.assertRaisesRegex(BenchmarkFailed, f"did not start: port {port} cannot be used"):
+                with made_up(self.place / "b", port=port):
+                    self.fail("it is taken")
+
+    def test_the_soak_has_a_deepseek_of_its_own(self) -> None:
+        with processes.made_up_deepseek(self.place, soak_clients.__name__) as deepseek:
+            with closing(Client(deepseek.url)) as client:
+                client.ask(post(deepseek.url, question("short")))
 
     def test_a_process_that_does_not_start_is_reported_with_its_last_words(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "No module named.*nothing_of_the_kind"):
@@ -39,34 +57,6 @@ class Processes(unittest.TestCase):
         nobody = Server("", 2**27)
         self.assertIsNone(nobody.cpu_seconds())
         self.assertIsNone(nobody.resident_megabytes())
-
-
-class Clients(unittest.TestCase):
-    def setUp(self) -> None:
-        self.fake = self.enterContext(FakeDeepSeek())
-        self.client = self.enterContext(closing(Client(self.fake.url)))
-
-    def test_answers_of_both_kinds_are_read_to_their_end_over_one_connection(self) -> None:
-        for stream in (True, False, True, False):
-            timing = self.client.ask(completion_request(4, stream=stream))
-            self.assertGreaterEqual(timing.whole, timing.first)
-        self.assertEqual((len(self.fake.accepted), self.fake.connections), (4, 1))
-
-    def test_a_long_stream_is_read_to_its_end(self) -> None:
-        self.fake.answer(*(processes.Answer("x" * 9000, "y" * 9000, piece=4) for _ in range(2)))
-        self.client.ask(completion_request(4, stream=True))
-        self.client.ask(completion_request(4, stream=True))
-        self.assertEqual((len(self.fake.accepted), self.fake.connections), (2, 1))
-
-    def test_a_refusal_is_no_sample(self) -> None:
-        self.fake.answer(Failure(503, "Busy."))
-        with self.assertRaisesRegex(BenchmarkFailed, "503(?s:.*)Busy"):
-            self.client.ask(completion_request(4))
-
-    def test_an_answer_that_breaks_off_is_no_sample(self) -> None:
-        self.fake.answer(Raw(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"choices"'))
-        with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
-            self.client.ask(completion_request(4))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,119 @@
+"""How streams fare: one at the pace of a quick model, one as fast as it goes, and many at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from deepseek_cursor_proxy.lab.benchmark_requests import question
+from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Rounds, Target, means, medians
+from deepseek_cursor_proxy.lab.benchmark_scale import Scale
+from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, Figure, Row, quantile
+from deepseek_cursor_proxy.lab.load_clients import Crowd, Heard, hear, post
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+
+_RATE = 200
+# What a model usually writes per second, in one of many streams.
+_CROWD_RATE = 20
+
+
+def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
+    """How late a chunk arrives when the proxy has nothing else to do."""
+    chunks = scale.paced_chunks
+
+    def listen(target: Target) -> list[float]:
+        heard = hear(_crowd(target, 1, chunks, _RATE))
+        if heard.failures:
+            raise BenchmarkFailed(heard.failures[0])
+        return [lag / 1e6 for lag in heard.lags]
+
+    rounds = contest.in_turns("a paced stream", scale.paced, listen, warm_up=False)
+    lags = {name: [lag for some in results for lag in some] for name, results in rounds.results.items()}
+    direct = quantile(lags[DIRECT], 0.5)
+    more = {name: [lag - direct for lag in some] for name, some in lags.items() if name != DIRECT}
+    yield Row(f"paced {_RATE} chunks/s: chunk delay p50", "ms", medians(lags))
+    yield Row("  added p50", "ms", medians(more))
+    yield Row("  CPU per chunk (mean)", "µs", means(rounds.cpu, 1e6 / chunks))
+
+
+def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
+    """One stream as fast as it goes, read to its end."""
+    body = question(f"bench:stream {scale.chunks}", stream=True)
+    with contest.clients() as clients:
+        rounds = contest.in_turns(
+            "an unpaced stream",
+            scale.streams,
+            lambda target: scale.chunks / clients[target.name].ask(post(target.url, body), is_stream=True).whole,
+        )
+    yield Row(f"unpaced stream of {scale.chunks:,} chunks", "chunks/s", medians(rounds.results))
+    yield Row("  CPU per 10,000 chunks (mean)", "ms", means(rounds.cpu, 1000 * 10_000 / scale.chunks))
+
+
+@dataclass
+class _Held:
+    """What the proxies held before all crowds, and in the middle of one."""
+
+    before: dict[str, float | None]
+    megabytes: dict[str, list[float]] = field(default_factory=dict)
+    threads: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, target: Target) -> None:
+        for samples, value in ((self.megabytes, target.resident_megabytes()), (self.threads, target.threads())):
+            if value is not None and target.name != DIRECT:
+                samples.setdefault(target.name, []).append(value)
+
+    def kilobytes_per_stream(self, streams: int) -> dict[str, Figure | None]:
+        return {
+            name: Figure.of([1000 * (each - before) / streams for each in self.megabytes.get(name, [])])
+            for name, before in self.before.items()
+            if before is not None
+        }
+
+
+def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
+    """Many streams at once; memory is counted from before the first of them."""
+    before = {target.name: target.resident_megabytes() for target in contest.proxies}
+    chunks = round(scale.crowd_seconds * _CROWD_RATE)
+    for streams in scale.crowds:
+        held = _Held(before)
+
+        def listen(target: Target, streams: int = streams, held: _Held = held) -> Heard:
+            heard = hear(_crowd(target, streams, chunks, _CROWD_RATE), partial(held.note, target))
+            target.settle()
+            return heard
+
+        rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, warm_up=False)
+        yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivered(rounds, scale))
+        yield from _crowd_rows(rounds)
+        yield Row("  memory meanwhile", "MB", medians(held.megabytes))
+        yield Row("  threads meanwhile", "", medians(held.threads))
+        yield Row("  memory per stream", "kB", held.kilobytes_per_stream(streams))
+
+
+def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
+    request = post(target.url, question(f"bench:paced {rate}/s {chunks}", stream=True))
+    return Crowd(target.url, request, streams, chunks, rate)
+
+
+def _delivered(rounds: Rounds[Heard], scale: Scale) -> dict[str, Figure | None]:
+    return {
+        name: Figure.of([len(heard.lags) / scale.crowd_seconds for heard in some])
+        for name, some in rounds.results.items()
+    }
+
+
+def _crowd_rows(rounds: Rounds[Heard]) -> Iterator[Row]:
+    direct = sum(len(heard.lags) for heard in rounds.results[DIRECT])
+    shares, failed, late, cpu = {}, {}, {}, {}
+    for name, some in rounds.results.items():
+        shares[name] = Figure.single(sum(len(heard.lags) for heard in some) / direct)
+        failed[name] = Figure.of([len(heard.failures) for heard in some])
+        late[name] = _p99([lag / 1e6 for heard in some for lag in heard.lags])
+        cpu[name] = [seconds / max(1, len(heard.lags)) for seconds, heard in zip(rounds.cpu[name], some, strict=False)]
+    yield Row("  share of direct", "", shares)
+    yield Row("  failed streams", "", failed)
+    yield Row("  lag p99", "ms", late)
+    yield Row("  CPU per chunk (mean)", "µs", means(cpu, 1e6))
+
+
+def _p99(samples: Sequence[float]) -> Figure | None:
+    return Figure.of(samples, 0.99)

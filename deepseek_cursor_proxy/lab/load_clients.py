@@ -1,0 +1,298 @@
+"""Who asks during a benchmark: one client at a time, or many of them driven by one selector.
+
+Nothing here waits for anything but sockets, and many clients cost one thread: threads of Python would be slower than
+what they are to measure. Requests are bytes made beforehand; answers are read to their end and not kept. A proxy that
+closes a connection with its answer is asked over a new one next time.
+"""
+
+import json
+import selectors
+import socket
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.lab import http_reading
+from deepseek_cursor_proxy.lab.http_reading import Reading
+from deepseek_cursor_proxy.lab.load_answers import MARK
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+
+# Longer than any answer takes to begin, shorter than the patience of whoever waits for the table.
+PATIENCE_SECONDS = 30.0
+_RECEIVED_AT_ONCE = 262144
+# A mark may be cut in two by the end of what was received; it is shorter than this.
+_MARK_LENGTH = 24
+
+
+def post(url: str, body: bytes) -> bytes:
+    """A chat completion's request to a base URL."""
+    fields = f"Authorization: Bearer sk-bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return _request_line("POST", url, "/chat/completions") + fields.encode() + b"\r\n" + body
+
+
+def get(url: str, path: str) -> bytes:
+    return _request_line("GET", url, path) + b"Authorization: Bearer sk-bench\r\n\r\n"
+
+
+def _request_line(method: str, url: str, path: str) -> bytes:
+    address = urlsplit(url)
+    return f"{method} {address.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {address.netloc}\r\n".encode()
+
+
+def _connected(url: str) -> socket.socket:
+    address = urlsplit(url)
+    sock = socket.create_connection((address.hostname, address.port or 80), PATIENCE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+# One client …
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds from sending a request to the first piece of JSON in its answer, and to the end of it."""
+
+    first: float
+    whole: float
+
+
+class Client:
+    """One kept-alive connection, made for the first request. Used by one thread."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._socket: socket.socket | None = None
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def ask(self, request: bytes, *, is_stream: bool = False) -> Timing:
+        """Sends a request and reads its answer; BenchmarkFailed unless that is a whole 200."""
+        return self._exchange(request, is_stream, lambda data: None)
+
+    def fetch(self, request: bytes) -> Any:
+        """Sends a request; the JSON of its answer."""
+        pieces: list[bytes] = []
+        self._exchange(request, False, pieces.append)
+        try:
+            return json.loads(http_reading.body(b"".join(pieces)))
+        except ValueError as error:
+            raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
+
+    def _exchange(self, request: bytes, is_stream: bool, keep: Callable[[bytes], object]) -> Timing:
+        sock = self._socket = self._socket or _connected(self.url)
+        reading, first = Reading(), None
+        started = time.perf_counter()
+        sock.sendall(request)
+        while True:
+            data = sock.recv(_RECEIVED_AT_ONCE)
+            if first is None and b"{" in data:
+                first = time.perf_counter() - started
+            keep(data)
+            if not data:
+                reading.end()
+            if not data or reading.feed(data):
+                break
+        whole = time.perf_counter() - started
+        if reading.closes:
+            self.close()
+        if is_stream and not reading.is_done_stream:
+            raise BenchmarkFailed(f"a stream ended with {reading.tail.decode(errors='replace')!r}")
+        return Timing(whole if first is None else first, whole)
+
+
+# … many of them, each asking again as soon as it has its answer …
+
+
+class _Caller:
+    """One of many clients."""
+
+    __slots__ = ("reading", "sock")
+
+    def __init__(self, url: str) -> None:
+        self.sock = _connected(url)
+        self.sock.setblocking(False)
+        self.reading = Reading()
+
+
+def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
+    """How many answers that many clients get in a second, all asking at once for so long."""
+    answered = 0
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+
+        def call(again: _Caller | None = None) -> None:
+            caller = again or _Caller(url)
+            if again is None:
+                stack.enter_context(closing(caller.sock))
+                selector.register(caller.sock, selectors.EVENT_READ, caller)
+            caller.reading = Reading()
+            # Small enough for the buffer of any socket.
+            caller.sock.send(request)
+
+        started = now = time.perf_counter()
+        for _ in range(clients):
+            call()
+        while now - started < seconds:
+            ready = selector.select(PATIENCE_SECONDS)
+            if not ready:
+                raise BenchmarkFailed(f"nothing was answered for {PATIENCE_SECONDS:g} seconds")
+            for key, _ in ready:
+                caller: _Caller = key.data
+                if _is_answered(caller):
+                    answered += 1
+                    if caller.reading.closes:
+                        selector.unregister(caller.sock)
+                        caller.sock.close()
+                    call(None if caller.reading.closes else caller)
+            now = time.perf_counter()
+    return answered / (now - started)
+
+
+def _is_answered(caller: _Caller) -> bool:
+    data = caller.sock.recv(_RECEIVED_AT_ONCE)
+    if data:
+        return caller.reading.feed(data)
+    caller.reading.end()
+    return True
+
+
+# … and a crowd that listens to paced streams.
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many streams of `chunks` marked chunks each, at `rate` per second; they begin one after another."""
+
+    url: str
+    request: bytes
+    streams: int
+    chunks: int
+    rate: int
+    # Seconds between the beginnings of two streams, and for which one may be late in the end.
+    stagger: float = 0.002
+    grace: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        return self.streams * self.stagger + self.chunks / self.rate + self.grace
+
+
+@dataclass
+class Heard:
+    """What a crowd heard: how many nanoseconds each chunk was under way, and why streams failed."""
+
+    lags: "array[int]" = field(default_factory=lambda: array("q"))
+    failures: list[str] = field(default_factory=list)
+
+
+def hear(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> Heard:
+    """Listens until all streams have ended or their time is over; `midway` is called once, while all of them run.
+
+    A stream fails when it cannot be begun, ends without all its chunks, or brings none in time. One that is merely
+    late has not failed: its missing chunks tell.
+    """
+    with closing(_Listening(crowd)) as listening:
+        listening.run(midway)
+        return listening.heard
+
+
+class _Stream:
+    """One stream of the crowd."""
+
+    __slots__ = ("count", "last", "reading", "rest", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reading = Reading()
+        self.count = 0
+        # Marks only grow. A proxy that shows the thinking in the text brings each of them twice.
+        self.last = 0
+        self.rest = b""
+
+
+class _Listening:
+    """Runs a crowd; used by one thread."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+        address = urlsplit(crowd.url)
+        self._address = (socket.gethostbyname(address.hostname or ""), address.port or 80)
+        self._selector = selectors.DefaultSelector()
+        self._streams: set[_Stream] = set()
+        self.heard = Heard()
+
+    def close(self) -> None:
+        for stream in list(self._streams):
+            self._leave(stream)
+        self._selector.close()
+
+    def run(self, midway: Callable[[], None]) -> None:
+        crowd, began, begun = self._crowd, time.monotonic(), 0
+        middle = crowd.streams * crowd.stagger + crowd.chunks / crowd.rate / 2
+        is_midway_over = False
+        while (gone := time.monotonic() - began) < crowd.seconds and (self._streams or begun < crowd.streams):
+            while begun < min(crowd.streams, gone / crowd.stagger + 1):
+                self._begin()
+                begun += 1
+            if gone >= middle and not is_midway_over:
+                is_midway_over = True
+                midway()
+            next_moment = began + (begun * crowd.stagger if begun < crowd.streams else crowd.seconds)
+            if not is_midway_over:
+                next_moment = min(next_moment, began + middle)
+            for key, events in self._selector.select(max(0.0, next_moment - time.monotonic())):
+                self._react(key.data, events)
+        if not is_midway_over:
+            # On a machine this busy the middle went by unnoticed.
+            midway()
+        self.heard.failures += ["nothing came in time" for stream in self._streams if not stream.count]
+
+    def _begin(self) -> None:
+        stream = _Stream(socket.socket())
+        stream.sock.setblocking(False)
+        stream.sock.connect_ex(self._address)
+        self._streams.add(stream)
+        self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
+
+    def _react(self, stream: _Stream, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                # Connected, or not: then this fails.
+                stream.sock.send(self._crowd.request)
+                self._selector.modify(stream.sock, selectors.EVENT_READ, stream)
+            elif self._is_over(stream):
+                self._leave(stream)
+                if stream.count < self._crowd.chunks:
+                    raise BenchmarkFailed(f"a stream ended after {stream.count} of {self._crowd.chunks} chunks")
+        except (OSError, BenchmarkFailed) as error:
+            self.heard.failures.append(str(error))
+            self._leave(stream)
+
+    def _is_over(self, stream: _Stream) -> bool:
+        data = stream.sock.recv(_RECEIVED_AT_ONCE)
+        now = time.monotonic_ns()
+        text = stream.rest + data
+        for found in MARK.findall(text):
+            mark = int(found)
+            if mark > stream.last:
+                stream.last = mark
+                stream.count += 1
+                self.heard.lags.append(now - mark)
+        stream.rest = text[-_MARK_LENGTH:]
+        if not data:
+            stream.reading.end()
+        return not data or stream.reading.feed(data)
+
+    def _leave(self, stream: _Stream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+            with suppress(KeyError):
+                self._selector.unregister(stream.sock)
+            stream.sock.close()

@@ -1,0 +1,222 @@
+"""The benchmark's DeepSeek: quick enough that what is measured is whatever stands before it.
+
+One thread and one selector serve every connection with the answers of `load_answers`; a chunk costs some microseconds.
+A paced stream sends each chunk when it is due, and the chunk says when that was: the monotonic clock is the machine's,
+so a client in another process can tell how long it was under way. `GET /restored` tells how many messages of the last
+tool turn came with a reasoning. It believes everything and refuses nothing: the strict one is `fake_deepseek`.
+"""
+
+import heapq
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+from deepseek_cursor_proxy.lab import load_answers
+from deepseek_cursor_proxy.lab.http_reading import content_length
+from deepseek_cursor_proxy.lab.load_answers import Wish
+from deepseek_cursor_proxy.lab.processes import serve_until_told
+
+# A long chat has a few megabytes.
+_RECEIVED_AT_ONCE = 1 << 20
+# Multiples of it are spread evenly whatever their number, so streams that begin together do not speak together.
+_GOLDEN = 0.6180339887
+
+
+def be_deepseek(port: int = 0) -> None:
+    """What the process of the benchmark's DeepSeek does."""
+    try:
+        upstream = LoadUpstream(port)
+    except OSError as error:
+        sys.exit(f"port {port} cannot be used ({error.strerror}); take another --upstream-port")
+    serve_until_told(upstream)
+
+
+class LoadUpstream:
+    """Serves on a thread of its own between `start` and `close`; only that thread touches connections."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
+        self._listener.setblocking(False)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        # What `close` writes into one end wakes the thread at the other.
+        self._woken, self._waker = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ, self._stop)
+        self._is_running = True
+        self._connections: set[_Connection] = set()
+        # Paced streams by the moment their next chunk is due; the number decides between equals.
+        self._due: list[tuple[int, int, _Paced]] = []
+        self._numbers = count(1)
+        self._restored = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> "LoadUpstream":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waker.send(b"x")
+        self._thread.join()
+        for connection in list(self._connections):
+            self.drop(connection)
+        self._selector.close()
+        for each in (self._listener, self._woken, self._waker):
+            each.close()
+
+    # The thread …
+
+    def _serve(self) -> None:
+        while self._is_running:
+            wait = (self._due[0][0] - time.monotonic_ns()) / 1e9 if self._due else None
+            for key, events in self._selector.select(wait):
+                react: Callable[[int], None] = key.data
+                react(events)
+            self._send_due()
+
+    def _stop(self, events: int) -> None:
+        self._is_running = False
+
+    def _accept(self, events: int) -> None:
+        # Whoever comes a thousand at a time is not kept waiting for the connections before it to be served.
+        with suppress(BlockingIOError):
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection = _Connection(sock, self)
+                self._connections.add(connection)
+                self._selector.register(sock, selectors.EVENT_READ, connection.react)
+
+    def _send_due(self) -> None:
+        # Asked once: on a machine that cannot keep up, those who wait to be read get their turn all the same.
+        now = time.monotonic_ns()
+        while self._due and self._due[0][0] <= now:
+            due, number, paced = heapq.heappop(self._due)
+            if paced.connection.is_open and paced.send():
+                heapq.heappush(self._due, (due + paced.interval, number, paced))
+
+    # … and what connections ask of it.
+
+    def listen_to(self, connection: "_Connection", events: int) -> None:
+        self._selector.modify(connection.sock, events, connection.react)
+
+    def drop(self, connection: "_Connection") -> None:
+        connection.is_open = False
+        self._connections.discard(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+    def answer(self, connection: "_Connection", request: bytes) -> None:
+        if request.startswith(b"GET"):
+            is_question = request.startswith(b"GET /restored")
+            connection.send(load_answers.json_answer(b"%d" % self._restored) if is_question else load_answers.MODELS)
+            return
+        wish, number = load_answers.wish(request), next(self._numbers)
+        match wish:
+            case Wish("plain"):
+                connection.send(load_answers.plain(number))
+            case Wish("turn"):
+                self._restored = load_answers.reasoned(request)
+                connection.send(load_answers.turn(number))
+            case Wish("stream"):
+                connection.send(load_answers.stream(wish.chunks, number, wish.counts_usage))
+            case Wish("paced"):
+                connection.send(load_answers.opening(wish.counts_usage))
+                paced = _Paced(connection, wish)
+                first = time.monotonic_ns() + int(number * _GOLDEN % 1 * paced.interval)
+                heapq.heappush(self._due, (first, number, paced))
+            case _:
+                connection.send(load_answers.REFUSAL)
+
+
+class _Connection:
+    """One client's connection; used by the thread that serves."""
+
+    __slots__ = ("_needed", "_received", "_server", "_unsent", "is_open", "sock")
+
+    def __init__(self, sock: socket.socket, server: LoadUpstream) -> None:
+        self.sock = sock
+        self.is_open = True
+        self._server = server
+        self._received = bytearray()
+        # The length of the request that is coming in; 0 until its head is there.
+        self._needed = 0
+        self._unsent = bytearray()
+
+    def react(self, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._send_unsent()
+            if events & selectors.EVENT_READ:
+                self._receive()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._server.drop(self)
+
+    def send(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = 0
+        with suppress(BlockingIOError):
+            sent = self.sock.send(data)
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._server.listen_to(self, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
+    def _send_unsent(self) -> None:
+        del self._unsent[: self.sock.send(self._unsent)]
+        if not self._unsent:
+            self._server.listen_to(self, selectors.EVENT_READ)
+
+    def _receive(self) -> None:
+        data = self.sock.recv(_RECEIVED_AT_ONCE)
+        if not data:
+            self._server.drop(self)
+            return
+        self._received += data
+        while self._received:
+            if not self._needed:
+                end = self._received.find(b"\r\n\r\n")
+                if end < 0:
+                    return
+                self._needed = end + 4 + (content_length(self._received, end) or 0)
+            if len(self._received) < self._needed:
+                return
+            request = bytes(self._received[: self._needed])
+            del self._received[: self._needed]
+            self._needed = 0
+            self._server.answer(self, request)
+
+
+class _Paced:
+    """A stream whose chunks have their moments."""
+
+    __slots__ = ("_chunks", "_counts_usage", "_sent", "connection", "interval")
+
+    def __init__(self, connection: _Connection, wish: Wish) -> None:
+        self.connection = connection
+        self.interval = 1_000_000_000 // wish.rate
+        self._chunks = wish.chunks
+        self._counts_usage = wish.counts_usage
+        self._sent = 0
+
+    def send(self) -> bool:
+        """Sends the next chunk; whether another one follows."""
+        is_thinking = self._sent < self._chunks // 2
+        data = load_answers.marked_chunk(time.monotonic_ns(), is_thinking, self._counts_usage)
+        self._sent += 1
+        is_last = self._sent == self._chunks
+        try:
+            self.connection.send(data + load_answers.ending(self._counts_usage) if is_last else data)
+        except OSError:
+            # The selector will tell, too, and then the connection is dropped.
+            return False
+        return not is_last

@@ -1,0 +1,176 @@
+"""Clients read answers to their end, and a crowd counts what it heard and what it did not."""
+
+import json
+import socket
+import threading
+import unittest
+from contextlib import closing
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.lab.benchmark_requests import question
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.load_answers import marked_chunk
+from deepseek_cursor_proxy.lab.load_clients import Client, Crowd, get, hear, post, requests_per_second
+from deepseek_cursor_proxy.lab.load_upstream import LoadUpstream
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+
+PLAIN, STREAM = question("hello"), question("hello", stream=True)
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+
+class Requests(unittest.TestCase):
+    def test_a_base_url_may_have_a_path(self) -> None:
+        self.assertTrue(
+            post("http://a:1/v1/", b"{}").startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a:1\r\n")
+        )
+        self.assertTrue(get("http://a:1", "/models").startswith(b"GET /models HTTP/1.1\r\nHost: a:1\r\n"))
+        self.assertTrue(post("http://a:1", b"{}").endswith(b"\r\nContent-Length: 2\r\n\r\n{}"))
+
+
+class FakeTest(unittest.TestCase):
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        self.addCleanup(lambda: self.assertEqual(threading.active_count(), threads))
+        self.fake = self.enterContext(FakeDeepSeek())
+        self.client = self.enterContext(closing(Client(self.fake.url)))
+        self.plain, self.stream = post(self.fake.url, PLAIN), post(self.fake.url, STREAM)
+
+
+class Clients(FakeTest):
+    def test_answers_of_both_kinds_are_read_to_their_end_over_one_connection(self) -> None:
+        for request in (self.stream, self.plain, self.stream, self.plain):
+            timing = self.client.ask(request, is_stream=request is self.stream)
+            self.assertGreaterEqual(timing.whole, timing.first)
+        self.assertEqual((len(self.fake.accepted), self.fake.connections), (4, 1))
+
+    def test_a_long_stream_is_read_to_its_end(self) -> None:
+        self.fake.answer(*(Answer("x" * 9000, "y" * 9000, piece=4) for _ in range(2)))
+        self.client.ask(self.stream, is_stream=True)
+        self.client.ask(self.stream, is_stream=True)
+        self.assertEqual((len(self.fake.accepted), self.fake.connections), (2, 1))
+
+    def test_an_answer_can_be_had_as_json(self) -> None:
+        self.fake.answer(Answer("Hm.", "Hello."))
+        self.assertEqual(self.client.fetch(self.plain)["choices"][0]["message"]["content"], "Hello.")
+        self.fake.answer(Raw(HEAD + b'2\r\n{"\r\n5\r\na":1}\r\n' + END, then_close=False))
+        self.assertEqual(self.client.fetch(self.plain), {"a": 1})
+
+    def test_what_is_no_json_is_told(self) -> None:
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{]"))
+        with self.assertRaisesRegex(BenchmarkFailed, "no JSON"):
+            self.client.fetch(self.plain)
+
+    def test_a_refusal_is_no_sample(self) -> None:
+        self.fake.answer(Failure(503, "Busy."))
+        with self.assertRaisesRegex(BenchmarkFailed, "503(?s:.*)Busy"):
+            self.client.ask(self.plain)
+
+    def test_an_answer_that_breaks_off_is_no_sample(self) -> None:
+        self.fake.answer(Raw(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"choices"'))
+        with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
+            self.client.ask(self.plain)
+
+    def test_a_stream_without_its_last_event_is_no_sample(self) -> None:
+        self.fake.answer(Raw(HEAD + b"7\r\ndata: {\r\n" + END, then_close=False))
+        with self.assertRaisesRegex(BenchmarkFailed, "a stream ended with"):
+            self.client.ask(self.stream, is_stream=True)
+
+    def test_a_proxy_that_closes_after_each_answer_is_asked_over_new_connections(self) -> None:
+        body = json.dumps({"a": 1}).encode()
+        answers = [
+            Raw(b"HTTP/1.0 200 OK\r\n\r\n" + body),
+            Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 8\r\n\r\n" + body),
+        ]
+        self.fake.answer(*answers)
+        self.assertEqual([self.client.fetch(self.plain), self.client.fetch(self.plain)], [{"a": 1}, {"a": 1}])
+        self.assertEqual(self.fake.connections, 2)
+
+
+class ManyClients(FakeTest):
+    def test_all_of_them_are_answered(self) -> None:
+        self.assertGreater(requests_per_second(self.fake.url, 3, self.plain, 0.01), 0)
+        self.assertEqual(self.fake.connections, 3)
+
+    def test_those_whose_connection_was_closed_come_again(self) -> None:
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"), Failure(503))
+        with self.assertRaisesRegex(BenchmarkFailed, "503"):
+            requests_per_second(self.fake.url, 1, self.plain, 30)
+        self.assertEqual(self.fake.connections, 2)
+
+    def test_a_refusal_is_no_answer(self) -> None:
+        self.fake.answer(Failure(503, "Busy."))
+        with self.assertRaisesRegex(BenchmarkFailed, "503"):
+            requests_per_second(self.fake.url, 2, self.plain, 30)
+
+
+class Crowds(FakeTest):
+    def heard_of(self, *chunks: bytes) -> tuple[int, list[str]]:
+        """What a crowd of one hears when three chunks are due."""
+        self.fake.answer(Raw(b"".join(chunks)))
+        heard = hear(Crowd(self.fake.url, self.stream, 1, 3, 100))
+        return len(heard.lags), heard.failures
+
+    def test_every_chunk_of_every_stream_is_heard_once(self) -> None:
+        with LoadUpstream() as upstream:
+            request = post(upstream.url, question("bench:paced 200/s 5", stream=True))
+            midway: list[bool] = []
+            heard = hear(Crowd(upstream.url, request, 7, 5, 200), lambda: midway.append(True))
+        self.assertEqual((len(heard.lags), heard.failures, midway), (35, [], [True]))
+        self.assertGreater(min(heard.lags), 0)
+
+    def test_a_chunk_that_shows_its_thinking_twice_counts_once(self) -> None:
+        first, second, third = (marked_chunk(moment, True, False) for moment in (1, 2, 3))
+        self.assertEqual(self.heard_of(HEAD, first + first, second, third, END), (3, []))
+
+    def test_a_stream_that_is_cut_has_failed(self) -> None:
+        count, failures = self.heard_of(HEAD, marked_chunk(1, True, False))
+        self.assertEqual((count, failures), (1, ["an answer was broken off"]))
+
+    def test_a_stream_that_ends_too_soon_has_failed(self) -> None:
+        count, failures = self.heard_of(HEAD, marked_chunk(1, True, False), END)
+        self.assertEqual((count, failures), (1, ["a stream ended after 1 of 3 chunks"]))
+
+    def test_a_refused_stream_has_failed(self) -> None:
+        self.fake.answer(Failure(503, "Busy."))
+        [failure] = hear(Crowd(self.fake.url, self.stream, 1, 3, 100)).failures
+        self.assertIn("503", failure)
+
+    def test_streams_that_nobody_answers_have_failed(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            heard = hear(Crowd(url, self.stream, 2, 1, 1000, grace=0.01))
+        self.assertEqual((len(heard.lags), heard.failures), (0, ["nothing came in time"] * 2))
+        # Nobody listens there any more.
+        heard = hear(Crowd(url, self.stream, 2, 1, 1000))
+        self.assertEqual(len(heard.failures), 2)
+
+    def test_a_stream_that_is_merely_late_has_not_failed(self) -> None:
+        self.fake.answer(Raw(HEAD + marked_chunk(1, True, False), then_stall=True))
+        heard = hear(Crowd(self.fake.url, self.stream, 1, 3, 1000, grace=0.5))
+        self.assertEqual((len(heard.lags), heard.failures), (1, []))
+
+    def test_a_mark_may_be_cut_anywhere(self) -> None:
+        chunk = marked_chunk(1, True, False)
+        address = urlsplit(self.fake.url)
+        with socket.create_server((str(address.hostname), 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            at = chunk.index(b"@") + 5
+
+            def serve() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.recv(65536)
+                    for piece in (HEAD, chunk[:at], chunk[at:], END):
+                        connection.sendall(piece)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            heard = hear(Crowd(url, self.stream, 1, 1, 1000))
+            thread.join()
+        self.assertEqual((len(heard.lags), heard.failures), (1, []))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,115 @@
+"""The benchmark's DeepSeek answers each wish, keeps the pace in order, and leaves nothing behind."""
+
+import contextlib
+import io
+import socket
+import threading
+import unittest
+from contextlib import closing
+from itertools import pairwise
+from unittest.mock import patch
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.lab import load_upstream
+from deepseek_cursor_proxy.lab.benchmark_requests import question
+from deepseek_cursor_proxy.lab.load_answers import MARK
+from deepseek_cursor_proxy.lab.load_clients import Client, get, post
+from deepseek_cursor_proxy.lab.load_upstream import LoadUpstream
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from deepseek_cursor_proxy.wire import encode_json
+
+
+class UpstreamTest(unittest.TestCase):
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        self.addCleanup(lambda: self.assertEqual(threading.active_count(), threads))
+        self.upstream = self.enterContext(LoadUpstream())
+        self.client = self.enterContext(closing(Client(self.upstream.url)))
+
+    def said(self, request: bytes) -> bytes:
+        """Everything that comes back before the other side has nothing more to say."""
+        address = urlsplit(self.upstream.url)
+        with socket.create_connection((address.hostname, address.port), 10) as sock:
+            sock.sendall(request)
+            data = b""
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                data += sock.recv(65536)
+        return data
+
+
+class Answering(UpstreamTest):
+    def test_every_wish_is_answered_over_one_connection(self) -> None:
+        url = self.upstream.url
+        for _ in range(2):
+            plain = self.client.fetch(post(url, question("bench:plain")))
+            self.assertTrue(plain["choices"][0]["message"]["reasoning_content"])
+            turn = self.client.fetch(post(url, question("bench:turn")))
+            self.assertEqual(turn["choices"][0]["finish_reason"], "tool_calls")
+            models = self.client.fetch(get(f"{url}/v1", "/models"))
+            self.assertEqual(models["object"], "list")
+            self.client.ask(post(url, question("bench:stream 8", stream=True)), is_stream=True)
+            self.client.ask(post(url, question("bench:paced 1000/s 2", stream=True)), is_stream=True)
+
+    def test_a_stream_larger_than_any_buffer_arrives_whole(self) -> None:
+        data = self.said(post(self.upstream.url, question("bench:stream 40000", stream=True)))
+        self.assertEqual(data.count(b"data: {"), 40002)
+
+    def test_a_request_may_come_in_pieces_or_two_at_once(self) -> None:
+        request = post(self.upstream.url, question("bench:plain"))
+        address = urlsplit(self.upstream.url)
+        with socket.create_connection((address.hostname, address.port), 10) as sock:
+            for at in range(0, len(request), 50):
+                sock.sendall(request[at : at + 50])
+            first = sock.recv(65536)
+            sock.sendall(request + request)
+            both = b""
+            while both.count(b'"usage"') < 2:
+                both += sock.recv(65536)
+        self.assertTrue(first.startswith(b"HTTP/1.1 200"))
+        self.assertEqual(both.count(b"HTTP/1.1 200"), 2)
+
+    def test_what_asks_for_nothing_is_refused(self) -> None:
+        with self.assertRaisesRegex(BenchmarkFailed, "400.*only answers the benchmark"):
+            self.client.ask(post(self.upstream.url, question("hello")))
+
+    def test_it_tells_how_many_reasonings_the_last_turn_had(self) -> None:
+        turns = [{"role": "assistant", "reasoning_content": each} for each in ("a", "b", "")]
+        body = encode_json({"messages": [{"role": "user", "content": "bench:turn"}, *turns]})
+        self.client.ask(post(self.upstream.url, body))
+        self.assertEqual(self.client.fetch(get(self.upstream.url, "/restored")), 2)
+
+    def test_whoever_leaves_in_the_middle_of_a_stream_does_no_harm(self) -> None:
+        address = urlsplit(self.upstream.url)
+        for wish in ("bench:stream 40000", "bench:paced 1000/s 5000"):
+            with socket.create_connection((address.hostname, address.port), 10) as sock:
+                sock.sendall(post(self.upstream.url, question(wish, stream=True)))
+                sock.recv(100)
+        self.client.ask(post(self.upstream.url, question("bench:plain")))
+
+
+class Pacing(UpstreamTest):
+    def test_chunks_come_in_the_order_of_their_moments_and_not_before(self) -> None:
+        data = self.said(post(self.upstream.url, question("bench:paced 500/s 20", stream=True)))
+        marks = [int(mark) for mark in MARK.findall(data)]
+        self.assertEqual(len(marks), 20)
+        self.assertTrue(all(before < after for before, after in pairwise(marks)))
+        # Nothing is sent before it is due, so the whole cannot take less than its intervals.
+        self.assertGreaterEqual(marks[-1] - marks[0], 18 * 2_000_000)
+
+
+class Starting(unittest.TestCase):
+    def test_a_port_that_is_taken_is_told_in_a_line(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with self.assertRaisesRegex(SystemExit, f"port {port} cannot be used.*--upstream-port"):
+                load_upstream.be_deepseek(port)
+
+    def test_the_process_tells_where_it_is_and_ends_with_its_input(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()) as out, patch("sys.stdin", io.StringIO()):
+            with patch("signal.signal"):
+                load_upstream.be_deepseek()
+        self.assertRegex(out.getvalue(), r"\Ahttp://127\.0\.0\.1:\d+\n\Z")
+
+
+if __name__ == "__main__":
+    unittest.main()
