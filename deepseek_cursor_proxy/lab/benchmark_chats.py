@@ -105,8 +105,8 @@ def _grow(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _Gr
             for turns in scale.turns:
                 while chat.turns < turns:
                     chat.play(client)
-                    if target in contest.others and time.monotonic() - started > scale.patience:
-                        raise BenchmarkFailed(f"given up after {scale.patience:g} s at {chat.turns} turns")
+                    if target in contest.others and time.monotonic() - started > scale.chat_patience:
+                        raise BenchmarkFailed(f"given up after {scale.chat_patience:g} s at {chat.turns} turns")
                 if target == contest.ours:
                     grown.bodies[turns] = (chat.body(), chat.turns)
                 grown.turns[turns] = chat.turns + (scale.turns_measured - 1) / 2
@@ -135,9 +135,9 @@ def _check(contest: Contest, target: Target, turns: int) -> None:
     words = f"only {restored} of {turns} turns reached DeepSeek with their reasoning"
     if target not in contest.others:
         raise BenchmarkFailed(words)
-    note = f"{target.name}: cached tool turns: {words}"
-    if note not in contest.notes:
-        contest.notes.append(note)
+    about = f"{target.name}: cached tool turns: "
+    if not any(note.startswith(about) for note in contest.notes):
+        contest.notes.append(about + words)
 
 
 def _slope(lengths: dict[int, list[float]], turns: dict[int, float]) -> float | None:
@@ -191,9 +191,9 @@ def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
 
 
 def _fill(path: Path, rows: int) -> None:
+    """Thoughts as long as they are between two calls, under as many keys as a turn really has."""
     rng = random.Random(1)
     with closing(ReasoningStore(path, must_open=True)) as store:
-        # As many keys as a turn really has, and a thought as long as they are between two calls.
         entries = [([rng.randbytes(32) for _ in range(3)], rng.randbytes(150).hex()) for _ in range(rows)]
         if not store.record(entries):
             raise BenchmarkFailed("the store could not be filled")

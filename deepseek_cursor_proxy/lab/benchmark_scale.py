@@ -31,8 +31,10 @@ class Scale:
     clients: int = 32
     burst_seconds: float = 3.0
     bursts: int = 3
-    # Seconds after which a measure makes do with the rounds it has, and another proxy's chat is given up.
+    # Seconds after which a measure makes do with the rounds it has, …
     patience: float = 20.0
+    # … and after which another proxy's chat, which may grow slower and slower, is given up.
+    chat_patience: float = 20.0
 
 
 QUICK = Scale(
@@ -47,6 +49,7 @@ QUICK = Scale(
     chats=1,
     first_seen=1,
     stored=100,
+    rows=20_000,
     starts=3,
     burst_seconds=1.0,
     bursts=2,

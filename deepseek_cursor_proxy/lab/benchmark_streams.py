@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from deepseek_cursor_proxy.lab.benchmark_requests import question
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Rounds, Target, means, medians
+from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Rounds, Target, laps, means, medians
 from deepseek_cursor_proxy.lab.benchmark_scale import Scale
 from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, Figure, Row, quantile
-from deepseek_cursor_proxy.lab.load_clients import Crowd, Heard, hear, post
+from deepseek_cursor_proxy.lab.load_clients import Crowd, hear, post
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 _RATE = 200
@@ -69,6 +69,15 @@ class _Held:
         }
 
 
+@dataclass(frozen=True)
+class _Listened:
+    """What a crowd heard of one target, and the CPU seconds that took it, if they are known."""
+
+    lags: Sequence[int]
+    failed: int
+    cpu: Sequence[float]
+
+
 def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
     """Many streams at once; memory is counted from before the first of them."""
     before = {target.name: target.resident_megabytes() for target in contest.proxies}
@@ -76,10 +85,13 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
     for streams in scale.crowds:
         held = _Held(before)
 
-        def listen(target: Target, streams: int = streams, held: _Held = held) -> Heard:
+        def listen(target: Target, streams: int = streams, held: _Held = held) -> _Listened:
+            before = target.cpu_seconds()
             heard = hear(_crowd(target, streams, chunks, _CROWD_RATE), partial(held.note, target))
+            # Before it has put away what came too late, which nobody heard.
+            spent = laps((before, target.cpu_seconds()))
             target.settle()
-            return heard
+            return _Listened(heard.lags, len(heard.failures), spent)
 
         rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, warm_up=False)
         yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivered(rounds, scale))
@@ -94,26 +106,22 @@ def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
     return Crowd(target.url, request, streams, chunks, rate)
 
 
-def _delivered(rounds: Rounds[Heard], scale: Scale) -> dict[str, Figure | None]:
+def _delivered(rounds: Rounds[_Listened], scale: Scale) -> dict[str, Figure | None]:
     return {
-        name: Figure.of([len(heard.lags) / scale.crowd_seconds for heard in some])
+        name: Figure.of([len(each.lags) / scale.crowd_seconds for each in some])
         for name, some in rounds.results.items()
     }
 
 
-def _crowd_rows(rounds: Rounds[Heard]) -> Iterator[Row]:
-    direct = sum(len(heard.lags) for heard in rounds.results[DIRECT])
+def _crowd_rows(rounds: Rounds[_Listened]) -> Iterator[Row]:
+    direct = sum(len(each.lags) for each in rounds.results[DIRECT])
     shares, failed, late, cpu = {}, {}, {}, {}
     for name, some in rounds.results.items():
-        shares[name] = Figure.single(sum(len(heard.lags) for heard in some) / direct)
-        failed[name] = Figure.of([len(heard.failures) for heard in some])
-        late[name] = _p99([lag / 1e6 for heard in some for lag in heard.lags])
-        cpu[name] = [seconds / max(1, len(heard.lags)) for seconds, heard in zip(rounds.cpu[name], some, strict=False)]
+        shares[name] = Figure.single(sum(len(each.lags) for each in some) / max(1, direct))
+        failed[name] = Figure.of([each.failed for each in some])
+        late[name] = Figure.of([lag / 1e6 for each in some for lag in each.lags], 0.99)
+        cpu[name] = [seconds / max(1, len(each.lags)) for each in some for seconds in each.cpu]
     yield Row("  share of direct", "", shares)
     yield Row("  failed streams", "", failed)
     yield Row("  lag p99", "ms", late)
     yield Row("  CPU per chunk (mean)", "µs", means(cpu, 1e6))
-
-
-def _p99(samples: Sequence[float]) -> Figure | None:
-    return Figure.of(samples, 0.99)

@@ -11,7 +11,7 @@ import socket
 import time
 from array import array
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,10 +44,15 @@ def _request_line(method: str, url: str, path: str) -> bytes:
 
 
 def _connected(url: str) -> socket.socket:
-    address = urlsplit(url)
-    sock = socket.create_connection((address.hostname, address.port or 80), PATIENCE_SECONDS)
+    sock = socket.create_connection(_address(url), PATIENCE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+def _address(url: str) -> tuple[str, int]:
+    # By number, so that all clients go to the same place: a name may have several.
+    address = urlsplit(url)
+    return socket.gethostbyname(address.hostname or ""), address.port or 80
 
 
 # One client …
@@ -111,56 +116,91 @@ class Client:
 # … many of them, each asking again as soon as it has its answer …
 
 
+def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
+    """How many answers that many clients get in a second, all asking at once for so long."""
+    with closing(_Calling(url, request)) as calling:
+        for _ in range(clients):
+            calling.join()
+        return calling.rate(seconds)
+
+
 class _Caller:
     """One of many clients."""
 
     __slots__ = ("reading", "sock")
 
-    def __init__(self, url: str) -> None:
-        self.sock = _connected(url)
-        self.sock.setblocking(False)
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.reading = Reading()
 
 
-def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
-    """How many answers that many clients get in a second, all asking at once for so long."""
-    answered = 0
-    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+class _Calling:
+    """Runs many clients; used by one thread."""
 
-        def call(again: _Caller | None = None) -> None:
-            caller = again or _Caller(url)
-            if again is None:
-                stack.enter_context(closing(caller.sock))
-                selector.register(caller.sock, selectors.EVENT_READ, caller)
-            caller.reading = Reading()
-            # Small enough for the buffer of any socket.
-            caller.sock.send(request)
+    def __init__(self, url: str, request: bytes) -> None:
+        self._url = url
+        self._request = request
+        self._selector = selectors.DefaultSelector()
+        self._callers: list[_Caller] = []
 
+    def close(self) -> None:
+        for caller in self._callers:
+            caller.sock.close()
+        self._selector.close()
+
+    def join(self) -> None:
+        # One after another, and before the clock runs: how many may connect at once is another question.
+        caller = _Caller(_connected(self._url))
+        self._callers.append(caller)
+        caller.sock.setblocking(False)
+        self._selector.register(caller.sock, selectors.EVENT_READ, caller)
+
+    def rate(self, seconds: float) -> float:
+        answered = 0
         started = now = time.perf_counter()
-        for _ in range(clients):
-            call()
+        for caller in self._callers:
+            # Small enough for the buffer of any socket.
+            caller.sock.send(self._request)
         while now - started < seconds:
-            ready = selector.select(PATIENCE_SECONDS)
+            ready = self._selector.select(PATIENCE_SECONDS)
             if not ready:
                 raise BenchmarkFailed(f"nothing was answered for {PATIENCE_SECONDS:g} seconds")
-            for key, _ in ready:
-                caller: _Caller = key.data
-                if _is_answered(caller):
-                    answered += 1
-                    if caller.reading.closes:
-                        selector.unregister(caller.sock)
-                        caller.sock.close()
-                    call(None if caller.reading.closes else caller)
+            answered += sum(self._is_answered(key.data, events) for key, events in ready)
             now = time.perf_counter()
-    return answered / (now - started)
+        return answered / (now - started)
+
+    def _is_answered(self, caller: _Caller, events: int) -> bool:
+        """Goes on with one client; whether that gave it an answer, in which case it has asked again."""
+        if events & selectors.EVENT_WRITE:
+            caller.sock.send(self._request)
+            self._selector.modify(caller.sock, selectors.EVENT_READ, caller)
+            return False
+        data = caller.sock.recv(_RECEIVED_AT_ONCE)
+        if not data:
+            caller.reading.end()
+        elif not caller.reading.feed(data):
+            return False
+        if caller.reading.closes:
+            self._reconnect(caller)
+        else:
+            caller.sock.send(self._request)
+        caller.reading = Reading()
+        return True
+
+    def _reconnect(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.sock)
+        caller.sock.close()
+        # Not waited for: meanwhile the others would not be heard.
+        caller.sock = _connecting(_address(self._url))
+        self._selector.register(caller.sock, selectors.EVENT_WRITE, caller)
 
 
-def _is_answered(caller: _Caller) -> bool:
-    data = caller.sock.recv(_RECEIVED_AT_ONCE)
-    if data:
-        return caller.reading.feed(data)
-    caller.reading.end()
-    return True
+def _connecting(address: tuple[str, int]) -> socket.socket:
+    """A socket that can be written to once it is connected; if that fails, writing does."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex(address)
+    return sock
 
 
 # … and a crowd that listens to paced streams.
@@ -222,8 +262,7 @@ class _Listening:
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
-        address = urlsplit(crowd.url)
-        self._address = (socket.gethostbyname(address.hostname or ""), address.port or 80)
+        self._address = _address(crowd.url)
         self._selector = selectors.DefaultSelector()
         self._streams: set[_Stream] = set()
         self.heard = Heard()
@@ -255,16 +294,13 @@ class _Listening:
         self.heard.failures += ["nothing came in time" for stream in self._streams if not stream.count]
 
     def _begin(self) -> None:
-        stream = _Stream(socket.socket())
-        stream.sock.setblocking(False)
-        stream.sock.connect_ex(self._address)
+        stream = _Stream(_connecting(self._address))
         self._streams.add(stream)
         self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
 
     def _react(self, stream: _Stream, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                # Connected, or not: then this fails.
                 stream.sock.send(self._crowd.request)
                 self._selector.modify(stream.sock, selectors.EVENT_READ, stream)
             elif self._is_over(stream):
