@@ -81,10 +81,10 @@ class _Grown:
 def growing_chats(contest: Contest, scale: Scale, store: Path) -> Iterator[Row]:
     """CPU per request of a chat as it grows, and of one that a proxy just started on the same store has not seen."""
     grown = _Grown({target.name: {} for target in contest.proxies})
-    for number in range(scale.chats):
-        # Everybody's chat is another one, as far as a shared store could tell.
-        for place, target in enumerate(contest.proxies):
-            _grow(contest, scale, target, Chat(100 * number + place), grown)
+    running, seeds = list(contest.proxies), count()
+    for _ in range(scale.chats):
+        # Everybody's chat is another one, as far as a shared store could tell; who gave up is not asked again.
+        running = [target for target in running if _has_grown(contest, scale, target, Chat(next(seeds)), grown)]
     for turns in scale.turns:
         figures = {name: Figure.mean(lengths.get(turns, [])) for name, lengths in grown.cpu.items()}
         yield Row(f"{turns} cached tool turns: CPU per request (mean)", "ms", figures)
@@ -98,7 +98,8 @@ def growing_chats(contest: Contest, scale: Scale, store: Path) -> Iterator[Row]:
     yield Row(f"  growth exponent, first time seen, {span}", "", {OURS: Figure.single(slope)})
 
 
-def _grow(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _Grown) -> None:
+def _has_grown(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _Grown) -> bool:
+    """Plays a chat to its full length and measures it on the way; False if another proxy did not get there."""
     started = time.monotonic()
     with closing(Client(target.url)) as client:
         try:
@@ -115,6 +116,8 @@ def _grow(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _Gr
                 _check(contest, target, chat.turns - 1)
         except (BenchmarkFailed, OSError) as error:
             contest.give_up(target, "a growing chat", error)
+            return False
+    return True
 
 
 def _played(target: Target, client: Client, chat: Chat, requests: int) -> list[float]:

@@ -64,7 +64,7 @@ def throughput(contest: Contest, scale: Scale) -> Iterator[Row]:
         target.settle()
         return rate
 
-    rounds = contest.in_turns("many clients", scale.bursts, burst, warm_up=False)
+    rounds = contest.in_turns("many clients", scale.bursts, burst, timed=True)
     yield Row(f"{scale.clients} keep-alive clients: small requests", "requests/s", medians(rounds.results))
 
 

@@ -110,14 +110,18 @@ class Contest:
             yield target
 
     def in_turns(
-        self, what: str, rounds: int, ask: Callable[[Target], T], *, warm_up: bool = True, more: Sequence[Target] = ()
+        self, what: str, rounds: int, ask: Callable[[Target], T], *, timed: bool = False, more: Sequence[Target] = ()
     ) -> Rounds[T]:
-        """Everybody's results; the round that warms up does not count."""
+        """Everybody's results; a first round warms up and does not count, and slow ones end when patience does.
+
+        What is timed takes as long as it was told to: neither is done.
+        """
+        skipped = 0 if timed else 1
         running = [*self.all, *more]
         results: dict[str, list[T]] = {target.name: [] for target in running}
         clocks: dict[str, list[float | None]] = {target.name: [] for target in running}
         started = time.monotonic()
-        for number in range(-warm_up, rounds):
+        for number in range(-skipped, rounds):
             for target in list(running):
                 clocks[target.name].append(target.cpu_seconds())
                 try:
@@ -125,13 +129,13 @@ class Contest:
                 except (BenchmarkFailed, OSError) as error:
                     self.give_up(target, what, error)
                     running.remove(target)
-            if number >= 0 and time.monotonic() - started > self.patience:
+            if not timed and number >= 0 and time.monotonic() - started > self.patience:
                 break
         for target in running:
             clocks[target.name].append(target.cpu_seconds())
         return Rounds(
-            {target.name: results[target.name][warm_up:] for target in running},
-            {target.name: laps(clocks[target.name][warm_up:]) for target in running},
+            {target.name: results[target.name][skipped:] for target in running},
+            {target.name: laps(clocks[target.name][skipped:]) for target in running},
         )
 
     def give_up(self, target: Target, what: str, why: object) -> None:

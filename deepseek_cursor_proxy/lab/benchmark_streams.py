@@ -26,7 +26,7 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
             raise BenchmarkFailed(heard.failures[0])
         return [lag / 1e6 for lag in heard.lags]
 
-    rounds = contest.in_turns("a paced stream", scale.paced, listen, warm_up=False)
+    rounds = contest.in_turns("a paced stream", scale.paced, listen, timed=True)
     lags = {name: [lag for some in results for lag in some] for name, results in rounds.results.items()}
     direct = quantile(lags[DIRECT], 0.5)
     more = {name: [lag - direct for lag in some] for name, some in lags.items() if name != DIRECT}
@@ -93,7 +93,7 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
             target.settle()
             return _Listened(heard.lags, len(heard.failures), spent)
 
-        rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, warm_up=False)
+        rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, timed=True)
         yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivered(rounds, scale))
         yield from _crowd_rows(rounds)
         yield Row("  memory meanwhile", "MB", medians(held.megabytes))

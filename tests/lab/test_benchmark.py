@@ -190,7 +190,8 @@ class Chats(LabTest):
     def test_another_proxy_that_takes_too_long_is_given_up(self) -> None:
         contest = Contest(self.direct, self.ours, (self.other,))
         grown = benchmark_chats._Grown({"other": {}})
-        benchmark_chats._grow(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
+        is_whole = benchmark_chats._has_grown(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
+        self.assertFalse(is_whole)
         self.assertEqual(contest.notes, ["other: a growing chat: given up after -1 s at 1 turns"])
         self.assertEqual(grown.cpu, {"other": {}})
 

@@ -24,8 +24,8 @@ class Turns(unittest.TestCase):
         self.assertEqual(order, [DIRECT, OURS, "other"] * 3)
         self.assertEqual(rounds.results, {DIRECT: [4, 7], OURS: [5, 8], "other": [6, 9]})
 
-    def test_what_takes_long_needs_no_warming_up(self) -> None:
-        rounds = contest().in_turns("it", 2, lambda target: 1, warm_up=False)
+    def test_what_is_timed_needs_neither_warming_up_nor_patience(self) -> None:
+        rounds = contest(patience=-1).in_turns("it", 2, lambda target: 1, timed=True)
         self.assertEqual(rounds.results, {DIRECT: [1, 1], OURS: [1, 1]})
 
     def test_when_patience_is_over_one_round_is_enough(self) -> None:
