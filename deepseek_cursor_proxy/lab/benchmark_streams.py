@@ -1,5 +1,6 @@
 """How streams fare: one at the pace of a quick model, one as fast as it goes, and many at once."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,6 +92,10 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
             # Before it has put away what came too late, which nobody heard.
             spent = laps((before, target.cpu_seconds()))
             target.settle()
+            for why, times in Counter(heard.failures).most_common(1):
+                contest.notes.append(
+                    f"{target.name}: {streams} streams: {len(heard.failures)} failed, {times} with: {why}"
+                )
             return _Listened(heard.lags, len(heard.failures), spent)
 
         rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, timed=True)

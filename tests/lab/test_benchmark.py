@@ -129,6 +129,7 @@ class Measurements(LabTest):
         figure = rows["failed streams"].figures["other"]
         assert figure is not None
         self.assertEqual(figure.value, TINY.crowds[-1])
+        self.assertIn("other: 2 streams: 2 failed, 2 with: ", contest.notes[-1])
 
 
 class Remembering(LabTest):
