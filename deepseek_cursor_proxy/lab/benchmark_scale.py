@@ -22,7 +22,7 @@ class Scale:
     # Chats of so many tool turns: requests measured at each length, chats, and starts with a chat seen before.
     turns: tuple[int, ...] = (10, 50, 200, 800)
     turns_measured: int = 10
-    chats: int = 2
+    chats: int = 1
     first_seen: int = 3
     # Turns stored, also beside so many rows.
     stored: int = 500
