@@ -6,21 +6,20 @@ too long for that is ended where it is, and the client is told.
 """
 
 import contextlib
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1, sse
+from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
+from deepseek_cursor_proxy.pump import Pump
+from deepseek_cursor_proxy.relaying import Relay, unexpected
 from deepseek_cursor_proxy.request_body import RequestBody
 from deepseek_cursor_proxy.waiting import Watch, can_write
-from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest, encode_json
-
-_log = logging.getLogger(__name__)
+from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536
 # What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is
@@ -42,6 +41,9 @@ class Site(Protocol):
 
     @property
     def config(self) -> ProxyConfig: ...
+
+    @property
+    def pump(self) -> Pump: ...
 
 
 class ClientConnection:
@@ -152,7 +154,7 @@ class ClientConnection:
         except (ProxyError, ClientGone):
             raise
         except Exception as error:
-            failure = _unexpected(error, "answering a request")
+            failure = unexpected(error, "answering a request")
             return HttpReply.json(failure.payload(), failure.status)
 
     # Reading …
@@ -234,6 +236,13 @@ class ClientConnection:
             except BlockingIOError:
                 self._await_reader()
 
+    def send_now(self, data: bytes) -> int:
+        """Send what the client takes at once; how much that was."""
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+
     def _await_reader(self) -> None:
         give_up_at = time.monotonic() + self._site.config.write_timeout
         while not can_write(self._sock, min(_LOOK_UP_SECONDS, give_up_at - time.monotonic())):
@@ -247,9 +256,7 @@ class ClientConnection:
         framing: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             self.send(http1.reply_head(reply.status, reply.headers + framing + _connection_header(keep)))
-            for piece in _told(body):
-                if piece:
-                    self.send(http1.chunk(piece) if is_chunked else piece)
+            Relay(self, body, is_chunked=is_chunked).run(self._site.pump)
             if is_chunked:
                 self.send(http1.LAST_CHUNK)
         finally:
@@ -292,21 +299,3 @@ def _source(sock: socket.socket) -> str:
 def _connection_header(keep: bool) -> Headers:
     # Said both ways: HTTP/1.0 assumes the opposite of 1.1.
     return (("Connection", "keep-alive" if keep else "close"),)
-
-
-def _told(body: Body) -> Iterator[bytes]:
-    """The body; a bug of ours ends it with an error that clients understand, never quietly."""
-    try:
-        yield from body
-    except ClientGone:
-        raise
-    except Exception as error:
-        failure = _unexpected(error, "streaming an answer")
-        # The blank line ends an event that was cut in the middle.
-        yield b"\n\n" + sse.event(encode_json(failure.payload())) + sse.DONE
-
-
-def _unexpected(error: Exception, doing: str) -> ProxyError:
-    details = _log.isEnabledFor(logging.DEBUG)
-    _log.error("unexpected %s while %s", type(error).__name__, doing, exc_info=details)
-    return ProxyError("The proxy failed on this request; please report it.")

@@ -82,19 +82,32 @@ class Connection:
 
         Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
+        while self.wait(until, peer):
+            # None: a TLS record that is not complete yet, or a wake-up for nothing.
+            if (received := self.receive_now()) is not None:
+                return received
+        return None
+
+    def wait(self, until: float, peer: Peer | None) -> bool:
+        """Whether something arrives before that moment; raises as `receive` does."""
+        if self.has_buffered:
+            return True
+        if self._watch.peer is not peer:
+            self._watch = Watch(self._sock, peer)
+        return self._watch.readable(until - time.monotonic())
+
+    def receive_now(self) -> bytes | None:
+        """What has arrived, b"" when the other side closed, None when there is nothing."""
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        if self._watch.peer is not peer:
-            self._watch = Watch(self._sock, peer)
-        while True:
-            if self._has_buffered() or self._watch.readable(until - time.monotonic()):
-                try:
-                    return self._sock.recv(_RECEIVE_BYTES)
-                except (BlockingIOError, ssl.SSLWantReadError):
-                    # A TLS record that is not complete yet, or a wake-up for nothing.
-                    continue
+        try:
+            return self._sock.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
             return None
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def close(self) -> None:
         self._sock.close()
@@ -104,10 +117,12 @@ class Connection:
         """An idle connection that has something to say can only be saying goodbye."""
         if time.monotonic() - self.idle_since > _IDLE_SECONDS:
             return True
-        return self._has_buffered() or wait_readable(self._sock, 0, None)
+        return self.has_buffered or wait_readable(self._sock, 0, None)
 
-    def _has_buffered(self) -> bool:
-        return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+    @property
+    def has_buffered(self) -> bool:
+        """Whether there is something that no wait would tell: it has left the system's buffers already."""
+        return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
 
 
 Connect = Callable[[Origin, Peer | None], Connection]

@@ -27,6 +27,14 @@ class Said:
     problem: ProxyError | None = None
 
     @property
+    def is_weighty(self) -> bool:
+        """Whether something of it is likely to be stored: an answer or a call may be complete."""
+        return any(
+            isinstance(item, Delta) and (item.finish_reason or (item.calls and item.calls[-1].arguments.endswith("}")))
+            for item in self.batch
+        )
+
+    @property
     def is_over(self) -> bool:
         return self.is_done or self.problem is not None
 

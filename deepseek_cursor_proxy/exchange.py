@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer
-from deepseek_cursor_proxy.wire import decode_foreign_json, without_keys
+from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 
 # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than this
 # does not come to an end.
@@ -46,6 +46,7 @@ class Exchange:
         # By exact key, what was stored of an answer that may still go on thinking.
         self._begun: dict[bytes, str] = {}
         self._has_relayed = False
+        self.awaited: Awaited | None = None
         self._outcome = CLIENT_LEFT
         self._status = 499
         self._is_closed = False
@@ -73,14 +74,18 @@ class Exchange:
 
     # Reading the answer …
 
-    def batches(self) -> Batches:
-        """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it."""
+    def batches(self, *, with_lulls: bool = False) -> Batches:
+        """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it.
+
+        With lulls, an empty batch says that whoever drives this waits for `awaited`, or lets it take its time.
+        """
         try:
             while True:
                 try:
-                    yield from self._read()
+                    yield from self._read(with_lulls)
                     break
                 except UpstreamFailed as error:
+                    yield from self._pressing()
                     is_unsaid, is_untold = self._reply.is_empty, not self._has_relayed
                     if not self._calling.begin_again(error, is_unsaid=is_unsaid, is_untold=is_untold):
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
@@ -93,12 +98,18 @@ class Exchange:
         finally:
             self.close()
 
-    def _read(self) -> Batches:
+    def _pressing(self) -> Batches:
+        """What comes next may take its time: a call, or a write to the disk."""
+        awaited, self.awaited = self.awaited, None
+        yield []
+        self.awaited = awaited
+
+    def _read(self, with_lulls: bool) -> Batches:
         prepared, answer = self._calling.prepared, self._calling.answer
         assert prepared is not None
         assert answer is not None
         if prepared.request.stream:
-            yield from self._streamed(answer)
+            yield from self._streamed(answer, with_lulls)
         else:
             yield self._whole(answer)
 
@@ -114,12 +125,17 @@ class Exchange:
         self._take(batch)
         return batch
 
-    def _streamed(self, answer: Answer) -> Batches:
-        reader = StreamReader()
-        with closing(answer.stream()) as pieces:
+    def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
+        reader, self.awaited = StreamReader(), answer
+        with closing(answer.stream(with_lulls=with_lulls)) as pieces:
             try:
                 for piece in pieces:
+                    if piece is None:
+                        yield []
+                        continue
                     said = reader.read(piece) if piece else Said([Aside()])
+                    if said.is_weighty:
+                        yield from self._pressing()
                     self._take(said.batch)
                     if said.batch:
                         self._has_relayed = True
@@ -137,7 +153,10 @@ class Exchange:
                         answer.note_progress()
                     if self._reply.is_finished:
                         answer.hurry()
+                        # The rest is a matter of moments, and how it ends may take one more.
+                        answer.has_lulls = False
             except ProxyError:
+                yield from self._pressing()
                 # Whatever breaks after the finish_reason breaks nothing: the client has the whole answer.
                 if not self._reply.is_finished:
                     raise

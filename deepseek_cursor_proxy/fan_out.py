@@ -28,6 +28,9 @@ _Said = tuple[int, Batch | BaseException | None]
 class FanOut:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
+    # It waits by itself: its answers come from threads.
+    awaited = None
+
     def __init__(self, exchanges: list[Exchange]) -> None:
         self._exchanges = exchanges
         self._said: queue.Queue[_Said] = queue.Queue(_WAITING_BATCHES)
@@ -59,7 +62,7 @@ class FanOut:
             # An error that is held by the frame it was raised in is freed by nobody but the collector.
             del calls, errors
 
-    def batches(self) -> Batches:
+    def batches(self, *, with_lulls: bool = False) -> Batches:
         """What the exchanges say, in the order they say it; their usage, added up, comes last."""
         self._threads = [
             threading.Thread(target=self._run, args=(choice, exchange), name=f"choice-{choice}", daemon=True)

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, decode_json_object, encode_json
+from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, decode_json_object, encode_json
 
 
 class Generation:
@@ -55,7 +55,7 @@ class Generation:
     def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
         exchange = self._opened(visitor, self._caller(visitor, request.peer), asked)
-        shown = display.mirror(exchange.batches(), self._form(), exchange.notice)
+        shown = display.mirror(exchange.batches(with_lulls=chat.stream), self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -94,6 +94,10 @@ class _Stream:
     def __init__(self, events: Iterator[bytes], exchange: Exchange | FanOut) -> None:
         self._events = events
         self._exchange = exchange
+
+    @property
+    def awaited(self) -> Awaited | None:
+        return self._exchange.awaited
 
     def __iter__(self) -> Iterator[bytes]:
         return self._events

@@ -88,6 +88,9 @@ def _host(base_url: str) -> str:
 class _Stream:
     """A streamed answer, in whole lines so that an error can follow whatever was sent; closing it ends the call."""
 
+    # It has no lulls.
+    awaited = None
+
     def __init__(self, answer: Answer, told: "_Told") -> None:
         self._answer = answer
         self._told = told

@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
+        self.pump = Pump()
         # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
         self._generation: Generation | None = None
@@ -160,6 +162,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         super().server_close()
         self.connections.stop(Stage.OVER)
         self.connections.wait_until_empty(_LAST_MOMENTS_SECONDS)
+        self.pump.close()
         with self._building:
             generation = self._generation
         if generation is not None:

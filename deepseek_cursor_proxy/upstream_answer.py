@@ -12,20 +12,25 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, http1
+from deepseek_cursor_proxy import answer_head, deepseek, http1
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.encodings import Unpacker, is_known
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.errors import (
+    ClientGone,
+    ProxyError,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_STREAM_BYTES = 1024 * 1024 * 1024
 _MAX_ERROR_BYTES = 1024 * 1024
-# Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
-_MOST_ANNOUNCEMENTS = 16
 # A refusal is known by its status; its words are worth waiting for, but not for as long as an answer.
 _ERROR_SECONDS = 10.0
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
@@ -43,14 +48,6 @@ class Destination:
     url: str
     name: str = "DeepSeek"
     setting: str = "--base-url"
-
-
-class DeadBeforeAnswer(ConnectionError):
-    """The other side closed without a single byte of an answer."""
-
-
-class CutHead(ValueError):
-    """The other side closed in the middle of the head."""
 
 
 class Answer:
@@ -72,6 +69,11 @@ class Answer:
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
         self._progress = 0.0
+        # While it streams: when it goes on all the same, whether somebody else waits for it, and whether they have to.
+        self.until = math.inf
+        self.has_lulls = False
+        self._is_drained = False
+        self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
         # The right to this call, given back when it ends.
@@ -98,36 +100,14 @@ class Answer:
     # The head …
 
     def _read_head(self) -> None:
-        deadline = time.monotonic() + self._config.request_timeout
-        rest = b""
-        for _ in range(_MOST_ANNOUNCEMENTS + 1):
-            buffer = http1.HeadBuffer(http1.bad_response)
-            head = http1.parse_response_head(self._feed_head(buffer, rest, deadline))
-            rest = buffer.take_rest()
-            if head.status == 101:
-                raise ValueError("it switches protocols")
-            if head.status >= 200:
-                break
-        else:
-            raise ValueError("it announces an answer for ever")
+        begun = answer_head.read(self._connection, self._peer, time.monotonic() + self._config.request_timeout)
+        head, self._first = begun.head, begun.rest
         self.status, self.headers = head.status, head.headers
         # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
         is_answer = head.status == 200 or head.status >= 400
         self._keeps_alive = is_answer and http1.keeps_alive(head.version, head.headers)
         self._body = http1.response_body(head, request_method="POST")
-        self._first = rest
         self._is_ended = self._body.is_complete
-
-    def _feed_head(self, buffer: http1.HeadBuffer, data: bytes, deadline: float) -> bytes:
-        while True:
-            if (raw := buffer.feed(data)) is not None:
-                return raw
-            received = self._connection.receive(deadline, self._peer)
-            if received is None:
-                raise TimeoutError
-            if not received:
-                raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
-            data = received
 
     def raise_for_redirect(self) -> None:
         if 300 <= self.status < 400:
@@ -215,14 +195,22 @@ class Answer:
     def _silence(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self._destination.name} went silent. Try again, or raise --request-timeout.")
 
-    def stream(self) -> Generator[bytes, None, None]:
-        """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while."""
+    def stream(self, *, with_lulls: bool = False) -> Generator[bytes | None, None, None]:
+        """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while.
+
+        With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
+        """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
         heartbeat, timeout = self._config.heartbeat_interval, self._config.request_timeout
         told = self._progress = time.monotonic()
+        self._is_drained = False
+        self.has_lulls = with_lulls
         while not self._is_ended:
-            data = self._next(min(max(told, self._progress) + heartbeat, self._progress + timeout, self._over_by))
-            if data:
+            self.until = min(max(told, self._progress) + heartbeat, self._progress + timeout, self._over_by)
+            if self.has_lulls and self._is_drained:
+                yield None
+                self._raise_if_interrupted()
+            if data := self._next(self.until):
                 yield from filter(None, self._unpacked(unpack, data))
             now = time.monotonic()
             if now >= min(self._progress + timeout, self._over_by):
@@ -230,6 +218,29 @@ class Answer:
             if now >= max(told, self._progress) + heartbeat:
                 told = now
                 yield b""
+
+    # In a lull …
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def wait(self) -> None:
+        """Until there is something to go on with; what ends the wait early is raised when the stream goes on."""
+        try:
+            self._connection.wait(self.until, self._peer)
+        except (ClientGone, ProxyError) as error:
+            self.interrupt(error)
+
+    def interrupt(self, error: Exception) -> None:
+        self._interruption = error
+
+    def _raise_if_interrupted(self) -> None:
+        if self._interruption is not None:
+            try:
+                raise self._interruption
+            finally:
+                # An error that is held by what raised it is freed by the collector only.
+                self._interruption = None
 
     def note_progress(self) -> None:
         """What came last was worth waiting for."""
@@ -242,7 +253,7 @@ class Answer:
     def _next(self, until: float) -> bytes | None:
         """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
         try:
-            data = self._first or self._connection.receive(until, self._peer)
+            data = self._first or self._received(until)
             self._first = b""
             if data is None:
                 return None
@@ -259,6 +270,14 @@ class Answer:
             raise UpstreamFailed(f"{self._destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
+
+    def _received(self, until: float) -> bytes | None:
+        if not self.has_lulls:
+            return self._connection.receive(until, self._peer)
+        data = self._connection.receive_now()
+        # Also when there is more to read: a stream that never pauses must not hide a client that leaves.
+        self._is_drained = not self._connection.has_buffered
+        return data
 
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()
@@ -300,7 +319,7 @@ class Answer:
     def _await_end(self) -> None:
         deadline = time.monotonic() + _LINGER_SECONDS
         # The client has its answer; whether it stays does not matter any more.
-        self._peer = None
+        self._peer, self.has_lulls = None, False
         try:
             while not self._is_ended and self._next(deadline) is not None and time.monotonic() < deadline:
                 pass

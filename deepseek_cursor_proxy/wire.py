@@ -25,8 +25,32 @@ MAX_JSON_VALUES = 500_000
 _NESTS = frozenset((dict, list))
 
 
+class Awaited(Protocol):
+    """What has to say something before an answer can go on."""
+
+    # The moment from which on the answer goes on without that.
+    until: float
+
+    def fileno(self) -> int: ...
+
+    def wait(self) -> None:
+        """Returns when the answer can go on."""
+        ...
+
+    def interrupt(self, error: Exception) -> None:
+        """The answer goes on at once, with this failure."""
+        ...
+
+
 class Body(Protocol):
-    """A reply that is produced while it is sent; `close` ends it even if it was never iterated."""
+    """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
+
+    An empty piece is a lull: `awaited` is worth waiting for then, or, where it is None, something is about to be done
+    that may take its time. Apart from that, asking for the next piece of a body with lulls waits for nobody.
+    """
+
+    @property
+    def awaited(self) -> Awaited | None: ...
 
     def __iter__(self) -> Iterator[bytes]: ...
 

@@ -13,12 +13,13 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 # A room may import from its own level and those below; whole directories are written with a star.
 LEVELS = {
     6: ["cli", "serve", "signals", "limits", "explain", "printing", "__main__", "lab", "lab.*"],
-    5: ["server", "door", "client_connection", "request_body"],
+    5: ["server", "door", "client_connection", "request_body", "relaying", "pump"],
     4: ["app", "generation"],
     3: ["services", "calling", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
     2: [
         "upstream",
         "upstream_answer",
+        "answer_head",
         "admission",
         "connecting",
         "connection_pool",

@@ -1,0 +1,46 @@
+"""Reading the head of an answer: announcements are passed over, and nothing is waited for beyond the deadline."""
+
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy.connection_pool import Connection
+from deepseek_cursor_proxy.wire import Peer
+
+# Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
+_MOST_ANNOUNCEMENTS = 16
+
+
+class DeadBeforeAnswer(ConnectionError):
+    """The other side closed without a single byte of an answer."""
+
+
+class CutHead(ValueError):
+    """The other side closed in the middle of the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The head, and what arrived behind it."""
+
+    head: http1.ResponseHead
+    rest: bytes
+
+
+def read(connection: Connection, peer: Peer | None, deadline: float) -> Begun:
+    """OSError, TimeoutError or ValueError when there is none; what waiting for it raises when the client leaves."""
+    rest = b""
+    for _ in range(_MOST_ANNOUNCEMENTS + 1):
+        buffer = http1.HeadBuffer(http1.bad_response)
+        while (raw := buffer.feed(rest)) is None:
+            received = connection.receive(deadline, peer)
+            if received is None:
+                raise TimeoutError
+            if not received:
+                raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
+            rest = received
+        head, rest = http1.parse_response_head(raw), buffer.take_rest()
+        if head.status == 101:
+            raise ValueError("it switches protocols")
+        if head.status >= 200:
+            return Begun(head, rest)
+    raise ValueError("it announces an answer for ever")

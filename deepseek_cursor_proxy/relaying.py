@@ -1,0 +1,91 @@
+"""One streamed answer on its way to a client: by the client's own thread or, in a crowd, by the pump.
+
+Whoever drives it, a piece is one write. What the client's thread may wait for (a reader, DeepSeek, the disk), the pump
+leaves to it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from deepseek_cursor_proxy import http1, sse
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.pump import Pump
+from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
+
+_log = logging.getLogger(__name__)
+
+# One that never pauses is left to its own thread, so that it does not keep others waiting.
+_MOST_PIECES = 8
+
+
+class Client(Peer, Protocol):
+    """Who the answer goes to."""
+
+    def send(self, data: bytes) -> None:
+        """Send everything, however long that takes."""
+        ...
+
+    def send_now(self, data: bytes) -> int:
+        """Send what can be sent without waiting; how much that was."""
+        ...
+
+
+class Relay:
+    """Used by one thread at a time: the client's, or the pump's while that one sleeps."""
+
+    def __init__(self, client: Client, body: Body, *, is_chunked: bool) -> None:
+        self.peer: Client = client
+        self._body = body
+        self._pieces = _told(body)
+        self._framed: Callable[[bytes], bytes] = http1.chunk if is_chunked else bytes
+        self._unsent = b""
+
+    def run(self, pump: Pump) -> None:
+        """Pass on the whole answer. Called by the client's thread."""
+        with pump.counting() as is_crowded:
+            for piece in self._pieces:
+                if piece:
+                    self.peer.send(self._framed(piece))
+                elif (awaited := self._body.awaited) is not None:
+                    if is_crowded:
+                        self._leave_to(pump, awaited)
+                    else:
+                        awaited.wait()
+
+    def _leave_to(self, pump: Pump, awaited: Awaited) -> None:
+        pump.drive(self, awaited)
+        unsent, self._unsent = self._unsent, b""
+        self.peer.send(unsent)
+
+    def advance(self) -> Awaited | None:
+        """Pass on what there is, waiting for nobody; what to wait for then, None when the client's thread has to."""
+        for _ in range(_MOST_PIECES):
+            piece = next(self._pieces, None)
+            if not piece:
+                # A lull, or the end.
+                return None if piece is None else self._body.awaited
+            data = self._framed(piece)
+            if (sent := self.peer.send_now(data)) < len(data):
+                self._unsent = data[sent:]
+                return None
+        return None
+
+
+def _told(body: Body) -> Iterator[bytes]:
+    """The body; a bug of ours ends it with an error that clients understand, never quietly."""
+    try:
+        yield from body
+    except ClientGone:
+        raise
+    except Exception as error:
+        failure = unexpected(error, "streaming an answer")
+        # The blank line ends an event that was cut in the middle.
+        yield b"\n\n" + sse.event(encode_json(failure.payload())) + sse.DONE
+
+
+def unexpected(error: Exception, doing: str) -> ProxyError:
+    """What a client is told of a bug of ours; the log tells more."""
+    details = _log.isEnabledFor(logging.DEBUG)
+    _log.error("unexpected %s while %s", type(error).__name__, doing, exc_info=details)
+    return ProxyError("The proxy failed on this request; please report it.")

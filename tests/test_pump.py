@@ -1,0 +1,197 @@
+"""One thread for many streams: whoever it drives, and whatever happens to one of them, the others go on."""
+
+import select
+import socket
+import threading
+import time
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy import pump as pumps
+from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
+from deepseek_cursor_proxy.pump import Pump
+from deepseek_cursor_proxy.wire import Awaited
+from tests import test_leaving, test_load, test_walkthrough
+from tests.gauges import eventually
+from tests.test_waiting import Client
+
+PATIENCE = 10.0
+LINUX_ONLY = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+
+
+class Source:
+    """An answer in a lull, made of one end of a socket pair."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock = sock
+        self.until = until
+        self.interruption: Exception | None = None
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def wait(self) -> None:
+        raise AssertionError("nobody waits for a single one")
+
+    def interrupt(self, error: Exception) -> None:
+        self.interruption = error
+
+
+class Driven:
+    """A stream that notes what it reads, and goes back to its own thread at a full stop."""
+
+    def __init__(self, test: unittest.TestCase, seconds: float = PATIENCE) -> None:
+        ours, self.upstream = socket.socketpair()
+        client, self.client = socket.socketpair()
+        for sock in (ours, self.upstream, client, self.client):
+            test.addCleanup(sock.close)
+        self._sock = ours
+        self.peer = Client(client)
+        self.source = Source(ours, time.monotonic() + seconds)
+        self.heard = b""
+        self.threads: set[int] = set()
+
+    def client_closes(self) -> None:
+        self.client.close()
+
+    def advance(self) -> Awaited | None:
+        self.threads.add(threading.get_ident())
+        self.heard += self._sock.recv(100)
+        return None if self.heard.endswith(b".") else self.source
+
+
+class PumpTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.pump = Pump()
+        self.addCleanup(self.pump.close)
+
+    def driving(self, *streams: Driven) -> list[threading.Thread]:
+        """The threads of these streams, which sleep until they have to go on."""
+        threads = [threading.Thread(target=self.pump.drive, args=(each, each.source)) for each in streams]
+        for thread in threads:
+            thread.start()
+            self.addCleanup(thread.join)
+        return threads
+
+
+@LINUX_ONLY
+class TestDriving(PumpTestCase):
+    def test_many_are_driven_by_one_thread_until_theirs_has_to_go_on(self) -> None:
+        streams = [Driven(self) for _ in range(20)]
+        threads = self.driving(*streams)
+        for word in (b"one ", b"two ", b"three."):
+            for each in streams:
+                each.upstream.sendall(word)
+            self.assertTrue(eventually(lambda word=word: all(each.heard.endswith(word) for each in streams)))  # type: ignore[misc]
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual({b"one two three."}, {each.heard for each in streams})
+        self.assertEqual(1, len({ident for each in streams for ident in each.threads}))
+
+    def test_what_driving_raises_is_raised_in_its_own_thread_and_hurts_nobody_else(self) -> None:
+        bad, good = Driven(self), Driven(self)
+        (thread,) = self.driving(good)
+        bad.upstream.sendall(b"x")
+        with mock.patch.object(bad, "advance", side_effect=LookupError("a bug")), self.assertRaises(LookupError):
+            self.pump.drive(bad, bad.source)
+        good.upstream.sendall(b"good.")
+        thread.join(PATIENCE)
+        self.assertEqual(b"good.", good.heard)
+
+    def test_a_client_that_leaves_or_is_left_is_noticed_while_nothing_comes(self) -> None:
+        for part, expected in ((Driven.client_closes, ClientGone), (lambda each: each.peer.part(), ProxyStopping)):
+            stream = Driven(self)
+            (thread,) = self.driving(stream)
+            part(stream)
+            thread.join(PATIENCE)
+            self.assertIsInstance(stream.source.interruption, expected)
+            self.assertEqual(b"", stream.heard)
+
+    def test_a_client_that_sends_more_has_not_left(self) -> None:
+        stream = Driven(self)
+        (thread,) = self.driving(stream)
+        stream.client.sendall(b"the next request")
+        stream.upstream.sendall(b"here.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"here.", None), (stream.heard, stream.source.interruption))
+
+    def test_a_stream_goes_on_at_its_moment_even_if_nothing_comes(self) -> None:
+        for first in (PATIENCE, 0.05):
+            # Behind one that waits much longer, and alone.
+            patient, hasty = Driven(self, first), Driven(self, 0.03)
+            self.driving(patient)
+            with mock.patch.object(hasty, "advance", return_value=None):
+                self.pump.drive(hasty, hasty.source)
+            self.assertGreaterEqual(time.monotonic(), hasty.source.until)
+            patient.upstream.sendall(b"over.")
+
+    def test_its_thread_ends_when_there_is_nothing_to_do_and_another_begins(self) -> None:
+        before = threading.active_count()
+        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02):
+            for _ in range(3):
+                stream = Driven(self)
+                stream.upstream.sendall(b"over.")
+                self.pump.drive(stream, stream.source)
+                self.assertTrue(eventually(lambda: threading.active_count() == before))
+
+    def test_closing_gives_everybody_back(self) -> None:
+        streams = [Driven(self) for _ in range(3)]
+        threads = self.driving(*streams)
+        for each in streams:
+            each.upstream.sendall(b"x")
+        self.assertTrue(eventually(lambda: all(each.heard for each in streams)))
+        self.pump.close()
+        for thread in threads:
+            thread.join(PATIENCE)
+            self.assertFalse(thread.is_alive())
+
+    def test_a_bug_in_the_pump_itself_leaves_nobody_asleep(self) -> None:
+        stream = Driven(self)
+        with mock.patch.object(pumps._Run, "_react", side_effect=LookupError("a bug")):
+            with self.assertLogs(pumps.__name__, "ERROR"):
+                (thread,) = self.driving(stream)
+                stream.upstream.sendall(b"x")
+                thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive())
+
+
+class TestCounting(PumpTestCase):
+    def test_a_few_wait_for_themselves(self) -> None:
+        found = []
+
+        def enter(count: int) -> None:
+            with self.pump.counting() as is_crowded:
+                found.append(is_crowded)
+                if count > 1:
+                    enter(count - 1)
+
+        enter(pumps._FEW + 2)
+        enter(1)
+        can = hasattr(select, "epoll")
+        self.assertEqual([False] * pumps._FEW + [can, can] + [False], found)
+
+
+class InACrowd(unittest.TestCase):
+    """Whatever holds for a stream holds for one that the pump drives."""
+
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
+        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
+        super().setUp()
+
+
+def _in_a_crowd(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
+    return LINUX_ONLY(type(f"{case.__name__}InACrowd", (InACrowd, case), {"__module__": __name__}))
+
+
+def _cases(module: object) -> list[type[unittest.TestCase]]:
+    found = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, unittest.TestCase)]
+    return [each for each in found if each.__module__ == module.__name__]  # type: ignore[attr-defined]
+
+
+def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
+    for module in (test_leaving, test_walkthrough):
+        for case in _cases(module):
+            tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
+    tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))
+    return tests
