@@ -33,6 +33,9 @@ _TURNS_BETWEEN_PRUNINGS = 256
 # … in steps short enough that a recording turn never waits noticeably for the lock: each row has some five keys in
 # places of their own, and 200 rows took 40 ms of a store of 50,000.
 _ROWS_PER_STEP = 50
+# Answers in the same words to the same history, each thought out anew: which one is meant can only be told by a block
+# that the client still shows. Somebody who asks the same all day must not make every look-up longer.
+_MOST_ALIKE = 8
 # Thousands of long thoughts, and little enough for a small machine.
 _MOST_BYTES_WAITING = 64 * 1024 * 1024
 # What waited is written in transactions short enough that nobody notices the lock.
@@ -133,14 +136,16 @@ class ReasoningStore:
     def _record_one(connection: sqlite3.Connection, new: Waiting, now: float) -> None:
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
-        known = connection.execute(
-            "SELECT max(id) FROM reasonings WHERE id IN (SELECT reasoning FROM keys WHERE key = ?1) "
-            "AND (text = ?2 OR (text = ?3 AND id = (SELECT max(reasoning) FROM keys WHERE key = ?1)))",
-            (new.keys[0], new.begun, new.text),
-        ).fetchone()[0]
-        if known is not None:
-            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known))
+        alike = connection.execute(
+            "SELECT id, text FROM keys JOIN reasonings ON id = reasoning WHERE key = ? ORDER BY reasoning DESC LIMIT ?",
+            (new.keys[0], _MOST_ALIKE),
+        ).fetchall()
+        known = [row for row, text in alike if text == new.begun] or [row for row, text in alike[:1] if text == new.text]
+        if known:
+            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known[0]))
             return
+        if len(alike) == _MOST_ALIKE:
+            connection.execute("DELETE FROM reasonings WHERE id = ?", (alike[-1][0],))
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
