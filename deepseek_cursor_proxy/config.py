@@ -89,9 +89,9 @@ class ProxyConfig:
     connect_timeout: float = setting(
         10.0, "seconds to reach DeepSeek: name, connection and certificate together", at_least=0.1, at_most=_DAY
     )
-    # More than an editor with many agents makes; DeepSeek's own bound per account is of the same order.
+    # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
     max_upstream_calls: int = setting(
-        256, "calls to DeepSeek at once; further ones wait for a place", at_least=1, at_most=_PLENTY
+        480, "calls to DeepSeek at once; further ones wait for a place", at_least=1, at_most=_PLENTY
     )
     # Whoever got no place by then is better told than kept: tunnels give up on a silent answer after 100 seconds.
     queue_timeout: float = setting(

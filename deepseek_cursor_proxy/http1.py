@@ -9,8 +9,9 @@ upstream translates. Reading is linear in the bytes, however they were split. Th
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
 
@@ -22,6 +23,8 @@ Fault = Callable[[str, int], Exception]  # ProtocolError towards a client, bad_r
 _MAX_FIRST_LINE = 32 + 1 + MAX_TARGET_BYTES + len(" HTTP/1.1\r\n")
 _MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body; the fifth is a malformed head
 _MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
+
+_SHORT_LINE, _KNOWN_LINES = 256, 256  # clients send the same lines with every request: these are read once
 
 # Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
 _TOKEN, _TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
@@ -43,16 +46,14 @@ _SINGLE = {"content-length", "transfer-encoding", "host", "authorization", "api-
 _SINGLE |= {"content-type", "content-encoding", "expect"}
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     method: str
     target: str
     version: tuple[int, int]
-    headers: dict[str, str]  # names in lower case; a list that came in several fields is joined by commas
+    headers: dict[str, str]  # names in lower case; several fields of one name are joined by commas
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     status: int
     version: tuple[int, int]
     headers: dict[str, str]
@@ -62,8 +63,7 @@ class IncompleteBody(ValueError):
     """The peer closed its connection in the middle of a body."""
 
 
-def bad_response(message: str, _status: int) -> ValueError:
-    """The counterpart of ProtocolError for DeepSeek's bytes: nobody is there to be told a status."""
+def bad_response(message: str, _: int) -> ValueError:  # in place of ProtocolError: nobody is there to be told a status
     return ValueError(message)
 
 
@@ -149,18 +149,25 @@ def parse_response_head(head: bytes) -> ResponseHead:
 def _fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
-        match = _FIELD.fullmatch(line)
-        if match is None:
+        field = _known_field(line) if len(line) <= _SHORT_LINE else _read_field(line)
+        if field is None:
             start = line.partition(b":")[0][:40].decode("latin-1")  # never the value: it may be a key
             raise fault(f"The header line that begins with {start!a} is not a plain, unfolded `Name: value`.", 400)
-        name = match[1].lower().decode()
-        value = match[2].strip(b" \t").decode("latin-1")
+        name, value = field
         if name in headers:
             if name in _SINGLE:
                 raise fault(f"The header {name} is there twice.", 400)
             value = f"{headers[name]}, {value}"
         headers[name] = value
     return headers
+
+
+def _read_field(line: bytes) -> tuple[str, str] | None:
+    match = _FIELD.fullmatch(line)
+    return match and (match[1].lower().decode(), match[2].strip(b" \t").decode("latin-1"))
+
+
+_known_field = lru_cache(_KNOWN_LINES)(_read_field)
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -326,13 +333,16 @@ def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -
 
 
 def _head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    lines = [first_line.encode()]
-    for name, value in headers:
-        lines.append(f"{name}: {value}".encode("latin-1"))
-        match = _FIELD.fullmatch(lines[-1])
-        if match is None or len(match[1]) != len(name):
-            raise ValueError(f"the header {name[:40]!a} has a name or a value with forbidden characters")
-    return b"\r\n".join([*lines, b"", b""])
+    return b"\r\n".join([first_line.encode(), *(_line(name, value) for name, value in headers), b"", b""])
+
+
+@lru_cache(_KNOWN_LINES)
+def _line(name: str, value: str) -> bytes:
+    line = f"{name}: {value}".encode("latin-1")
+    match = _FIELD.fullmatch(line)
+    if match is None or len(match[1]) != len(name):
+        raise ValueError(f"the header {name[:40]!a} has a name or a value with forbidden characters")
+    return line
 
 
 def chunk(data: bytes) -> bytes:

@@ -6,10 +6,13 @@ there is room for them, so nothing is switched off.
 """
 
 import io
+import logging
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
+
+from deepseek_cursor_proxy.wire import safe_text
 
 
 def make_ready() -> None:
@@ -30,6 +33,24 @@ def unfailing(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     # Past its buffer, which keeps what failed and fails with it again, at the latest at exit.
     raw = getattr(stream.buffer, "raw", stream.buffer)
     return io.TextIOWrapper(Unfailing(raw), stream.encoding, stream.errors, write_through=True)  # type: ignore[arg-type]
+
+
+class LineHandler(logging.Handler):
+    """Writes records as lines. They cannot be forged: what a stranger got into one stays on it and moves no cursor."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if record.exc_info:
+            line = self.format(record)
+        elif not record.name.startswith("deepseek_cursor_proxy.observers.console"):
+            # The console looks after its own.
+            line = safe_text(line, 1000)
+        self._stream.write(line + "\n")
+        self._stream.flush()
 
 
 class Unfailing(io.RawIOBase):

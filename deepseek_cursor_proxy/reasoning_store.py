@@ -140,7 +140,8 @@ class ReasoningStore:
             "SELECT id, text FROM keys JOIN reasonings ON id = reasoning WHERE key = ? ORDER BY reasoning DESC LIMIT ?",
             (new.keys[0], _MOST_ALIKE),
         ).fetchall()
-        known = [row for row, text in alike if text == new.begun] or [row for row, text in alike[:1] if text == new.text]
+        known = [row for row, text in alike if text == new.begun]
+        known += [row for row, text in alike[:1] if text == new.text]
         if known:
             connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known[0]))
             return

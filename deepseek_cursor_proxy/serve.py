@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
+from deepseek_cursor_proxy.printing import LineHandler
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals, point_nowhere
@@ -203,21 +204,12 @@ def _say(text: str) -> None:
         point_nowhere([sys.stdout.fileno()])
 
 
-class _SafeFormatter(logging.Formatter):
-    """Log lines cannot be forged: whatever a stranger got into one, it stays on it and moves no cursor."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        if record.name.startswith("deepseek_cursor_proxy.observers.console") or record.exc_info:
-            return line
-        return safe_text(line, 1000)
-
-
 def _log_to_stderr(*, verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_SafeFormatter("%(message)s"))
+    # Nobody asks which thread, or which line of ours, wrote a record, and finding out is half of what it costs.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     log = logging.getLogger("deepseek_cursor_proxy")
-    log.handlers = [handler]
+    log.handlers = [LineHandler(sys.stderr)]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 

@@ -8,6 +8,7 @@ how a connection comes about connecting's, reading what comes back upstream_answ
 
 import ssl
 import urllib.request
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, http1
@@ -64,19 +65,20 @@ class Upstream:
         return answer
 
     def _ask(self, call: "_Call", credential: str) -> Answer:
-        for name, value in (
-            ("Authorization", f"Bearer {credential}"),
-            ("Content-Type", "application/json"),
-            ("Accept", "text/event-stream, application/json"),
-            ("Accept-Encoding", "identity"),
-            ("User-Agent", f"deepseek-cursor-proxy/{__version__}"),
-        ):
-            call.add_header(name, value)
+        call.add_unredirected_header("Authorization", f"Bearer {credential}")
         answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
         return answer
 
     def close(self) -> None:
         self._pool.close()
+
+
+_HEADERS = (
+    ("Content-Type", "application/json"),
+    ("Accept", "text/event-stream, application/json"),
+    ("Accept-Encoding", "identity"),
+    ("User-Agent", f"deepseek-cursor-proxy/{__version__}"),
+)
 
 
 class _Call(urllib.request.Request):
@@ -97,10 +99,8 @@ class _PoolHandler(urllib.request.BaseHandler):
         self._config = config
 
     def http_open(self, call: _Call) -> Answer:
-        parts = urlsplit(call.full_url)
-        assert parts.hostname is not None
-        origin = Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-        headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *call.header_items()]
+        origin = _origin(call.full_url)
+        headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *_HEADERS, *call.header_items()]
         request = http1.request_head("POST", call.selector, headers) + call.body
         try:
             return self._ask(origin, request, call, fresh=False)
@@ -126,6 +126,13 @@ class _PoolHandler(urllib.request.BaseHandler):
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
             raise _translated(error, origin, call.destination.setting) from None
+
+
+@lru_cache(64)
+def _origin(url: str) -> Origin:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 class _StaleConnection(Exception):

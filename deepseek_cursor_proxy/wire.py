@@ -163,6 +163,8 @@ def safe_text(text: object, limit: int = 200) -> str:
     if len(shown) > limit:
         shown = shown[: limit - 1] + "…"
     shown = without_keys(shown)
+    if shown.isprintable():
+        return shown
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 

@@ -33,9 +33,6 @@ from deepseek_cursor_proxy.lab.load_clients import Client, post
 from deepseek_cursor_proxy.lab.machine import Pinning, listening
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek
 
-# More streams at once than the proxy lets through to DeepSeek by itself.
-_FLAGS = ("--max-upstream-calls", "1024")
-
 
 @dataclass(frozen=True)
 class Options:
@@ -86,13 +83,12 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
 
 @contextmanager
 def _contest(options: Options, scale: Scale, pinning: Pinning, place: Path) -> Iterator[Contest]:
-    flags = (*_FLAGS, "--reasoning-content-path", str(place / "store.sqlite3"))
+    flags = ("--reasoning-content-path", str(place / "store.sqlite3"))
     with made_up_deepseek(place / "deepseek", load_upstream.__name__, options.upstream_port) as upstream:
         others = tuple(_found(name, url, upstream, pinning) for name, url in options.others)
         with started_proxy(pinning, upstream, place / "proxy", *flags) as ours:
             direct = Target(DIRECT, upstream.url, (upstream,))
-            notes = [f"{OURS} runs with {' '.join(_FLAGS)}"]
-            yield Contest(direct, ours, others, scale.patience, pinning, notes)
+            yield Contest(direct, ours, others, scale.patience, pinning)
 
 
 def _found(name: str, url: str, upstream: Server, pinning: Pinning) -> Target:
