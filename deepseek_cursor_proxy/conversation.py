@@ -7,7 +7,7 @@ said it had none), None (nobody told us).
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
 Parts = tuple[Mapping[str, Any], ...]
@@ -73,16 +73,14 @@ class Shape(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Chunks in a row that differ in one string only: that of each, as it stands between the quotes of its JSON."""
 
     shape: Shape
     strings: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one upstream chunk adds to one choice; `source` is the chunk itself, holding that choice only.
 
     With a `run` it is several chunks that arrived together: what they say is joined, and `source` is another of their

@@ -7,7 +7,6 @@ Facts are as of November 2026; thinking is on by default there, so it is always 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -250,7 +249,7 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
     )
     if _is_understood(delta, choice, part):
         return delta
-    return replace(delta, source={**source, "choices": [_mended(delta, choice, part, said)]})
+    return delta._replace(source={**source, "choices": [_mended(delta, choice, part, said)]})
 
 
 def _is_understood(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:

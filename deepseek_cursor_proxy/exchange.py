@@ -134,9 +134,9 @@ class Exchange:
                         yield []
                         continue
                     said = reader.read(piece) if piece else Said([Aside()])
-                    if said.is_weighty:
+                    if is_weighty := said.is_weighty:
                         yield from self._pressing()
-                    self._take(said.batch)
+                    self._take(said.batch, is_weighty=is_weighty)
                     if said.batch:
                         self._has_relayed = True
                         yield said.batch
@@ -151,7 +151,7 @@ class Exchange:
                     if said.is_progress:
                         # The clock goes on after the client has taken what there was: its slowness is not DeepSeek's.
                         answer.note_progress()
-                    if self._reply.is_finished:
+                    if is_weighty and self._reply.is_finished:
                         answer.hurry()
                         # The rest is a matter of moments, and how it ends may take one more.
                         answer.has_lulls = False
@@ -163,21 +163,23 @@ class Exchange:
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
 
-    def _take(self, batch: Batch) -> None:
-        """Add up a batch and remember every choice it completes."""
+    def _take(self, batch: Batch, *, is_weighty: bool = True) -> None:
+        """Add up a batch and, if that may be news to the store, remember every choice it completes."""
         for item in batch:
             if not isinstance(item, Aside):
                 self._reply.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
-                self._identify_calls(item)
+                if item.calls:
+                    self._identify_calls(item)
         if self._reply.size > _LONGEST_ANSWER and not self._reply.is_finished:
             raise UpstreamFailed(f"DeepSeek's answer is longer than {_LONGEST_ANSWER} characters. Start a new chat.")
-        self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
+        if is_weighty:
+            self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
 
     def _identify_calls(self, delta: Delta) -> None:
         """Some clients start a call as soon as they have all of it: then its turn has to be known already."""
-        if delta.calls and delta.calls[-1].arguments.endswith("}") and delta.choice not in self._recorded:
+        if delta.calls[-1].arguments.endswith("}") and delta.choice not in self._recorded:
             message = self._reply.message(delta.choice)
             if all(deepseek.is_whole_call(call) for call in message.tool_calls):
                 self._record([message])

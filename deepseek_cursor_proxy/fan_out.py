@@ -143,7 +143,7 @@ def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any], is_spe
     if not source.get("choices"):
         return None
     source["choices"] = [{**each, "index": choice} for each in source["choices"]]
-    return replace(item, choice=choice, usage=None, source=source)
+    return item._replace(choice=choice, usage=None, source=source)
 
 
 def _sum(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class ChunkedBody(BodyDecoder):
         while position < len(data) and not self.is_complete:
             if not (self._left or self._line) and self._expected is _SIZE_LINE:
                 position = self._whole_chunks(data, position, payload)
-            if self._left:
+            if self._left or position == len(data):
                 piece = data[position : position + self._left]
                 payload.append(piece)
                 self._left -= len(piece)

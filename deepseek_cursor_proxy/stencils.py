@@ -10,7 +10,6 @@ Only texts are let in that our own encoder would write with the same bytes, so a
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
@@ -58,8 +57,8 @@ class Stencil:
         """What one chunk with this text says."""
         source = self._chunk(text)
         if self._field == "content":
-            return replace(self._delta, text=text, source=source)
-        return replace(self._delta, reasoning=text, source=source)
+            return self._delta._replace(text=text, source=source)
+        return self._delta._replace(reasoning=text, source=source)
 
     def _chunk(self, text: str) -> dict[str, Any]:
         source = self._delta.source or {}

@@ -8,7 +8,6 @@ The request half is chat_request.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import sse
@@ -104,13 +103,13 @@ class _Writer:
         around = self._spliced[2]
         if len(around) != 2 + is_shown:
             # Somebody uses the very words that mark the place of the text.
-            shown = [replace(each, text=each.reasoning) if is_shown else each for each in singles(delta)]
+            shown = [each._replace(text=each.reasoning) if is_shown else each for each in singles(delta)]
             return b"".join(map(self.write, shown))
         return b"".join([string.join(around) for string in run.strings])
 
     def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:
         """The bytes between which the text of a chunk stands, wherever it does."""
-        self._shape = chunk = _edited(replace(delta, text=_TEXT) if is_shown else delta, self._model, "delta")
+        self._shape = chunk = _edited(delta._replace(text=_TEXT) if is_shown else delta, self._model, "delta")
         return sse.event(encode_json(chunk)).split(_TEXT.encode())
 
     def _own(self, delta: Delta) -> bytes:

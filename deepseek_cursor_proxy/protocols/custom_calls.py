@@ -66,7 +66,7 @@ class Raiser:
         calls = [self._raised(delta.choice, piece, is_last) for piece in delta.calls]
         if is_last:
             calls += self._held_back(delta.choice)
-        return replace(delta, calls=tuple(calls)) if calls else delta
+        return delta._replace(calls=tuple(calls)) if calls else delta
 
     def _raised(self, choice: int, piece: CallPiece, is_last: bool) -> CallPiece:
         key = choice, piece.index

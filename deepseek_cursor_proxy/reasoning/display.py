@@ -190,7 +190,7 @@ class _Mirror:
         if delta.reasoning and self._form is None:
             return [delta]
         if delta.reasoning and self._is_open and not self._unfinished and "<" not in delta.reasoning:
-            return [replace(delta, text=delta.reasoning)]
+            return [delta._replace(text=delta.reasoning)]
         if delta.text and self._has_spoken and not (self._is_open or self._notice):
             return [delta]
         return [self.show(each) for each in singles(delta)]
@@ -203,7 +203,7 @@ class _Mirror:
         self._has_spoken = self._has_spoken or bool(delta.text)
         self._has_called = self._has_called or bool(delta.calls)
         after = self._last_word(delta.finish_reason) if delta.finish_reason else ""
-        return replace(delta, text=before + (delta.text or "") + after) if before or after else delta
+        return delta._replace(text=before + (delta.text or "") + after) if before or after else delta
 
     def abandon(self, choice: int) -> Delta | None:
         """The text that ends a block nobody will finish."""

@@ -46,7 +46,7 @@ class TestStream(unittest.TestCase):
 
     def test_changed_text_is_written_into_the_original_chunk(self) -> None:
         (delta,) = deepseek.deltas(CHUNK)
-        chunk = events(written([replace(delta, text="<think>Hi")]))[0]
+        chunk = events(written([delta._replace(text="<think>Hi")]))[0]
         expected = {"role": "assistant", "content": "<think>Hi"}
         self.assertEqual(expected, chunk["choices"][0]["delta"])
         self.assertEqual({"kept": True}, chunk["novelty"])
@@ -143,7 +143,7 @@ class TestReply(unittest.TestCase):
         said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
         (delta,) = deepseek.completion(body)
-        reply = ChatCompletions(lambda: 0).reply(REQUEST, [replace(delta, text="shown")])
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, [delta._replace(text="shown")])
         self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
 
