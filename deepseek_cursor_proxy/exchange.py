@@ -130,15 +130,12 @@ class Exchange:
         with closing(answer.stream(with_lulls=with_lulls)) as pieces:
             try:
                 for piece in pieces:
-                    if piece is None:
-                        yield []
-                        continue
-                    said = reader.read(piece) if piece else Said([Aside()])
-                    if is_weighty := said.is_weighty:
+                    said = Said() if piece is None else reader.read(piece) if piece else Said([Aside()])
+                    if said.is_weighty:
                         yield from self._pressing()
-                    self._take(said.batch, is_weighty=is_weighty)
-                    if said.batch:
-                        self._has_relayed = True
+                    self._hear(answer, said)
+                    # Nothing at all is a lull.
+                    if said.batch or piece is None:
                         yield said.batch
                     if said.problem is not None:
                         try:
@@ -148,13 +145,6 @@ class Exchange:
                             del said
                     if said.is_done:
                         break
-                    if said.is_progress:
-                        # The clock goes on after the client has taken what there was: its slowness is not DeepSeek's.
-                        answer.note_progress()
-                    if is_weighty and self._reply.is_finished:
-                        answer.hurry()
-                        # The rest is a matter of moments, and how it ends may take one more.
-                        answer.has_lulls = False
             except ProxyError:
                 yield from self._pressing()
                 # Whatever breaks after the finish_reason breaks nothing: the client has the whole answer.
@@ -162,6 +152,19 @@ class Exchange:
                     raise
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
+
+    def _hear(self, answer: Answer, said: Said) -> None:
+        """Take what was said, and know by it what is still to be waited for."""
+        is_weighty = said.is_weighty
+        self._take(said.batch, is_weighty=is_weighty)
+        self._has_relayed = self._has_relayed or bool(said.batch)
+        if said.is_progress:
+            answer.note_progress()
+        if is_weighty and self._reply.is_finished:
+            answer.hurry()
+        if said.is_over or (is_weighty and self._reply.is_finished):
+            # The rest is a matter of moments, and how it ends may take one more.
+            answer.has_lulls = False
 
     def _take(self, batch: Batch, *, is_weighty: bool = True) -> None:
         """Add up a batch and, if that may be news to the store, remember every choice it completes."""
@@ -214,7 +217,7 @@ class Exchange:
         """Idempotent. Also ends an exchange whose batches were never asked for."""
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed, self.awaited = True, None
         # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
         self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
         self._calling.close(was_complete=self._outcome == COMPLETED)

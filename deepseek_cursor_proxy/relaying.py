@@ -47,7 +47,8 @@ class Relay:
             for piece in self._pieces:
                 if piece:
                     self.peer.send(self._framed(piece))
-                elif (awaited := self._body.awaited) is not None:
+                awaited = self._body.awaited
+                if awaited is not None and awaited.is_drained:
                     if is_crowded:
                         self._leave_to(pump, awaited)
                     else:
@@ -62,13 +63,15 @@ class Relay:
         """Pass on what there is, waiting for nobody; what to wait for then, None when the client's thread has to."""
         for _ in range(_MOST_PIECES):
             piece = next(self._pieces, None)
-            if not piece:
-                # A lull, or the end.
-                return None if piece is None else self._body.awaited
-            data = self._framed(piece)
-            if (sent := self.peer.send_now(data)) < len(data):
+            if piece is None:
+                return None
+            data = self._framed(piece) if piece else b""
+            if (sent := self.peer.send_now(data) if data else 0) < len(data):
                 self._unsent = data[sent:]
                 return None
+            awaited = self._body.awaited
+            if awaited is None or awaited.is_drained:
+                return awaited
         return None
 
 

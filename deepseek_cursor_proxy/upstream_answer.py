@@ -68,11 +68,10 @@ class Answer:
         self._destination = destination
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
-        self._progress = 0.0
-        # While it streams: when it goes on all the same, whether somebody else waits for it, and whether they have to.
-        self.until = math.inf
+        # While it streams: since when it is silent, when the client was last told, whether somebody else waits for it.
+        self._progress = self._told = 0.0
+        self._has_progressed = False
         self.has_lulls = False
-        self._is_drained = False
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
@@ -201,23 +200,49 @@ class Answer:
         With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
         """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
-        heartbeat, timeout = self._config.heartbeat_interval, self._config.request_timeout
-        told = self._progress = time.monotonic()
-        self._is_drained = False
+        self._told = self._progress = time.monotonic()
         self.has_lulls = with_lulls
         while not self._is_ended:
-            self.until = min(max(told, self._progress) + heartbeat, self._progress + timeout, self._over_by)
-            if self.has_lulls and self._is_drained:
-                yield None
-                self._raise_if_interrupted()
-            if data := self._next(self.until):
+            data = self._next(self.until)
+            if data:
                 yield from filter(None, self._unpacked(unpack, data))
-            now = time.monotonic()
-            if now >= min(self._progress + timeout, self._over_by):
-                raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
-            if now >= max(told, self._progress) + heartbeat:
-                told = now
+            if self._is_heartbeat_due():
                 yield b""
+            elif data is None and self.has_lulls:
+                yield None
+            self._raise_if_interrupted()
+
+    def _is_heartbeat_due(self) -> bool:
+        now = time.monotonic()
+        if now < self.until:
+            return False
+        if now >= min(self._progress + self._config.request_timeout, self._over_by):
+            raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
+        self._told = now
+        return True
+
+    def note_progress(self) -> None:
+        """What came last was worth waiting for; from when on, the next look at the clock tells.
+
+        That is after the client has taken it: its slowness is not DeepSeek's silence.
+        """
+        self._has_progressed = True
+
+    @property
+    def until(self) -> float:
+        """The moment at which something has to be said or done, even if nothing arrives."""
+        if self._has_progressed:
+            self._progress, self._has_progressed = time.monotonic(), False
+        silent_since, config = self._progress, self._config
+        heartbeat_at = max(self._told, silent_since) + config.heartbeat_interval
+        return min(heartbeat_at, silent_since + config.request_timeout, self._over_by)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether there is nothing to go on with before something arrives."""
+        # What is unpacked may come in several pieces; the first one says nothing about the others.
+        is_plain = "content-encoding" not in self.headers
+        return self.has_lulls and is_plain and not self._is_ended and not self._connection.has_buffered
 
     # In a lull …
 
@@ -241,10 +266,6 @@ class Answer:
             finally:
                 # An error that is held by what raised it is freed by the collector only.
                 self._interruption = None
-
-    def note_progress(self) -> None:
-        """What came last was worth waiting for."""
-        self._progress = time.monotonic()
 
     def hurry(self) -> None:
         """The answer is complete: the end of its stream has to come soon, whatever else is said before."""
@@ -272,12 +293,9 @@ class Answer:
         return decoded
 
     def _received(self, until: float) -> bytes | None:
-        if not self.has_lulls:
-            return self._connection.receive(until, self._peer)
-        data = self._connection.receive_now()
-        # Also when there is more to read: a stream that never pauses must not hide a client that leaves.
-        self._is_drained = not self._connection.has_buffered
-        return data
+        if self.has_lulls:
+            return self._connection.receive_now()
+        return self._connection.receive(until, self._peer)
 
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()

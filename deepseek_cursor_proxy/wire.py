@@ -28,8 +28,15 @@ _NESTS = frozenset((dict, list))
 class Awaited(Protocol):
     """What has to say something before an answer can go on."""
 
-    # The moment from which on the answer goes on without that.
-    until: float
+    @property
+    def until(self) -> float:
+        """The moment from which on the answer goes on without that."""
+        ...
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the answer can only go on with what it waits for."""
+        ...
 
     def fileno(self) -> int: ...
 
@@ -45,8 +52,8 @@ class Awaited(Protocol):
 class Body(Protocol):
     """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
 
-    An empty piece is a lull: `awaited` is worth waiting for then, or, where it is None, something is about to be done
-    that may take its time. Apart from that, asking for the next piece of a body with lulls waits for nobody.
+    As long as there is something `awaited`, asking for the next piece waits for nobody: an empty piece is a lull, and
+    whoever asks waits for it when it is drained. Where nothing is awaited, the next piece may take its time.
     """
 
     @property
