@@ -229,7 +229,8 @@ class ClientConnection:
 
         ClientGone when it takes nothing and has closed its half.
         """
-        view = memoryview(data)
+        # Nearly always all of it is taken at once.
+        view = memoryview(data)[self.send_now(data) :]
         while view:
             try:
                 view = view[self._sock.send(view) :]

@@ -23,16 +23,10 @@ class Said:
     batch: Batch = field(default_factory=list)
     # There was a chunk; comments, and data that tells a client nothing, bring no answer on.
     is_progress: bool = False
+    # Something of it is likely to be stored: an answer, or a call, may be complete.
+    is_weighty: bool = False
     is_done: bool = False
     problem: ProxyError | None = None
-
-    @property
-    def is_weighty(self) -> bool:
-        """Whether something of it is likely to be stored: an answer or a call may be complete."""
-        return any(
-            isinstance(item, Delta) and (item.finish_reason or (item.calls and item.calls[-1].arguments.endswith("}")))
-            for item in self.batch
-        )
 
     @property
     def is_over(self) -> bool:
@@ -102,6 +96,7 @@ class StreamReader:
         else:
             said.batch += deltas
             said.is_progress = True
+            said.is_weighty = said.is_weighty or any(map(_may_complete, deltas))
             if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
                 self._cut(data, deltas[0])
 
@@ -110,3 +105,7 @@ class StreamReader:
         if stencil is not None:
             self._in_vain = 0 if self._has_fitted else self._in_vain + 1
             self._stencil, self._has_fitted = stencil, False
+
+
+def _may_complete(delta: Delta) -> bool:
+    return bool(delta.finish_reason or (delta.calls and delta.calls[-1].arguments.endswith("}")))

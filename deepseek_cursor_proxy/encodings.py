@@ -29,6 +29,11 @@ class Unpacker:
         self._left = limit
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to undo, only to count."""
+        return self._zlib is None
+
+    @property
     def is_complete(self) -> bool:
         return self._zlib is None or self._zlib.eof
 
@@ -40,7 +45,7 @@ class Unpacker:
         if self._zlib is not None:
             yield from self._inflate(data)
         elif data:
-            yield self._counted(data)
+            yield self.counted(data)
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
         assert self._zlib is not None
@@ -63,9 +68,10 @@ class Unpacker:
             self._read += len(data) - len(rest)
             data = rest
             if piece:
-                yield self._counted(piece)
+                yield self.counted(piece)
 
-    def _counted(self, data: bytes) -> bytes:
+    def counted(self, data: bytes) -> bytes:
+        """The same bytes; TooMuch when these are too many by now."""
         self._left -= len(data)
         self._given += len(data)
         is_bomb = self._zlib is not None and self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read)

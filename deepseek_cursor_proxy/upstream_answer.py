@@ -8,7 +8,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,7 @@ class Answer:
         # While it streams: since when it is silent, when the client was last told, whether somebody else waits for it.
         self._progress = self._told = 0.0
         self._has_progressed = False
+        self._until: float | None = None
         self.has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
@@ -201,12 +202,12 @@ class Answer:
         """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
         self._told = self._progress = time.monotonic()
-        self.has_lulls = with_lulls
+        self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
-            data = self._next(self.until)
+            data = self._next(math.inf if self.has_lulls else self.until)
             if data:
-                yield from filter(None, self._unpacked(unpack, data))
-            if self._is_heartbeat_due():
+                yield from self._unpacked(unpack, data)
+            if time.monotonic() >= self.until and self._is_heartbeat_due():
                 yield b""
             elif data is None and self.has_lulls:
                 yield None
@@ -214,11 +215,9 @@ class Answer:
 
     def _is_heartbeat_due(self) -> bool:
         now = time.monotonic()
-        if now < self.until:
-            return False
         if now >= min(self._progress + self._config.request_timeout, self._over_by):
             raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
-        self._told = now
+        self._told, self._until = now, None
         return True
 
     def note_progress(self) -> None:
@@ -232,10 +231,12 @@ class Answer:
     def until(self) -> float:
         """The moment at which something has to be said or done, even if nothing arrives."""
         if self._has_progressed:
-            self._progress, self._has_progressed = time.monotonic(), False
-        silent_since, config = self._progress, self._config
-        heartbeat_at = max(self._told, silent_since) + config.heartbeat_interval
-        return min(heartbeat_at, silent_since + config.request_timeout, self._over_by)
+            self._progress, self._has_progressed, self._until = time.monotonic(), False, None
+        if self._until is None:
+            silent_since, config = self._progress, self._config
+            heartbeat_at = max(self._told, silent_since) + config.heartbeat_interval
+            self._until = min(heartbeat_at, silent_since + config.request_timeout, self._over_by)
+        return self._until
 
     @property
     def is_drained(self) -> bool:
@@ -269,7 +270,7 @@ class Answer:
 
     def hurry(self) -> None:
         """The answer is complete: the end of its stream has to come soon, whatever else is said before."""
-        self._over_by = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS)
+        self._over_by, self._until = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS), None
 
     def _next(self, until: float) -> bytes | None:
         """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
@@ -306,9 +307,17 @@ class Answer:
             raise UpstreamFailed(f"{self._destination.name}'s answer is too large ({announced} bytes).")
         return Unpacker(coding, limit)
 
-    def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterator[bytes]:
+    def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterable[bytes]:
+        """What these bytes stand for, in pieces of which none is empty."""
         try:
-            yield from unpack.pieces(data)
+            # Nearly every answer is plain, and then there is nothing to go on with later.
+            return (unpack.counted(data),) if unpack.is_plain and data else self._inflated(unpack, data)
+        except ValueError as error:
+            raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
+
+    def _inflated(self, unpack: Unpacker, data: bytes) -> Iterator[bytes]:
+        try:
+            yield from filter(None, unpack.pieces(data))
         except ValueError as error:
             raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
 
