@@ -2,7 +2,8 @@
 
 WAL with synchronous=NORMAL: what was committed survives the death of this process at any moment; a power cut may
 lose the last commits, never the file. With durability "full" a commit counts only once the disk has it. One connection
-serves all threads, one at a time; `:memory:` works the same.
+writes and one reads, each for one thread at a time, so that nobody who looks something up waits for a writer;
+`:memory:` is seen by one connection only, which does both.
 
 A fault is met once: whoever meets it waits a moment at most, and from then on every call fails at once with the same
 Unusable, until `open` and `confirm`, called by whoever mends, find the file usable again. Reading and writing are
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from deepseek_cursor_proxy import private_files, schema, store_file
 from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
@@ -36,7 +38,11 @@ _LOG_BYTES = 4 * 1024 * 1024
 
 
 class Database:
-    """Called by handler threads and by whoever mends. The lock protects all that changes."""
+    """Called by handler threads and by whoever mends.
+
+    `_lock` protects the connection that writes, `_reading` the one that reads. What both use changes under both, except
+    the faults: whoever meets one holds one of the locks, and the last word is as good as any. `_lock` is taken first.
+    """
 
     def __init__(
         self, path: str | Path, *, durability: str = "normal", on_fault: Callable[[], None] = lambda: None
@@ -46,11 +52,12 @@ class Database:
         self._durability = durability
         self._on_fault = on_fault
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._reading = self._lock if self.path == ":memory:" else threading.RLock()
+        self._writer: _Connection | None = None
+        self._reader: _Connection | None = None
         self._mark: store_file.Mark | None = None
         self._cannot_read: Unusable | None = _NOT_OPEN
         self._cannot_write: Unusable | None = None
-        self._patience = 0.0
         self._waited_at = float("-inf")
         self._is_closed = False
 
@@ -65,42 +72,51 @@ class Database:
         with self._lock:
             if self._cannot_write is not None and not mending:
                 raise self._cannot_write.again()
-            with self._judged(is_writing=True) as connection:
+            connection = self._usable(self._writer)
+            try:
                 self._check_unmoved()
-                with connection:
-                    connection.execute("BEGIN IMMEDIATE")
-                    yield connection
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                _roll_back(connection)
+                self._judge(error, connection, is_writing=True)
+                raise
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for statements that only look; raises Unusable for every fault of the file."""
-        with self._lock, self._judged(is_writing=False) as connection:
-            yield connection
+        """A connection for statements that only look; raises Unusable for every fault of the file."""
+        with self._reading:
+            connection = self._usable(self._reader)
+            try:
+                yield connection
+            except Exception as error:
+                self._judge(error, connection, is_writing=False)
+                raise
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._reading:
             self._is_closed = True
             self._drop(_NOT_OPEN)
 
     # Judging …
 
-    @contextmanager
-    def _judged(self, *, is_writing: bool) -> Iterator[sqlite3.Connection]:
-        """The connection; what goes wrong with it is met at once by everybody from then on."""
-        if self._cannot_read is not None or self._connection is None:
+    def _usable(self, connection: "_Connection | None") -> "_Connection":
+        if self._cannot_read is not None or connection is None:
             raise (self._cannot_read or _NOT_OPEN).again()
         is_patient = self._cannot_write is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
-        self._set_patience(self._connection, _BUSY_SECONDS if is_patient else 0.0)
-        try:
-            yield self._connection
-        except (sqlite3.Error, OSError, Unusable) as error:
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            if isinstance(fault, Locked) and self._patience:
-                self._waited_at = time.monotonic()
-            self._break(fault.again(), is_writing=is_writing)
-            raise fault from None
+        self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
+        return connection
+
+    def _judge(self, error: BaseException, connection: "_Connection", *, is_writing: bool) -> None:
+        """Raises Unusable for a fault of the file, which is met at once by everybody from then on."""
+        fault = fault_of(error)
+        if fault is None:
+            return
+        if isinstance(fault, Locked) and connection.patience:
+            self._waited_at = time.monotonic()
+        self._break(fault.again(), is_writing=is_writing)
+        raise fault from None
 
     def _break(self, fault: Unusable, *, is_writing: bool) -> None:
         if isinstance(fault, Damaged) and self._mark is None:
@@ -111,23 +127,28 @@ class Database:
             self._cannot_read = fault
         self._on_fault()
 
-    def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
-        if seconds != self._patience:
+    def _set_patience(self, connection: "_Connection", seconds: float) -> None:
+        if seconds != connection.patience:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-            self._patience = seconds
+            connection.patience = seconds
 
     def _check_unmoved(self) -> None:
         """A file that was deleted or replaced can still be written by us, and nobody would ever read it."""
-        # A folder that was closed to us keeps the file, and what is open already stays open.
-        with suppress(PermissionError):
-            if self._mark is not None and store_file.mark(self._file) != self._mark:
-                raise Lost("it was deleted, emptied or replaced", "it is begun anew")
+        if self._mark is None:
+            return
+        try:
+            is_unmoved = store_file.mark(self._name) == self._mark
+        except PermissionError:
+            # A folder that was closed to us keeps the file, and what is open already stays open.
+            return
+        if not is_unmoved:
+            raise Lost("it was deleted, emptied or replaced", "it is begun anew")
 
     # Mending …
 
     def open(self, *, may_set_aside: bool = True) -> None:
         """Have a connection that reads; raises Unusable. Begins a file where there is none or a damaged one was."""
-        with self._lock:
+        with self._lock, self._reading:
             fault, mark = self._cannot_read or self._cannot_write, self._mark
             if self._is_closed:
                 raise _NOT_OPEN.again()
@@ -164,7 +185,7 @@ class Database:
         if isinstance(fault, Lost) and fault is not _NOT_OPEN:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
-    def _connected(self, may_set_aside: bool, is_patient: bool) -> sqlite3.Connection:
+    def _connected(self, may_set_aside: bool, is_patient: bool) -> "_Pair":
         mark = store_file.mark(self._file)
         try:
             return self._connect(is_patient)
@@ -175,7 +196,7 @@ class Database:
             self._set_aside(fault, mark, may_set_aside)
         return self._connect(is_patient)
 
-    def _connect(self, is_patient: bool) -> sqlite3.Connection:
+    def _connect(self, is_patient: bool) -> "_Pair":
         if self.path != ":memory:":
             private_files.make_directory(self._file.parent)
             store_file.inspect(self._file, len(schema.MIGRATIONS))
@@ -193,14 +214,20 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             schema.migrate(connection)
+            return _Pair(connection, connection if self.path == ":memory:" else self._second())
         except BaseException:
             connection.close()
             raise
+
+    def _second(self) -> "_Connection":
+        """For reading only; it must not wait for the disk longer than the first one, should it ever write."""
+        connection = _connection(str(self._file))
+        connection.execute(f"PRAGMA synchronous={self._durability}")
         return connection
 
     def _make_do(self, fault: Unusable) -> None:
         """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
-        with self._lock:
+        with self._lock, self._reading:
             self._cannot_read = self._cannot_write = fault
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or store_file.has_log(self._file):
             return
@@ -214,21 +241,22 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            self._take(connection, ReadOnly(fault.reason, fault.remedy))
+            self._take(_Pair(connection, connection), ReadOnly(fault.reason, fault.remedy))
 
-    def _take(self, connection: sqlite3.Connection, cannot_write: Unusable | None = None) -> None:
-        with self._lock:
-            self._connection, self._cannot_read = connection, None
+    def _take(self, pair: "_Pair", cannot_write: Unusable | None = None) -> None:
+        with self._lock, self._reading:
+            self._writer, self._reader, self._cannot_read = pair.writer, pair.reader, None
             if cannot_write is not None:
                 self._cannot_write = cannot_write
             elif self.path != ":memory:":
                 self._mark = store_file.mark(self._file)
 
     def _drop(self, fault: Unusable) -> None:
-        if self._connection is not None:
-            with suppress(sqlite3.Error):
-                self._connection.close()
-        self._connection, self._cannot_read, self._mark, self._patience = None, fault, None, 0.0
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                with suppress(sqlite3.Error):
+                    connection.close()
+        self._writer, self._reader, self._cannot_read, self._mark = None, None, fault, None
 
     def _set_aside(self, damage: Damaged, mark: store_file.Mark, is_allowed: bool) -> None:
         if not is_allowed:
@@ -249,9 +277,31 @@ class Database:
         """Where SQLite keeps the file and its side files: behind any links."""
         return Path(os.path.realpath(Path(self.path).expanduser()))
 
+    @cached_property
+    def _name(self) -> str:
+        return str(self._file)
+
 
 _NOT_OPEN = Lost("it is not open", "open it")
 
 
-def _connection(name: str, *, uri: bool = False) -> sqlite3.Connection:
-    return sqlite3.connect(name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri)
+class _Connection(sqlite3.Connection):
+    """With how long it waits for a lock, in seconds."""
+
+    patience = 0.0
+
+
+class _Pair(NamedTuple):
+    writer: _Connection
+    reader: _Connection
+
+
+def _connection(name: str, *, uri: bool = False) -> _Connection:
+    return sqlite3.connect(name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=_Connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite has done so itself after some faults; what cannot be rolled back is a fault that is told already.
+    if connection.in_transaction:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

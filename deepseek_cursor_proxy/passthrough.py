@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import sse
+from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upstream_answer import Answer, Destination
+from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Headers, HttpReply, Peer, encode_json, safe_text
 
 _log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepseek_cursor_proxy.backlog import Backlog, Waiting
+from deepseek_cursor_proxy.combining import Combiner
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.mending import Mender, Outage
 from deepseek_cursor_proxy.store_faults import Unusable
@@ -73,6 +74,7 @@ class ReasoningStore:
         self._used: set[int] = set()
         self._is_closed = False
         self._backlog = Backlog(_MOST_BYTES_WAITING)
+        self._combiner = Combiner(self._write_or_keep)
         self._faults = Faults(_log, "reasoning store")
         self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
         self._mender = Mender(self._mend, name="reasoning-store-mend")
@@ -100,18 +102,21 @@ class ReasoningStore:
         beginnings = {key: _encoded(text) for key, text in (begun or {}).items()}
         some = [Waiting(tuple(keys), _encoded(text), begun=beginnings.get(keys[0])) for keys, text in entries]
         some += [Waiting((new,), _encoded(text), known) for known, new, text in links]
-        with self._faults.kept_from_answers("record"):
-            try:
-                with self.database.transaction() as connection:
-                    self._write(connection, some)
-                    self._write_uses(connection, self._clock())
-                self._pruner.count_a_write()
-                return True
-            # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
-            except (Unusable, sqlite3.Error):
-                self._keep(some)
-                raise
-        return False
+        return self._combiner.write(some)
+
+    def _write_or_keep(self, some: Sequence[Waiting]) -> bool:
+        """What turns that ended at the same time have thought, in one transaction."""
+        try:
+            with self.database.transaction() as connection:
+                self._write(connection, some)
+                self._write_uses(connection, self._clock())
+        # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
+        except Exception as error:
+            self._keep(some)
+            self._faults.tell("record", error)
+            return False
+        self._pruner.count_a_write(len(some))
+        return True
 
     def _keep(self, some: Sequence[Waiting]) -> None:
         if not self._is_closed:
@@ -154,6 +159,8 @@ class ReasoningStore:
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
+        if not keys:
+            return {}
         # In this order: what is written meanwhile is found twice rather than not at all.
         found = {key: [_decoded(text) for text in texts] for key, texts in self._backlog.find(keys).items()}
         with self._faults.kept_from_answers("look up"), self.database.reading() as connection:

@@ -69,7 +69,7 @@ _OF_SYSTEM = {
 }
 
 
-def fault_of(error: Exception) -> Unusable | None:
+def fault_of(error: BaseException) -> Unusable | None:
     """What an exception says about the file; None when it is not the file's fault."""
     match error:
         case Unusable():

@@ -212,7 +212,7 @@ class Mark(NamedTuple):
     log: tuple[int, int] | None
 
 
-def mark(path: Path) -> Mark:
+def mark(path: Path | str) -> Mark:
     """Another one when the file or its log was deleted, emptied or replaced; PermissionError when nobody can tell."""
     return Mark(_identity(str(path), is_emptied_gone=True), _identity(f"{path}-wal"))
 

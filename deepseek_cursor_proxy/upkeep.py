@@ -32,13 +32,15 @@ class Faults:
         """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
         try:
             yield
-        except Unusable:
-            # Whoever mends the file tells about it.
-            pass
         # ValueError: a damaged row is no text any more, or not the one we wrote.
-        except (sqlite3.Error, OSError, ValueError) as error:
-            if self._is_due():
-                self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
+        except (Unusable, sqlite3.Error, OSError, ValueError) as error:
+            self.tell(doing, error)
+
+    def tell(self, doing: str, error: Exception) -> None:
+        """A warning about what went wrong, unless there was one lately."""
+        # Whoever mends the file tells about what makes it unusable.
+        if not isinstance(error, Unusable) and self._is_due():
+            self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
 
     def _is_due(self) -> bool:
         now = time.monotonic()
@@ -60,10 +62,10 @@ class Pruner:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def count_a_write(self) -> None:
+    def count_a_write(self, count: int = 1) -> None:
         with self._lock:
-            self._writes += 1
-            if self._writes % self._every or self._closing.is_set() or self._thread:
+            before, self._writes = self._writes, self._writes + count
+            if before // self._every == self._writes // self._every or self._closing.is_set() or self._thread:
                 return
             self._thread = started(self._run, self._name)
 

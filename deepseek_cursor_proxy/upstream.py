@@ -17,8 +17,9 @@ from deepseek_cursor_proxy.answer_head import CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.upstream_answer import Answer, Destination
+from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Peer
 
 

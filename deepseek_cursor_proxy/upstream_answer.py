@@ -9,13 +9,13 @@ import math
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import answer_head, deepseek, http1
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.encodings import Unpacker, is_known
 from deepseek_cursor_proxy.errors import (
     ClientGone,
@@ -39,15 +39,6 @@ _AFTERMATH_SECONDS = 5.0
 _LINGER_SECONDS = 0.25
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
-
-
-@dataclass(frozen=True)
-class Destination:
-    """Where a call goes: its URL, what to call the other side in a message, and the setting to look at."""
-
-    url: str
-    name: str = "DeepSeek"
-    setting: str = "--base-url"
 
 
 class Answer:

@@ -31,6 +31,7 @@ LEVELS = {
         "database",
         "upkeep",
         "backlog",
+        "combining",
         "mending",
         "reasoning_store",
         "conversation_store",
@@ -64,6 +65,7 @@ LEVELS = {
         "settings",
         "access_keys",
         "outbound_proxy",
+        "destination",
         "__init__",
     ],
 }

@@ -211,6 +211,80 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(5, store.stats().reasonings)
 
 
+class TestAlike(StoreTestCase):
+    def test_of_many_answers_in_the_same_words_the_newest_are_kept(self) -> None:
+        store = self.store()
+        most = reasoning_store._MOST_ALIKE
+        for number in range(3 * most):
+            store.record([((key(1), key(2)), f"thought {number}")])
+        newest = [f"thought {number}" for number in reversed(range(2 * most, 3 * most))]
+        self.assertEqual({key(1): newest, key(2): newest}, store.find([key(1), key(2)]))
+        self.assertEqual(most, store.stats().reasonings)
+
+
+class TestSharing(StoreTestCase):
+    """Turns that end at the same time share a transaction; nobody who looks waits for one."""
+
+    def transactions(self, store: ReasoningStore) -> list[str]:
+        said: list[str] = []
+        assert store.database._writer is not None
+        store.database._writer.set_trace_callback(said.append)
+        return said
+
+    def record_at_once(self, store: ReasoningStore, count: int) -> list[object]:
+        """All of them wait before the first one may write; what each found in the file after its `record`."""
+        seen: list[object] = []
+
+        def record(number: int) -> None:
+            is_written = store.record([((key(number),), str(number))])
+            with closing(sqlite3.connect(self.path)) as other:
+                query = "SELECT count(*) FROM reasonings WHERE text = ?"
+                seen.append((is_written, other.execute(query, (str(number).encode(),)).fetchone()[0]))
+
+        threads = [threading.Thread(target=record, args=(number,)) for number in range(count)]
+        with store._combiner._lock:
+            for thread in threads:
+                thread.start()
+            while len(store._combiner._waiting) < count:
+                threading.Event().wait(0.001)
+        for thread in threads:
+            thread.join()
+        return seen
+
+    def test_turns_that_end_at_once_share_a_transaction_and_return_when_it_is_committed(self) -> None:
+        store = self.store(self.path)
+        said = self.transactions(store)
+        seen = self.record_at_once(store, 20)
+        self.assertEqual([(True, 1)] * 20, seen)
+        self.assertEqual(1, said.count("COMMIT"))
+        self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
+
+    def test_a_fault_in_a_shared_transaction_keeps_every_turn(self) -> None:
+        store = self.store(self.path)
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
+            other.execute(
+                "CREATE TRIGGER no BEFORE INSERT ON reasonings WHEN new.text = x'37' "
+                "BEGIN SELECT raise(ABORT, 'no'); END"
+            )
+            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
+                self.assertEqual([(False, 0)] * 20, self.record_at_once(store, 20))
+                self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
+                other.execute("DROP TRIGGER no")
+                self.assertTrue(store._mender.wait(PATIENCE))
+        self.assertEqual(20, len(self.store(self.path).find([key(number) for number in range(20)])))
+
+    def test_who_looks_does_not_wait_for_who_writes(self) -> None:
+        store = self.store(self.path)
+        store.record([((key(1),), "why")])
+        found: list[object] = []
+        with store.database.transaction() as connection:
+            connection.execute("DELETE FROM reasonings")
+            reader = threading.Thread(target=lambda: found.append(store.find([key(1)])))
+            reader.start()
+            reader.join(PATIENCE)
+            self.assertEqual([{key(1): ["why"]}], found)
+
+
 class TestCosts(StoreTestCase):
     def test_whoever_waits_for_the_file_is_let_in_between_two_steps_of_forgetting(self) -> None:
         store = self.store(max_rows=1)
@@ -229,14 +303,20 @@ class TestCosts(StoreTestCase):
             count += 1
             return 0
 
-        with store.database.reading() as connection:
+        connections = (store.database._reader, store.database._writer)
+        for connection in connections:
+            assert connection is not None
             connection.set_progress_handler(counted, 1)
-            store.find([key(max(0, number - each)) for each in range(20)])
-            store.record([([key(number), key(10**6 + number), key(2 * 10**6 + number)], "x" * 10_000)])
+        store.find([key(max(0, number - each)) for each in range(20)])
+        store.record([([key(number), key(10**6 + number), key(2 * 10**6 + number)], "x" * 10_000)])
+        for connection in connections:
+            assert connection is not None
             connection.set_progress_handler(None, 0)
         return count
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
+        # Not on a thread of its own, whose instructions would count.
+        self.enterContext(mock.patch.object(reasoning_store, "_TURNS_BETWEEN_PRUNINGS", 10**9))
         store = self.store(self.path)
         steps = [self.steps(store, number) for number in range(401)]
         self.assertLess(max(steps[100:]), 1.1 * min(steps[20:60]))
@@ -244,16 +324,22 @@ class TestCosts(StoreTestCase):
     def test_no_statement_of_a_turn_reads_a_whole_table(self) -> None:
         store = self.store(self.path)
         statements: list[str] = []
-        with store.database.reading() as connection:
+        connections = (store.database._reader, store.database._writer)
+        for connection in connections:
+            assert connection is not None
             connection.set_trace_callback(statements.append)
-            store.record([((key(1), key(2)), "why")], [(key(1), key(3), "why")])
-            store.record([((key(1), key(2)), "why not")])
-            store.find([key(1), key(2)])
+        store.record([((key(1), key(2)), "why")], [(key(1), key(3), "why")])
+        store.record([((key(1), key(2)), "why not")])
+        store.record([((key(1), key(2)), "why not, then")], begun={key(1): "why not"})
+        store.find([key(1), key(2)])
+        for connection in connections:
+            assert connection is not None
             connection.set_trace_callback(None)
-            asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
-            self.assertGreater(len(asked), 5)
+        asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
+        self.assertGreater(len(asked), 5)
+        with store.database.reading() as reader:
             for statement in asked:
-                for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}"):
+                for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}"):
                     self.assertNotRegex(row[3], r"^SCAN (?!CONSTANT)", statement)
 
     def test_a_file_takes_little_more_than_what_is_in_it(self) -> None:

@@ -1,0 +1,47 @@
+import threading
+import unittest
+from collections.abc import Sequence
+
+from deepseek_cursor_proxy import combining
+from deepseek_cursor_proxy.combining import Combiner
+
+
+class TestCombiner(unittest.TestCase):
+    def setUp(self) -> None:
+        self.batches: list[list[int]] = []
+        self.combiner = Combiner(self.write)
+
+    def write(self, some: Sequence[int]) -> bool:
+        self.batches.append(list(some))
+        return 7 not in some
+
+    def at_once(self, count: int) -> dict[int, bool]:
+        told: dict[int, bool] = {}
+        threads = [
+            threading.Thread(target=lambda number=number: told.update({number: self.combiner.write([number])}))
+            for number in range(count)
+        ]
+        with self.combiner._lock:
+            for thread in threads:
+                thread.start()
+            while len(self.combiner._waiting) < count:
+                threading.Event().wait(0.001)
+        for thread in threads:
+            thread.join()
+        return told
+
+    def test_one_alone_is_written_alone(self) -> None:
+        self.assertTrue(self.combiner.write([1, 2]))
+        self.assertEqual([[1, 2]], self.batches)
+
+    def test_those_who_wait_share_and_are_told_the_same(self) -> None:
+        self.assertEqual(dict.fromkeys(range(20), False), self.at_once(20))
+        self.assertEqual([list(range(20))], [sorted(batch) for batch in self.batches])
+
+    def test_too_many_are_written_in_portions_and_each_once(self) -> None:
+        most = combining._MOST_TURNS_AT_ONCE
+        told = self.at_once(2 * most + 5)
+        self.assertEqual([most, most, 5], [len(batch) for batch in self.batches])
+        self.assertEqual(list(range(2 * most + 5)), sorted(number for batch in self.batches for number in batch))
+        failed = next(batch for batch in self.batches if 7 in batch)
+        self.assertEqual(set(failed), {number for number, is_written in told.items() if not is_written})
