@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy import models
+from deepseek_cursor_proxy import catalogue
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import (
     BadRequest,
@@ -90,7 +90,7 @@ class App:
         return self._generation().chat(request, deployment)
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
-        names = models.listed(self._config)
+        names = catalogue.listed(self._config)
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
         return HttpReply.json({"object": "list", "data": data})
 

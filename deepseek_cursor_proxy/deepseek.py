@@ -14,11 +14,6 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Me
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.pictures import in_content, placeholder
 
-# DeepSeek's current names, in the order clients are offered them.
-MODELS = ("deepseek-v4-pro", "deepseek-flash")
-# Older names that DeepSeek still serves, as Flash.
-_LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
-KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
 # DeepSeek's own table from the effort asked for to the effort done; "none" turns thinking off for the request.

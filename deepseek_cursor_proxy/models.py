@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.catalogue import KNOWN_MODELS
 from deepseek_cursor_proxy.config import ProxyConfig
 
 # What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
@@ -34,12 +35,6 @@ def resolve(asked: str, config: ProxyConfig) -> Resolved:
     """The model that a name stands for; the configured one when it stands for none."""
     found = _find(asked, config)
     return Resolved(found.model, found.effort, found.thinking)
-
-
-def listed(config: ProxyConfig) -> list[str]:
-    """The names that clients are offered, in order."""
-    aliases = (name for name in config.models if not name.endswith("*"))
-    return list(dict.fromkeys((config.upstream_model, *deepseek.MODELS, *aliases)))
 
 
 def passed_on(asked: object, config: ProxyConfig) -> str | None:
@@ -73,7 +68,7 @@ class _Found:
 
 def _find(asked: str, config: ProxyConfig) -> _Found:
     aliases = _by_lower(config.models)
-    known = _by_lower((*deepseek.KNOWN_MODELS, config.upstream_model))
+    known = _by_lower((*KNOWN_MODELS, config.upstream_model))
     found = _Found(config.upstream_model, (), 0)
     needed = 0
     for name, words in _peeled(asked.strip().lower()):
@@ -94,7 +89,7 @@ def _find(asked: str, config: ProxyConfig) -> _Found:
 
 def _target(target: str, words: tuple[str, ...], weight: float) -> _Found:
     """What a name was found to stand for: a name to send as it is, or one of DeepSeek's with suffixes of its own."""
-    known = _by_lower(deepseek.KNOWN_MODELS)
+    known = _by_lower(KNOWN_MODELS)
     for name, more in _peeled(target.lower()):
         if name in known:
             return _Found(known[name], words + more, weight)

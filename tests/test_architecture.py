@@ -48,6 +48,7 @@ LEVELS = {
         "deepseek_errors",
         "deepseek_stream",
         "stencils",
+        "catalogue",
         "models",
         "tool_history",
         "tool_order",
