@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "serve")
     printing.make_ready()
     try:
-        options = vars(_parser().parse_args(given))
+        options = vars(_parser(given[0]).parse_args(given))
         code = int(options.pop("command")(options))
         # Here rather than at exit, where nobody could say anything about it.
         sys.stdout.flush()
@@ -164,43 +164,50 @@ class _Parser(argparse.ArgumentParser):
         raise StartupError(f"{message}; `{self.prog} --help` lists what there is")
 
 
-def _parser() -> _Parser:
+def _parser(command: str) -> _Parser:
+    """The parser of a line that begins with this command. The others' flags are left out: adding all takes 10 ms."""
     parser = _Parser(prog="deepseek-cursor-proxy", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    settings = _settings_parser()
+    for name, help, add_flags in _COMMANDS:
+        added = commands.add_parser(name, help=help)
+        if name == command:
+            add_flags(added)
+    return parser
 
-    serving = commands.add_parser("serve", parents=[settings], help="run the proxy (the default)")
+
+def _add_serve(serving: argparse.ArgumentParser) -> None:
+    _add_settings(serving)
     serving.add_argument(
         "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning before starting"
     )
     serving.set_defaults(command=_serve)
-    commands.add_parser("demo", help="try it without a key, against a DeepSeek made up here").set_defaults(
-        command=_demo
-    )
-    _add_bench(commands.add_parser("bench", help="measure it against a DeepSeek made up here"))
 
-    config = commands.add_parser("config", help="look at the settings").add_subparsers(metavar="WHAT", required=True)
-    show = config.add_parser("show", parents=[settings], help="effective values and where each comes from")
+
+def _add_config(config: argparse.ArgumentParser) -> None:
+    what = config.add_subparsers(metavar="WHAT", required=True)
+    _add_settings(show := what.add_parser("show", help="effective values and where each comes from"))
     show.set_defaults(command=_config_show)
-    config.add_parser("path", parents=[settings], help="where the configuration file is").set_defaults(
-        command=_config_show_path
-    )
+    _add_settings(path := what.add_parser("path", help="where the configuration file is"))
+    path.set_defaults(command=_config_show_path)
 
-    explaining = commands.add_parser("explain", help="tell what a trace says about the reasoning of each turn")
+
+def _add_explain(explaining: argparse.ArgumentParser) -> None:
     explaining.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
     explaining.set_defaults(command=_explain)
 
-    access = commands.add_parser("access-key", help="print the digest of a key, or a new key, for access_keys")
+
+def _add_access_key(access: argparse.ArgumentParser) -> None:
     access.add_argument("--new", action="store_true", help="make one up")
     access.set_defaults(command=_access_key)
 
-    store = commands.add_parser("store", help="look after the stored reasoning").add_subparsers(
-        metavar="WHAT", required=True
-    )
-    store.add_parser("stats", parents=[settings], help="how much is stored").set_defaults(command=_store_stats)
-    store.add_parser("clear", parents=[settings], help="delete all of it").set_defaults(command=_store_clear)
-    return parser
+
+def _add_store(store: argparse.ArgumentParser) -> None:
+    what = store.add_subparsers(metavar="WHAT", required=True)
+    _add_settings(stats := what.add_parser("stats", help="how much is stored"))
+    stats.set_defaults(command=_store_stats)
+    _add_settings(clear := what.add_parser("clear", help="delete all of it"))
+    clear.set_defaults(command=_store_clear)
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -228,13 +235,25 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     bench.set_defaults(command=_bench)
 
 
-def _settings_parser() -> _Parser:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     """One flag per declared setting; values are checked where those of the file are."""
-    parser = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration file (default {CONFIG_PATH})")
+    default = argparse.SUPPRESS
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", default=default, help=f"configuration file (default {CONFIG_PATH})"
+    )
     for each in SETTINGS:
-        parser.add_argument(each.flag, dest=each.key, **_flag_details(each))
-    return parser
+        parser.add_argument(each.flag, dest=each.key, default=default, **_flag_details(each))
+
+
+_COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
+    ("serve", "run the proxy (the default)", _add_serve),
+    ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
+    ("bench", "measure it against a DeepSeek made up here", _add_bench),
+    ("config", "look at the settings", _add_config),
+    ("explain", "tell what a trace says about the reasoning of each turn", _add_explain),
+    ("access-key", "print the digest of a key, or a new key, for access_keys", _add_access_key),
+    ("store", "look after the stored reasoning", _add_store),
+)
 
 
 def _minutes(text: str) -> float:
