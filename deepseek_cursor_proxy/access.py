@@ -11,7 +11,6 @@ Wrong keys cost their source a wait, so that nobody tries many. What cannot be g
 was right before: a stranger in the same tunnel, whose source is the same, locks nobody out.
 """
 
-import hmac
 import ipaddress
 import logging
 import math
@@ -217,6 +216,9 @@ def _too_many(wait: int) -> TooManyAttempts:
 
 def _is_among(key: AccessKey, served: Iterable[AccessKey]) -> bool:
     """Takes as long for a key that is nearly right, or the first of many, as for any other."""
+    # Here, because it brings OpenSSL with it, which listening does not need.
+    import hmac
+
     found = False
     for each in served:
         found |= hmac.compare_digest(key.digest, each.digest)

@@ -4,9 +4,7 @@ A key is digested where it is read and never kept, so nothing that prints, logs 
 The digest is plain SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`.
 """
 
-import hashlib
 import re
-import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +26,9 @@ class AccessKey:
 
     @classmethod
     def of(cls, credential: str) -> "AccessKey":
+        # Here, because it brings OpenSSL with it, which a proxy without access_keys can start without.
+        import hashlib
+
         digest = hashlib.sha256(credential.encode()).digest()
         return cls(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
 
@@ -67,4 +68,6 @@ def access_key(key: str, value: Any, origin: str) -> AccessKey:
 
 def new_key() -> str:
     """A key that nobody guesses; some editors take only those that begin like OpenAI's."""
+    import secrets
+
     return f"sk-{secrets.token_urlsafe(32)}"

@@ -7,8 +7,6 @@ it came from, never silently replaced.
 Building a ProxyConfig touches no file and no network.
 """
 
-import difflib
-import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -23,11 +21,13 @@ from deepseek_cursor_proxy.settings import (
     PassthroughRoute,
     Setting,
     Table,
+    from_toml,
     frozen,
     is_loopback,
     is_private,
     items,
     model_name,
+    nearest,
     passthrough_route,
     quoted,
     refused,
@@ -258,8 +258,8 @@ _NAMES: dict[str, Setting | Table] = {
 def _by_name(name: str, origin: str) -> Setting | Table:
     if name in _NAMES:
         return _NAMES[name]
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f'; did you mean "{_NAMES[near[0]].key}"?' if near else ""
+    near = nearest(name, _NAMES)
+    hint = f'; did you mean "{_NAMES[near].key}"?' if near else ""
     raise StartupError(f'config: unknown key "{quoted(name)}" ({origin}){hint}')
 
 
@@ -294,7 +294,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise StartupError(f"config: cannot read {path}: {reason}; fix it or pass another file with --config") from None
     try:
-        return tomllib.loads(text)
+        return from_toml(text)
     # tomllib leaves numbers of thousands of digits and deep nesting to Python's own limits.
     except (ValueError, RecursionError) as error:
         raise StartupError(f"config: {path} is not valid TOML: {safe_text(error)}") from None

@@ -5,7 +5,6 @@ Plain http goes through no proxy (HTTP_PROXY and ALL_PROXY are not looked at), a
 Its own credentials appear in no message.
 """
 
-import base64
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
@@ -99,6 +98,9 @@ def _first(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, s
 def _authorization(user: str | None, password: str | None) -> str | None:
     if user is None:
         return None
+    # Few proxies want a password.
+    import base64
+
     pair = f"{unquote(user)}:{unquote(password or '')}"
     return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
 

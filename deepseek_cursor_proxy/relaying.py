@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1, sse
+from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
@@ -83,6 +83,9 @@ def _told(body: Body) -> Iterator[bytes]:
         raise
     except Exception as error:
         failure = unexpected(error, "streaming an answer")
+        # Whatever streamed has it already; whoever only listens can do without.
+        from deepseek_cursor_proxy import sse
+
         # The blank line ends an event that was cut in the middle.
         yield b"\n\n" + sse.event(encode_json(failure.payload())) + sse.DONE
 

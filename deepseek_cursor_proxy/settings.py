@@ -6,10 +6,9 @@ file only.
 Which of them there are is config's part.
 """
 
-import difflib
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -143,6 +142,14 @@ def quoted(value: Any) -> str:
         return "…"  # a number of more digits than Python is willing to write
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody may have meant."""
+    # Only a mistake needs it, and the start is faster without.
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
 def is_base_url(url: str) -> bool:
     """Whether calls can be made below it: no user (the client's key is the credential), no query, a possible port."""
     try:
@@ -222,8 +229,8 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
         raise refused(key, value, "is not a table with base_url and key_env", origin)
     for name in value:
         if name not in _ROUTE_KEYS:
-            near = difflib.get_close_matches(name, _ROUTE_KEYS, n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            near = nearest(name, _ROUTE_KEYS)
+            hint = f'; did you mean "{near}"?' if near else ""
             raise StartupError(f"config: unknown key {key}.{_toml_key(name)} ({origin}){hint}")
     if missing := [name for name in _ROUTE_KEYS if name not in value]:
         raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
@@ -260,6 +267,17 @@ def is_loopback(host: str) -> bool:
 
 
 # As TOML …
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """What a TOML document says; raises ValueError or RecursionError."""
+    # Beyond doubt nothing: TOML has rules for the characters of comments, too.
+    if all(not line or (line.startswith("#") and line.isprintable()) for line in text.split("\n")):
+        return {}
+    # Most people never change the file that the first run left; then the start is faster without.
+    import tomllib
+
+    return tomllib.loads(text)
 
 
 def toml(value: Any) -> str:
