@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Whoever waits for the proxy to come up asks something small at once, and reading in the rest would slow the answer
+# down. A chat that comes earlier does not wait for this: it reads in what it needs by itself.
+_SECONDS_BEFORE_WARM_UP = 0.1
+
 Reread = Callable[[], ProxyConfig]
 
 
@@ -136,14 +140,21 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
+    over = threading.Event()
     # The first chat need not wait for what it needs to be read in; nor does anybody wait for this.
-    threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
+    threading.Thread(target=_warm_up, args=(server, over), name="warm-up", daemon=True).start()
     try:
         yield
     finally:
+        over.set()
         server.shutdown()
         thread.join()
         server.drain(server.config.shutdown_grace)
+
+
+def _warm_up(server: DeepSeekProxyServer, over: threading.Event) -> None:
+    if not over.wait(_SECONDS_BEFORE_WARM_UP):
+        server.warm_up()
 
 
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
