@@ -6,6 +6,7 @@ proxy is: what listens and answers small questions is there before the rest of t
 
 from collections.abc import Iterator
 from time import time
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy import models, passthrough
@@ -15,12 +16,14 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
-from deepseek_cursor_proxy.fan_out import FanOut
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, decode_json_object, encode_json
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.fan_out import FanOut
 
 
 class Generation:
@@ -69,12 +72,12 @@ class Generation:
         held_key = self.services.access.held_key
         return Caller(namespace, held_key or visitor.credential, peer, is_held=held_key is not None)
 
-    def _opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> Exchange | FanOut:
+    def _opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> "Exchange | FanOut":
         """The call that DeepSeek accepted; access learns what it thinks of the key."""
         access = self.services.access
         access.check(visitor)
         try:
-            exchange = (Exchange if asked.request.choices == 1 else FanOut).open(caller, asked, self.services)
+            exchange = _opener(asked).open(caller, asked, self.services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.refused(visitor)
@@ -88,10 +91,19 @@ class Generation:
         return display.COLLAPSIBLE if self.services.config.collapsible_reasoning else display.PLAIN
 
 
+def _opener(asked: Asked) -> "type[Exchange | FanOut]":
+    if asked.request.choices == 1:
+        return Exchange
+    # Only here: hardly anybody asks for several answers at once, and the proxy is smaller without.
+    from deepseek_cursor_proxy.fan_out import FanOut
+
+    return FanOut
+
+
 class _Stream:
     """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
 
-    def __init__(self, events: Iterator[bytes], exchange: Exchange | FanOut) -> None:
+    def __init__(self, events: Iterator[bytes], exchange: "Exchange | FanOut") -> None:
         self._events = events
         self._exchange = exchange
 

@@ -10,7 +10,6 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation_store import ConversationStore
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.trace import Trace
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.upstream import Upstream
 
@@ -33,6 +32,9 @@ class Services:
         """New services; from `former` ones they take over whatever has to survive a change of the configuration."""
         observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
         if config.trace_dir is not None:
+            # Only here: most proxies never write one, and are smaller without.
+            from deepseek_cursor_proxy.observers.trace import Trace
+
             observers.append(Trace(config.trace_dir))
         access = Access(config, former.access if former is not None else None)
         if former is not None:
