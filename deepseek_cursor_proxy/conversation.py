@@ -13,15 +13,17 @@ from typing import Any, NamedTuple, Protocol
 Parts = tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+# These two are made for every message of every request, and made again where a turn is restored: a named tuple takes a
+# fifth of the time that a frozen dataclass does, and is hashed and compared in C.
+
+
+class ToolCall(NamedTuple):
     id: str
     name: str
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     role: str
     content: str | Parts = ""
     reasoning: str | None = None

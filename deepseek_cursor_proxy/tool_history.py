@@ -17,7 +17,7 @@ Nothing a client sent is lost: what cannot stay a result stays as text.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import FILLER, plain_text
@@ -156,7 +156,7 @@ class _Bench:
             named = self._named(index, message.tool_calls)
             asked = tuple(call.id for call in message.tool_calls)
             if named != message.tool_calls:
-                message = replace(message, tool_calls=named)
+                message = message._replace(tool_calls=named)
             if self._has_asked:
                 # A question was answered by these calls: what was open before it is over.
                 self._open = _OpenRounds()
@@ -182,7 +182,7 @@ class _Bench:
                 name = f"call_{index}_{position}"
                 while name in written or name in taken:
                     name += "_"
-                call = replace(call, id=name)
+                call = call._replace(id=name)
             taken.add(call.id)
             named.append(call)
         return tuple(named)
@@ -213,4 +213,4 @@ class _Bench:
 
 
 def _answering(result: Message, call_id: str) -> Message:
-    return result if result.tool_call_id == call_id else replace(result, tool_call_id=call_id)
+    return result if result.tool_call_id == call_id else result._replace(tool_call_id=call_id)

@@ -5,7 +5,6 @@ import random
 import tempfile
 import unittest
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ class TestDiagnosis(unittest.TestCase):
             ("system", changed(0, system("s"), system("a second one"))),
             ("system", CHAT[1:]),
             ("message 1 (user content)", changed(1, user("hi!"))),
-            ("message 2 (assistant content)", changed(2, replace(CALL, content="looked"))),
+            ("message 2 (assistant content)", changed(2, CALL._replace(content="looked"))),
             ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "read", '{"path":"b"}')))),
             ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "write", '{"path":"a"}')))),
             ("message 2 (assistant ids)", changed(2, assistant("looking", ("call_2", "read", '{"path":"a"}')))),

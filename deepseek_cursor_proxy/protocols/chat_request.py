@@ -8,7 +8,6 @@ see chat_messages, anthropic_blocks, responses_items, and chat_tools for the too
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, models, pictures
@@ -41,7 +40,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     messages = tuple(lowered_message(message, box.custom) for message in history.messages)
     if not on_beta and any(message.prefix for message in messages):
         # Refused anywhere but there.
-        messages = tuple(replace(message, prefix=False) for message in messages)
+        messages = tuple(message._replace(prefix=False) for message in messages)
         box.dropped.append("prefix")
     if deepseek.sees_pictures(named.model):
         pictures.check(messages)

@@ -36,20 +36,20 @@ def lowered_message(message: Message, names: Container[str]) -> Message:
     if not any(call.name in names or _is_free_text(call.arguments) for call in message.tool_calls):
         return message
     calls = [
-        replace(call, arguments=lowered(call.arguments))
+        call._replace(arguments=lowered(call.arguments))
         if call.name in names or _is_free_text(call.arguments)
         else call
         for call in message.tool_calls
     ]
-    return replace(message, tool_calls=tuple(calls))
+    return message._replace(tool_calls=tuple(calls))
 
 
 def as_echoed(answer: Message, names: Container[str]) -> Message:
     """An answer of DeepSeek's with its custom calls as they will come back from the client."""
     raised = [
-        replace(call, arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
+        call._replace(arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
     ]
-    return lowered_message(replace(answer, tool_calls=tuple(raised)), names)
+    return lowered_message(answer._replace(tool_calls=tuple(raised)), names)
 
 
 class Raiser:

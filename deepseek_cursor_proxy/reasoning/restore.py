@@ -158,8 +158,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
     return Restoration(repair(messages), tuple(turns), tuple(links))
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(NamedTuple):
     """What the store knows of a turn (None: nothing it can vouch for), and how it knows or why not."""
 
     reasoning: str | None
@@ -248,17 +247,7 @@ def _restore_one(
         text = display.cut(content, ours)
         content, has_notice = remarks.without(text), remarks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    # Written out, because this runs for every assistant of every request, and replace() takes three times as long.
-    sent = Message(
-        message.role,
-        content,
-        _to_send(reasoning, turn),
-        message.tool_calls,
-        message.tool_call_id,
-        message.name,
-        message.prefix,
-    )
-    return sent, turn
+    return message._replace(content=content, reasoning=_to_send(reasoning, turn)), turn
 
 
 def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:
