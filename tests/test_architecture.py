@@ -56,6 +56,7 @@ LEVELS = {
     ],
     0: [
         "conversation",
+        "memo",
         "pictures",
         "sse",
         "wire",
