@@ -7,7 +7,11 @@ said it had none), None (nobody told us).
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Any, NamedTuple, Protocol
+
+# Of a message or a call without what is said in it: the tuple, its ids and names.
+_BYTES_PER_MESSAGE = 400
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
 Parts = tuple[Mapping[str, Any], ...]
@@ -32,6 +36,14 @@ class Message(NamedTuple):
     name: str | None = None
     # DeepSeek's beta "continue this text" mark; it says nothing about who the message is.
     prefix: bool = False
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it takes, if its content is text."""
+        size = _BYTES_PER_MESSAGE + getsizeof(self.content) + len(self.reasoning or "")
+        for call in self.tool_calls:
+            size += _BYTES_PER_MESSAGE + len(call.arguments)
+        return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,27 +11,23 @@ turn has weaker keys as well, each of which still proves that it is the same tur
     talk     this message after the same conversation, whatever the system messages say (but as many in front)
     place    this message after the same round of talk: from the answer before the last question on
 
-Each digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
-Reasoning never takes part: it is what we look up. Our own display and notice are read away first.
+What a message says by itself, and what of it counts, is in said.
 
 Rule: recording and looking up call the same function, `_Walk.step`. This file knows no store.
 
-What is folded, because clients do it and it changes nothing for the model: outer white space of an assistant's text,
-absent / null / empty content, the spacing and key order of call arguments. Nothing else is; no Unicode is normalised.
 No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
 """
 
 import functools
 import hashlib
-import json
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.reasoning import display, remarks
+from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning.said import Said, arguments, digest, read, text_bytes
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
 _VERSION = b"deepseek-cursor-proxy identity 1"
@@ -45,8 +41,6 @@ _FEWEST_DIFFERENT_CHARACTERS = 8
 # What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
 # The turn itself does not count: two agents that are told to go on read the same file with the same words.
 _FEWEST_PLACE_BYTES = 20
-
-_canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class Keys:
@@ -66,13 +60,13 @@ class Keys:
     @functools.cached_property
     def linked(self) -> tuple[bytes, ...]:
         # Never recorded under. Not the exact key itself: what is really said here one day is not to share it.
-        return (_digest(self.exact, b"linked"),)
+        return (digest(self.exact, b"linked"),)
 
     @functools.cached_property
     def calls(self) -> tuple[bytes, ...]:
         root = self._evidence.namespace
         return tuple(
-            _digest(root, b"call", _text(call.id), _text(call.name), _arguments(call))
+            digest(root, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
             for call in self._evidence.calls
             if is_unique_id(call.id)
         )
@@ -81,12 +75,12 @@ class Keys:
     def results(self) -> tuple[bytes, ...]:
         root, own = self._evidence.namespace, self._evidence.own
         return tuple(
-            _digest(root, b"result", _text(each), own) for each in self._evidence.results if is_unique_id(each)
+            digest(root, b"result", text_bytes(each), own) for each in self._evidence.results if is_unique_id(each)
         )
 
     @functools.cached_property
     def talk(self) -> tuple[bytes, ...]:
-        return (_digest(self._evidence.talk, b"talk key"),)
+        return (digest(self._evidence.talk, b"talk key"),)
 
     @property
     def place(self) -> tuple[bytes, ...]:
@@ -131,7 +125,7 @@ class History:
 
     def answer_keys(self, answer: Message) -> Keys:
         """The keys to record the answer to this history under."""
-        said = _Said.of(answer, _blocks(answer))
+        said = read(answer)
         keys = self._end.copy().step(answer, said)
         assert keys is not None
         if self._unnamed_end is not None:
@@ -151,7 +145,7 @@ class History:
 
 def namespace(base_url: str, credential: str) -> bytes:
     """The root of all identities of one caller: nobody with another key or upstream can share a digest with it."""
-    return _digest(_VERSION, base_url.encode(), credential.encode())
+    return digest(_VERSION, base_url.encode(), credential.encode())
 
 
 def identify(namespace: bytes, messages: Sequence[Message], conversation: str | None = None) -> History:
@@ -166,39 +160,19 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     digests: list[bytes] = []
     blocks: list[list[display.Block]] = []
     for message in messages:
-        found = _blocks(message)
-        said = _Said.of(message, found)
+        said = read(message)
         keys.append(walk.step(message, said))
         digests.append(said.own)
-        blocks.append(found)
+        blocks.append(said.blocks)
         if unnamed is not None:
             unnamed.step(message, said)
     if conversation:
-        chat = _digest(namespace, b"conversation", _text(conversation))
+        chat = digest(namespace, b"conversation", text_bytes(conversation))
     else:
         # System prompts are rewritten in mid-chat; the first question stays.
         asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-        chat = _digest(namespace, b"opening", next(asked, b""))
+        chat = digest(namespace, b"opening", next(asked, b""))
     return History(tuple(keys), tuple(digests), tuple(blocks), chat, walk, unnamed)
-
-
-def _blocks(message: Message) -> list[display.Block]:
-    if message.role != "assistant" or not isinstance(message.content, str) or "<" not in message.content:
-        return []
-    return display.blocks(message.content)
-
-
-class _Said(NamedTuple):
-    """What one message says, whatever stands before it: its digest, and how much of it the model made up."""
-
-    own: bytes
-    size: int
-
-    @classmethod
-    def of(cls, message: Message, blocks: Sequence[display.Block]) -> "_Said":
-        fields = _fields(message, blocks)
-        # The text and the arguments of the calls; see _fields for where these stand.
-        return cls(_digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])))
 
 
 class _Walk:
@@ -206,7 +180,7 @@ class _Walk:
 
     def __init__(self, namespace: bytes, conversation: str | None) -> None:
         self._namespace = namespace
-        self._narrowed = _digest(namespace, b"talk", _text(conversation or ""))
+        self._narrowed = digest(namespace, b"talk", text_bytes(conversation or ""))
         self.exact = namespace
         self._talk = self._narrowed
         self._prompts: int | None = 0
@@ -222,7 +196,7 @@ class _Walk:
         twin.__dict__.update(self.__dict__)
         return twin
 
-    def step(self, message: Message, said: _Said) -> Keys | None:
+    def step(self, message: Message, said: Said) -> Keys | None:
         """Take one message into the chains; the keys it has if it is an assistant."""
         own = said.own
         self.exact = _link(self.exact, own)
@@ -249,12 +223,12 @@ class _Walk:
             self._prompts += 1
             if self._prompts > 1:
                 # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
-                self._talk = _digest(self._talk, b"another prompt")
+                self._talk = digest(self._talk, b"another prompt")
 
     def _begin_round(self) -> None:
         if self._last_answer is not None:
             answer, self._place_bytes = self._last_answer
-            self._place = _digest(self._narrowed, b"place", answer)
+            self._place = digest(self._narrowed, b"place", answer)
 
     def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
         place = self._place if self._place_bytes >= _FEWEST_PLACE_BYTES else None
@@ -277,67 +251,6 @@ def is_unique_id(call_id: str) -> bool:
     return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
 
 
-def _fields(message: Message, blocks: Sequence[display.Block]) -> list[bytes]:
-    fields = [message.role.encode(errors="surrogatepass"), *_content(message, blocks)]
-    for call in message.tool_calls:
-        fields += (b"call", _text(call.id), _text(call.name), _arguments(call))
-    if message.tool_call_id is not None:
-        fields += (b"answers", _text(message.tool_call_id))
-    if message.name is not None:
-        fields += (b"name", _text(message.name))
-    return fields
-
-
-def _content(message: Message, blocks: Sequence[display.Block]) -> tuple[bytes, bytes]:
-    if not isinstance(message.content, str):
-        # Images and files as they were sent: two pictures are two histories.
-        return b"parts", _canonical_json(message.content).encode()
-    text = message.content
-    if message.role == "assistant":
-        # Without the blocks and remarks that we may have put into it.
-        text = remarks.without(display.cut(text, blocks)).strip()
-    return b"text", _text(text)
-
-
-def _arguments(call: ToolCall) -> bytes:
-    # Half of the measured clients parse the arguments and serialise them again in their own way.
-    try:
-        read = _read_arguments(call.arguments.strip() or "{}")
-        if isinstance(read, dict):
-            return _canonical_json(read).encode()
-    except (ValueError, OverflowError, RecursionError):
-        pass
-    # Free text of a custom tool, which is an object upstream; the request it comes back in may not declare the tool.
-    return _canonical_json({"input": call.arguments}).encode()
-
-
-def _number(text: str) -> float | int:
-    # JavaScript writes 1.0 as 1 and 1e3 as 1000; up to 2^53 these are the same numbers.
-    number = float(text)
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _integer(text: str) -> float | int:
-    # Beyond 2^53 JavaScript rounds.
-    number = int(text)
-    return number if abs(number) < 2**53 else float(number)
-
-
-_read_arguments = json.JSONDecoder(parse_float=_number, parse_int=_integer).decode
-
-
-def _text(text: str) -> bytes:
-    # A lone surrogate is legal in JSON and has no UTF-8 form; it still has to be told apart from its neighbours.
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _link(parent: bytes, own: bytes) -> bytes:
     # Two digests of fixed length: nothing to delimit.
     return hashlib.sha256(parent + own).digest()
-
-
-def _digest(*fields: bytes) -> bytes:
-    # How many, how long each, then all of them: no two lists of fields have the same bytes.
-    return hashlib.sha256(
-        struct.pack(f">{len(fields) + 1}Q", len(fields), *map(len, fields)) + b"".join(fields)
-    ).digest()

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import json
 import unittest
@@ -52,7 +51,7 @@ class TestIdentity(unittest.TestCase):
         self.assertFalse({*last.linked} & {*last.all()}, "a link is found, never recorded with the turn")
 
     def test_reasoning_takes_no_part(self) -> None:
-        with_reasoning = [dataclasses.replace(message, reasoning="whatever") for message in CHAT]
+        with_reasoning = [message._replace(reasoning="whatever") for message in CHAT]
         self.assertEqual(tail(*CHAT), tail(*with_reasoning))
 
     def test_two_callers_share_nothing(self) -> None:
