@@ -1,5 +1,6 @@
 """Where a request parted from the last one: as a table of edits, as a law, and over real sockets."""
 
+import json
 import logging
 import random
 import tempfile
@@ -50,6 +51,20 @@ class TestDiagnosis(unittest.TestCase):
     def test_edits_that_change_nothing_are_no_drift(self) -> None:
         respaced = assistant(" looking\n", ("call_1", "read", '{ "path": "a" }'))
         self.assertEqual("", self.words(changed(2, respaced)))
+
+    def test_tools_are_told_apart_by_whatever_their_json_tells_apart(self) -> None:
+        def looks(*values: Any) -> list[int]:
+            tools = tuple({"type": "function", "function": {"name": "a", "parameters": each}} for each in values)
+            requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
+            return [glance(each, identify(b"me", CHAT)).tools["a"] for each in requests]
+
+        different = looks(
+            {"a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "\ud800"}
+        )
+        self.assertEqual(len(different), len(set(different)))
+        shared = ["x" * 50, "é"]
+        again = [json.loads(json.dumps(shared)), ["x" * 50, "".join(["", "é"])]]
+        self.assertEqual(1, len(set(looks({"a": [shared, shared]}, {"a": again}))))
 
     def test_the_table_of_edits(self) -> None:
         for expected, messages in (
