@@ -36,12 +36,37 @@ class Repaired:
 
 def repair(messages: Sequence[Message]) -> Repaired:
     """The same history with every call answered in its place."""
+    if _is_in_order(messages):
+        return Repaired(tuple(messages), tuple(range(len(messages))), {})
     bench = _Bench()
     for index, message in enumerate(messages):
         bench.take(index, message)
     repaired = bench.finished()
     # Somebody who said nothing at all is better than nobody: DeepSeek refuses a request without messages.
     return repaired if repaired.messages else Repaired(tuple(messages), tuple(range(len(messages))), {})
+
+
+def _is_in_order(messages: Sequence[Message]) -> bool:
+    """Whether there is nothing to do, as in nearly every request; telling takes a tenth of doing it all the same."""
+    # Ids of the last assistant's calls that have no result yet.
+    waiting: set[str] = set()
+    for message in messages:
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
+                return False
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            return False
+        elif message.role == "assistant":
+            waiting = {call.id for call in message.tool_calls}
+            if len(waiting) < len(message.tool_calls) or "" in waiting or _is_silent(message):
+                return False
+    return not waiting and bool(messages)
+
+
+def _is_silent(message: Message) -> bool:
+    is_empty = not (message.tool_calls or message.content or message.prefix)
+    return is_empty and message.reasoning in (None, "", FILLER)
 
 
 class _Round:
@@ -165,7 +190,7 @@ class _Bench:
             self._has_asked = False
             self._line.append(current)
             return
-        if not message.content and message.reasoning in (None, "", FILLER) and not message.prefix:
+        if _is_silent(message):
             self._repairs["emptied"] += 1
             return
         self._open, self._has_asked = _OpenRounds(), False

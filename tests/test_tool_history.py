@@ -31,6 +31,20 @@ X = CANCELLED
 
 
 class TestRepair(unittest.TestCase):
+    def test_a_history_in_order_is_what_repairing_would_make_of_it(self) -> None:
+        rng = random.Random(7)
+        empty, thinking = assistant(""), assistant("", reasoning="r")
+        some = (U, A, system("s"), empty, thinking, calls("1"), calls("1", "2"), calls(""), calls("1", "1"))
+        some += (result("1"), result("1", "x"), result("2"), result(""))
+        in_order = 0
+        for _ in range(4000):
+            history = tuple(rng.choices(some, k=rng.randint(1, 6)))
+            repaired = repair(history)
+            with mock.patch.object(tool_history, "_is_in_order", return_value=False):
+                self.assertEqual(repair(history), repaired, history)
+            in_order += tool_history._is_in_order(history)
+        self.assertGreater(in_order, 200)
+
     def test_what_is_done_to_each_kind_of_damage(self) -> None:
         for name, history, expected, repairs in (
             ("nothing", (U, calls("1"), result("1", "x"), A), ["user:u", "assistant:1", "tool:1=x", "assistant:a"], {}),

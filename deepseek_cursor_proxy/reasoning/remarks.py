@@ -6,6 +6,7 @@ identifies a turn, and the notice's presence tells only that it need not be show
 
 import re
 
+_MARK = "[deepseek-cursor-proxy]"
 NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
 NOTICE = NOTICE_LINE + "\n\n"
 
@@ -39,7 +40,9 @@ _TRAILING = re.compile(
 
 def is_notice(text: str, start: int = 0) -> bool:
     """Whether our notice stands at `start`; its line breaks may have been trimmed away behind it."""
-    return text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
+    return text.startswith(NOTICE_LINE, start) and (
+        text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
+    )
 
 
 def without(text: str, start: int = 0) -> str:
@@ -47,8 +50,9 @@ def without(text: str, start: int = 0) -> str:
     end = start
     if text.startswith(NOTICE, start):
         end = start + len(NOTICE)
-    elif leading := _LEADING.match(text, start):
+    elif text.startswith("[", start) and (leading := _LEADING.match(text, start)):
         end = leading.end()
     # The last remark is short; looking for it in the whole of a long text would be looking for nothing.
-    trailing = _TRAILING.search(text, max(end, len(text) - 500))
+    behind = max(end, len(text) - 500)
+    trailing = _TRAILING.search(text, behind) if text.find(_MARK, behind) >= 0 else None
     return text[end : trailing.start() if trailing else len(text)]
