@@ -128,7 +128,7 @@ def encode_json(value: Any) -> bytes:
 
 def decode_json_object(body: bytes) -> dict[str, Any]:
     """A request body as a JSON object, or a BadRequest that says what is wrong with it."""
-    if not body.strip():
+    if not body or body.isspace():
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
         text = body.decode("utf-8-sig")
@@ -177,7 +177,7 @@ def safe_text(text: object, limit: int = 200) -> str:
 
 def _refuse_crowd(body: bytes) -> None:
     """BadRequest for more values than anybody means; text may have as many commas and braces as it likes."""
-    if _beginnings(body) <= MAX_JSON_VALUES:
+    if len(body) <= MAX_JSON_VALUES or _beginnings(body) <= MAX_JSON_VALUES:
         return
     # A value has at most two strings, its name and itself, so there is no need to see more of them.
     rest, strings = _STRING.subn(b"", body, 2 * MAX_JSON_VALUES + 1)
