@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy import deepseek, deepseek_body
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, pr
 from deepseek_cursor_proxy.retries import Retries
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer
-from deepseek_cursor_proxy.wire import Peer, encode_json
+from deepseek_cursor_proxy.wire import Peer
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Calling:
     def _transmit(self, prepared: Prepared) -> None:
         assert self._continuation is not None
         payload = deepseek.payload(prepared.request)
-        body = encode_json(payload)
+        body = deepseek_body.encode(prepared.request, payload)
         self.answer = self._call(body)
         if prepared.request.stream:
             self.answer.raise_unless_stream()

@@ -45,6 +45,7 @@ LEVELS = {
         "reasoning",
         "reasoning.*",
         "deepseek",
+        "deepseek_body",
         "deepseek_errors",
         "deepseek_stream",
         "stencils",
