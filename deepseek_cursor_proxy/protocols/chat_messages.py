@@ -20,6 +20,45 @@ def canonical_role(asked: str) -> str:
     return _ROLES.get(asked, asked if asked in _KNOWN_ROLES else "user")
 
 
+def read_plain(message: Any) -> Message | None:
+    """A message of nothing but the usual fields, each as it should be; None for any other, which takes a MessageReader.
+
+    Nearly every message of an agent's chat is one, and reading it without asking for all it might be takes a fifth.
+    """
+    if not isinstance(message, dict):
+        return None
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(content, str):
+        return None
+    if role == "tool":
+        answered = message.get("tool_call_id")
+        is_usual = len(message) == 3 and isinstance(answered, str) and answered
+        return Message(role, content, tool_call_id=answered) if is_usual else None
+    if role == "assistant":
+        return _plain_assistant(message, content)
+    return Message(role, content) if len(message) == 2 and role in ("user", "system") else None
+
+
+def _plain_assistant(message: Json, content: str) -> Message | None:
+    calls, reasoning = message.get("tool_calls"), message.get("reasoning_content")
+    if len(message) != 2 + (calls is not None) + (reasoning is not None):
+        return None
+    if not (calls is None or isinstance(calls, list)) or not (reasoning is None or isinstance(reasoning, str)):
+        return None
+    read = [_plain_call(call) for call in calls or ()]
+    return None if None in read else Message("assistant", content, reasoning, tuple(filter(None, read)))
+
+
+def _plain_call(call: Any) -> ToolCall | None:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return None
+    call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+    if isinstance(call_id, str) and isinstance(name, str) and isinstance(arguments, str):
+        return ToolCall(call_id, name, arguments)
+    return None
+
+
 class MessageReader:
     """Reads the messages of one history, in order; `dropped` names what had to be left out."""
 

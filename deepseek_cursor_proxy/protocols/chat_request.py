@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_tools, responses_items
-from deepseek_cursor_proxy.protocols.chat_messages import MessageReader
+from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.responses_items import Items
@@ -212,7 +212,13 @@ def _listed(body: Json) -> Items:
     if any(map(responses_items.is_item, messages)):
         return responses_items.read(messages, "messages")
     reader = MessageReader()
-    found = [each for index, message in enumerate(messages) for each in reader.read(message, f"messages[{index}]")]
+    found: list[Message] = []
+    for index, message in enumerate(messages):
+        plain = read_plain(message)
+        if plain is not None:
+            found.append(plain)
+        else:
+            found += reader.read(message, f"messages[{index}]")
     return Items(tuple(found), dropped=tuple(reader.dropped))
 
 

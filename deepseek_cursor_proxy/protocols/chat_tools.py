@@ -44,7 +44,9 @@ def read(body: Json, more: Iterable[tuple[Any, str]] = (), *, keep_strict: bool 
     functions = optional(body, "functions", list, "a list") or []
     box = Toolbox()
     taken: set[str] = set()
-    for tool, param in (*((tool, f"tools[{index}]") for index, tool in enumerate(listed)), *more):
+    for index, tool in enumerate(listed):
+        _take(box, taken, tool if _is_plain(tool) else _read_tool(tool, f"tools[{index}]", box))
+    for tool, param in more:
         _take(box, taken, _read_tool(tool, param, box))
     for index, function in enumerate(functions):
         _take(box, taken, _function(function, f"functions[{index}]"))
@@ -67,6 +69,16 @@ def _take(box: Toolbox, taken: set[str], tool: Json | None) -> None:
         box.custom.add(name)
         tool = {**tool, "type": "function"}
     box.tools.append(tool)
+
+
+def _is_plain(tool: Any) -> bool:
+    """Whether a tool is nested and right already; most are, and there may be a hundred in every request."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict) or "input_schema" in tool or function.get("strict") is not None:
+        return False
+    name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
+    is_described = isinstance(description, str) and isinstance(parameters, dict)
+    return isinstance(name, str) and bool(name) and is_described
 
 
 def _read_tool(tool: Any, param: str, box: Toolbox) -> Json | None:

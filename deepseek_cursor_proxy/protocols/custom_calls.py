@@ -33,6 +33,8 @@ def lowered_message(message: Message, names: Container[str]) -> Message:
     The tool may be gone from the request (Cursor's modes differ in their tools): text that cannot even be the
     beginning of an object is a custom call all the same.
     """
+    if not message.tool_calls:
+        return message
     if not any(call.name in names or _is_free_text(call.arguments) for call in message.tool_calls):
         return message
     calls = [

@@ -3,9 +3,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import chat_tools
+from deepseek_cursor_proxy.wire import encode_json
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-NESTED = {"type": "function", "function": {"name": "Shell", "description": "d", "parameters": SCHEMA}}
+NESTED: dict[str, Any] = {"type": "function", "function": {"name": "Shell", "description": "d", "parameters": SCHEMA}}
 FLAT = {"type": "function", "name": "Read", "description": "d", "parameters": SCHEMA, "strict": False}
 BARE = {"name": "Write", "description": "d", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: hunk+"}
@@ -27,6 +28,18 @@ class TestShapes(unittest.TestCase):
         self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
         self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], [tool["function"]["name"] for tool in box.tools])
         self.assertEqual(({"ApplyPatch"}, []), (box.custom, box.dropped))
+
+    def test_a_plain_tool_is_what_reading_with_all_care_makes_of_it(self) -> None:
+        function = NESTED["function"]
+        odd = [{**NESTED, **more} for more in ({"x": 1}, {"type": None}, {"input_schema": {}}, {"function": None})]
+        names: tuple[Any, ...] = ({"name": ""}, {"name": 1}, {"description": 1}, {"parameters": None}, {"x": 1})
+        odd += [{"type": "function", "function": {**function, **more}} for more in names]
+        odd += [{"type": "function", "function": {**function, "strict": strict}} for strict in (None, True, 1)]
+        for tool in (NESTED, FLAT, BARE, CUSTOM, SEARCH, {}, None, *odd):
+            if chat_tools._is_plain(tool):
+                read_with_care = chat_tools._read_tool(tool, "tools[0]", chat_tools.Toolbox())
+                self.assertEqual(encode_json(tool), encode_json(read_with_care))
+        self.assertTrue(chat_tools._is_plain(NESTED))
 
     def test_each_keeps_what_it_says(self) -> None:
         self.assertEqual(NESTED, read(NESTED).tools[0])
