@@ -23,6 +23,8 @@ MAX_JSON_DEPTH = 200
 # thirteen seconds. The longest histories of agents have some ten thousand.
 MAX_JSON_VALUES = 500_000
 _NESTS = frozenset((dict, list))
+# Characters of JSON from which on walking through it takes no longer than looking for its brackets.
+_LONG_TO_COUNT = 16_384
 
 
 class Awaited(Protocol):
@@ -195,7 +197,7 @@ def _beginnings(body: bytes) -> int:
 
 def _refuse_depth(text: str, value: Any) -> None:
     """RecursionError, as Python itself raises for what is much deeper."""
-    if text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
+    if len(text) < _LONG_TO_COUNT and text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
         # Counting costs nothing, and is all that events of a stream need.
         return
     # Only what can be deep: strings and numbers are most of a request.
