@@ -47,6 +47,7 @@ class Pump:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._streams = 0
+        self._is_closed = False
         self._run: _Run | None = None
 
     @contextlib.contextmanager
@@ -65,9 +66,13 @@ class Pump:
         """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised."""
         job = _Job(stream, awaited)
         with self._lock:
-            if self._run is None or not self._run.take(job):
+            is_closed = self._is_closed
+            if not is_closed and (self._run is None or not self._run.take(job)):
                 self._run = _Run()
                 self._run.take(job)
+        if is_closed:
+            awaited.wait()
+            return
         job.is_over.acquire()
         if job.error is not None:
             try:
@@ -77,8 +82,9 @@ class Pump:
                 del job
 
     def close(self) -> None:
-        """End the thread, if there is one; whatever it still drives goes back to its own."""
+        """End the thread, if there is one; whatever it still drives goes back to its own, and stays there."""
         with self._lock:
+            self._is_closed = True
             run, self._run = self._run, None
         if run is not None:
             run.close()

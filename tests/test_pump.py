@@ -145,6 +145,14 @@ class TestDriving(PumpTestCase):
             thread.join(PATIENCE)
             self.assertFalse(thread.is_alive())
 
+    def test_after_that_everybody_waits_for_themselves(self) -> None:
+        self.pump.close()
+        stream, before = Driven(self), threading.active_count()
+        with mock.patch.object(stream.source, "wait") as wait:
+            self.pump.drive(stream, stream.source)
+        wait.assert_called_once()
+        self.assertEqual(before, threading.active_count())
+
     def test_a_bug_in_the_pump_itself_leaves_nobody_asleep(self) -> None:
         stream = Driven(self)
         with mock.patch.object(pumps._Run, "_react", side_effect=LookupError("a bug")):
