@@ -172,7 +172,7 @@ _known_field = lru_cache(_KNOWN_LINES)(_read_field)
 
 def split_target(target: str) -> tuple[str, str]:
     """Path and query of a request target, percent-encoded as they came."""
-    path, _, query = _ABSOLUTE.sub("", target).partition("?")
+    path, _, query = (target if target[0] == "/" else _ABSOLUTE.sub("", target)).partition("?")
     return path or "/", query
 
 
@@ -185,7 +185,8 @@ def expects_continue(head: RequestHead) -> bool:
 
 def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
     """Whether the sender of this head wants its connection to stay open."""
-    tokens = {token.strip(" \t").lower() for token in headers.get("connection", "").split(",")}
+    said = headers.get("connection", "")
+    tokens = {token.strip(" \t").lower() for token in said.split(",")} if said else ()
     return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
 
 

@@ -36,7 +36,7 @@ _TURNS_BETWEEN_PRUNINGS = 256
 _ROWS_PER_STEP = 50
 # Answers in the same words to the same history, each thought out anew: which one is meant can only be told by a block
 # that the client still shows. Somebody who asks the same all day must not make every look-up longer.
-_MOST_ALIKE = 8
+_MOST_ALIKE = 16
 # Thousands of long thoughts, and little enough for a small machine.
 _MOST_BYTES_WAITING = 64 * 1024 * 1024
 # What waited is written in transactions short enough that nobody notices the lock.
@@ -151,7 +151,10 @@ class ReasoningStore:
             connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known[0]))
             return
         if len(alike) == _MOST_ALIKE:
-            connection.execute("DELETE FROM reasonings WHERE id = ?", (alike[-1][0],))
+            # Half of them, so that not every turn pays for it.
+            connection.executemany(
+                "DELETE FROM reasonings WHERE id = ?", [(row,) for row, _ in alike[_MOST_ALIKE // 2 :]]
+            )
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
