@@ -185,8 +185,7 @@ def expects_continue(head: RequestHead) -> bool:
 
 def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
     """Whether the sender of this head wants its connection to stay open."""
-    said = headers.get("connection", "")
-    tokens = {token.strip(" \t").lower() for token in said.split(",")} if said else ()
+    tokens = [token.strip(" \t").lower() for token in headers.get("connection", "").split(",")]
     return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
 
 
