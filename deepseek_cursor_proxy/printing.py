@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -49,8 +50,19 @@ class LineHandler(logging.Handler):
         elif not record.name.startswith("deepseek_cursor_proxy.observers.console"):
             # The console looks after its own.
             line = safe_text(line, 1000)
+        self.write(line)
+
+    def write(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
+
+
+def line_writer(log: logging.Logger) -> Callable[[str], object]:
+    """How to write many lines that need no looking after: past the records where they would be written anyway."""
+    for handler in logging.getLogger(log.name.partition(".")[0]).handlers:
+        if isinstance(handler, LineHandler):
+            return handler.write
+    return log.info
 
 
 class Unfailing(io.RawIOBase):

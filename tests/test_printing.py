@@ -2,6 +2,7 @@
 
 import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -64,6 +65,41 @@ class TestUnfailing(unittest.TestCase):
 
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
+class TestLines(unittest.TestCase):
+    def setUp(self) -> None:
+        self.stream = io.StringIO()
+        self.log = logging.getLogger("a_program_of_this_test")
+        self.log.propagate = False
+        self.log.setLevel(logging.INFO)
+
+    def handle_by(self, handler: logging.Handler) -> None:
+        self.log.addHandler(handler)
+        self.addCleanup(self.log.removeHandler, handler)
+
+    def test_what_a_stranger_got_into_a_record_stays_on_its_line(self) -> None:
+        self.handle_by(printing.LineHandler(self.stream))
+        self.log.getChild("room").warning("he said %s", "\x1b[2J\r\nforged line")
+        self.assertEqual("he said \\x1b[2J\\r\\nforged line\n", self.stream.getvalue())
+
+    def test_a_traceback_keeps_its_lines(self) -> None:
+        self.handle_by(printing.LineHandler(self.stream))
+        try:
+            raise LookupError("a bug")
+        except LookupError:
+            self.log.error("it failed", exc_info=True)
+        self.assertRegex(self.stream.getvalue(), r"\Ait failed\nTraceback [\s\S]+LookupError: a bug\n\Z")
+
+    def test_many_lines_go_past_the_records_where_they_are_lines_anyway(self) -> None:
+        self.handle_by(printing.LineHandler(self.stream))
+        printing.line_writer(self.log.getChild("room"))("50 % of it")
+        self.assertEqual("50 % of it\n", self.stream.getvalue())
+
+    def test_elsewhere_they_are_records_like_others(self) -> None:
+        with self.assertLogs(self.log, "INFO") as logged:
+            printing.line_writer(self.log.getChild("room"))("50 % of it")
+        self.assertEqual(["INFO:a_program_of_this_test.room:50 % of it"], logged.output)
+
+
 class TestFullDisk(ServeTest):
     def test_a_log_on_a_full_disk_keeps_nobody_from_serving(self) -> None:
         import resource
