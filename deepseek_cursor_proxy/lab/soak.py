@@ -29,7 +29,7 @@ _SETTLING_SECONDS = 15.0
 # Megabytes per hour that memory may grow, and what it sways by without growing.
 _MOST_DRIFT = 5.0
 _SWAY = 3.0
-# A drift needs this many samples behind the first quarter, which is when caches fill.
+# A drift needs this many samples of the second half: before, caches fill, which takes some 40,000 requests.
 _SAMPLES = 12
 # How many failures are told in words.
 _TOLD = 5
@@ -220,7 +220,7 @@ def _returned(what: str, start: int | None, end: int | None) -> Finding:
 
 def _drifted(samples: list[tuple[float, float]]) -> Finding:
     """Whether memory grows with time: the last third of the samples against the first, once caches are full."""
-    settled = samples[len(samples) // 4 :]
+    settled = samples[len(samples) // 2 :]
     if len(settled) < _SAMPLES:
         return Finding("memory", "too few samples to tell a drift", None)
     third = len(settled) // 3
