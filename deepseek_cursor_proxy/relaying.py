@@ -48,7 +48,7 @@ class Relay:
                 if piece:
                     self.peer.send(self._framed(piece))
                 awaited = self._body.awaited
-                if awaited is not None and awaited.is_drained:
+                if awaited is not None and (not piece or awaited.is_drained):
                     if is_crowded:
                         self._leave_to(pump, awaited)
                     else:
@@ -70,7 +70,7 @@ class Relay:
                 self._unsent = data[sent:]
                 return None
             awaited = self._body.awaited
-            if awaited is None or awaited.is_drained:
+            if awaited is None or not piece or awaited.is_drained:
                 return awaited
         return None
 

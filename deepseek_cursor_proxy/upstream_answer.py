@@ -63,6 +63,7 @@ class Answer:
         self._progress = self._told = 0.0
         self._has_progressed = False
         self._until: float | None = None
+        self._is_unpacking = False
         self.has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
@@ -197,7 +198,10 @@ class Answer:
         while not self._is_ended:
             data = self._next(math.inf if self.has_lulls else self.until)
             if data:
+                # What is packed may come in several pieces; the first one says nothing about the others.
+                self._is_unpacking = not unpack.is_plain
                 yield from self._unpacked(unpack, data)
+                self._is_unpacking = False
             if time.monotonic() >= self.until and self._is_heartbeat_due():
                 yield b""
             elif data is None and self.has_lulls:
@@ -232,9 +236,7 @@ class Answer:
     @property
     def is_drained(self) -> bool:
         """Whether there is nothing to go on with before something arrives."""
-        # What is unpacked may come in several pieces; the first one says nothing about the others.
-        is_plain = "content-encoding" not in self.headers
-        return self.has_lulls and is_plain and not self._is_ended and not self._connection.has_buffered
+        return self.has_lulls and not (self._is_unpacking or self._is_ended or self._connection.has_buffered)
 
     # In a lull …
 

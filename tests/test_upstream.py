@@ -5,6 +5,8 @@ import json
 import os
 import socket
 import threading
+import time
+import zlib
 from typing import Any
 from unittest import mock
 
@@ -229,6 +231,26 @@ class TestStreams(UpstreamTestCase):
             found.extend(answer.stream())
         self.assertGreaterEqual(found.count(b""), 3)
         self.assertEqual(3, b"".join(found).count(b": keep-alive"))
+
+    def test_nothing_to_go_on_with_is_a_lull_and_not_a_race(self) -> None:
+        """Whoever drives a stream waits once it is drained; one that never is would be asked without end."""
+        for packed in (False, True):
+            data = b"data: 1\n\n"
+            packer = zlib.compressobj(wbits=31)
+            sent = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else data
+            coding = ("Content-Encoding: gzip",) if packed else ()
+            fields = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", *coding, "", ""]
+            self.fake.answer(Raw("\r\n".join(fields).encode() + sent, then_stall=True))
+            answer = self.send(self.upstream(), STREAMED)
+            found: list[bytes | None] = []
+            for piece in answer.stream(with_lulls=True):
+                found.append(piece)
+                if answer.is_drained or len(found) > 10:
+                    break
+            with self.subTest(packed=packed):
+                self.assertEqual(data, b"".join(filter(None, found)))
+                self.assertLessEqual(len(found), 3)
+                self.assertGreater(answer.until, time.monotonic())
 
     def test_what_the_reader_calls_progress_is_waited_for_anew(self) -> None:
         self.fake.answer(Scripted(content="x" * 12, piece=1, pause=0.05))
