@@ -67,9 +67,9 @@ class Pump:
         job = _Job(stream, awaited)
         with self._lock:
             is_closed = self._is_closed
-            if not is_closed and (self._run is None or not self._run.take(job)):
+            # Again and again: on a machine that stood still meanwhile, even a new one may have ended for want of work.
+            while not is_closed and (self._run is None or not self._run.take(job)):
                 self._run = _Run()
-                self._run.take(job)
         if is_closed:
             awaited.wait()
             return

@@ -134,6 +134,18 @@ class TestDriving(PumpTestCase):
                 self.pump.drive(stream, stream.source)
                 self.assertTrue(eventually(lambda: threading.active_count() == before))
 
+    def test_a_thread_that_ended_before_its_first_stream_came_is_replaced(self) -> None:
+        take, refused = pumps._Run.take, [True, True]
+        stream = Driven(self)
+        stream.upstream.sendall(b"over.")
+
+        def late(run: pumps._Run, job: pumps._Job) -> bool:
+            return not refused.pop() if refused else take(run, job)
+
+        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02), mock.patch.object(pumps._Run, "take", late):
+            self.pump.drive(stream, stream.source)
+        self.assertEqual(b"over.", stream.heard)
+
     def test_closing_gives_everybody_back(self) -> None:
         streams = [Driven(self) for _ in range(3)]
         threads = self.driving(*streams)
