@@ -135,7 +135,7 @@ class TestDriving(PumpTestCase):
                 self.assertTrue(eventually(lambda: threading.active_count() == before))
 
     def test_a_thread_that_ended_before_its_first_stream_came_is_replaced(self) -> None:
-        take, refused = pumps._Run.take, [True, True]
+        take, refused, before = pumps._Run.take, [True, True], threading.active_count()
         stream = Driven(self)
         stream.upstream.sendall(b"over.")
 
@@ -144,6 +144,7 @@ class TestDriving(PumpTestCase):
 
         with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02), mock.patch.object(pumps._Run, "take", late):
             self.pump.drive(stream, stream.source)
+            self.assertTrue(eventually(lambda: threading.active_count() == before))
         self.assertEqual(b"over.", stream.heard)
 
     def test_closing_gives_everybody_back(self) -> None:
