@@ -65,12 +65,7 @@ class Pump:
     def drive(self, stream: Stream, awaited: Awaited) -> None:
         """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised."""
         job = _Job(stream, awaited)
-        with self._lock:
-            is_closed = self._is_closed
-            # Again and again: on a machine that stood still meanwhile, even a new one may have ended for want of work.
-            while not is_closed and (self._run is None or not self._run.take(job)):
-                self._run = _Run()
-        if is_closed:
+        if not self._is_taken(job):
             awaited.wait()
             return
         job.is_over.acquire()
@@ -80,6 +75,16 @@ class Pump:
             finally:
                 # An error that is held by the frame it was raised in is freed by the collector only.
                 del job
+
+    def _is_taken(self, job: "_Job") -> bool:
+        """Whether somebody drives it; not when this is closed, nor when there are no descriptors or threads left."""
+        with self._lock, contextlib.suppress(OSError, RuntimeError):
+            # Again and again: on a machine that stood still meanwhile, even a new one may have ended for want of work.
+            while not self._is_closed:
+                if self._run is not None and self._run.take(job):
+                    return True
+                self._run = _Run()
+        return False
 
     def close(self) -> None:
         """End the thread, if there is one; whatever it still drives goes back to its own, and stays there."""
@@ -117,17 +122,25 @@ class _Run:
         self._heard, self._bell = socket.socketpair()
         self._epoll.register(self._heard, select.EPOLLIN)
         self._thread = threading.Thread(target=self._drive, name="pump", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._close_all()
+            raise
 
     def take(self, job: _Job) -> bool:
         """Whether it is driven from now on; this thread has ended otherwise."""
         with self._lock:
             if self._is_ended or self._is_closing:
                 return False
-            self._jobs[job.fileno] = self._jobs[job.peer_fileno] = job
-            # Takes effect at once, also while the thread waits.
-            self._epoll.register(job.fileno, select.EPOLLIN)
-            self._epoll.register(job.peer_fileno, select.EPOLLRDHUP)
+            # Takes effect at once, also while the thread waits; which is why the less likely of the two comes first.
+            self._jobs[job.peer_fileno] = self._jobs[job.fileno] = job
+            try:
+                self._epoll.register(job.peer_fileno, select.EPOLLRDHUP)
+                self._epoll.register(job.fileno, select.EPOLLIN)
+            except OSError:
+                self._forget(job)
+                raise
             if job.awaited.until < self._look_up_at:
                 self._bell.send(b"!")
             return True
@@ -188,14 +201,17 @@ class _Run:
 
     def _give_back(self, job: _Job) -> None:
         with self._lock:
-            for fileno in (job.fileno, job.peer_fileno):
-                # A descriptor that was closed may be somebody else's by now.
-                if self._jobs.get(fileno) is job:
-                    del self._jobs[fileno]
-                    with contextlib.suppress(OSError):
-                        self._epoll.unregister(fileno)
+            self._forget(job)
             self._busy_at = time.monotonic()
         job.is_over.release()
+
+    def _forget(self, job: _Job) -> None:
+        for fileno in (job.fileno, job.peer_fileno):
+            # A descriptor that was closed may be somebody else's by now.
+            if self._jobs.get(fileno) is job:
+                del self._jobs[fileno]
+                with contextlib.suppress(OSError):
+                    self._epoll.unregister(fileno)
 
     def _look_after_all(self) -> None:
         """Advance those that nothing was heard of until it was time, and find out when that is for the next."""
@@ -215,6 +231,9 @@ class _Run:
             self._is_ended = True
         for job in self._driven():
             self._give_back(job)
+        self._close_all()
+
+    def _close_all(self) -> None:
         self._epoll.close()
         self._heard.close()
         self._bell.close()

@@ -147,6 +147,20 @@ class TestDriving(PumpTestCase):
             self.assertTrue(eventually(lambda: threading.active_count() == before))
         self.assertEqual(b"over.", stream.heard)
 
+    def test_without_descriptors_or_threads_a_stream_waits_for_itself(self) -> None:
+        for name, fault in (
+            ("select.epoll", OSError(24, "Too many open files")),
+            ("threading.Thread.start", RuntimeError()),
+        ):
+            stream = Driven(self)
+            with (
+                self.subTest(name),
+                mock.patch(name, side_effect=fault),
+                mock.patch.object(stream.source, "wait") as wait,
+            ):
+                self.pump.drive(stream, stream.source)
+                wait.assert_called_once()
+
     def test_closing_gives_everybody_back(self) -> None:
         streams = [Driven(self) for _ in range(3)]
         threads = self.driving(*streams)
