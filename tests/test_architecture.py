@@ -38,6 +38,7 @@ LEVELS = {
         "tunnel",
         "access",
         "private_files",
+        "secret_file",
         "printing",
     ],
     1: [

@@ -1,0 +1,47 @@
+import random
+import unittest
+
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+
+SECRET = b"s" * 32
+TEXTS = ("", " ", "Let me think.", "多" * 1000, "half \ud83d", "a\x00b", "x" * 100_000)
+
+
+class TestSealing(unittest.TestCase):
+    def setUp(self) -> None:
+        self.sealer = Sealer(SECRET, b"caller")
+
+    def test_what_is_sealed_opens_again(self) -> None:
+        for text in TEXTS:
+            with self.subTest(text[:20]):
+                self.assertEqual(text, Sealer(SECRET, b"caller").opened(self.sealer.sealed(text)))
+
+    def test_the_same_text_has_the_same_envelope(self) -> None:
+        self.assertEqual(self.sealer.sealed("I think"), self.sealer.sealed("I think"))
+        self.assertNotEqual(self.sealer.sealed("I think"), self.sealer.sealed("I thank"))
+
+    def test_the_text_cannot_be_read_in_the_envelope(self) -> None:
+        self.assertNotEqual(
+            Sealer(SECRET, b"one").sealed("I think")[30:], Sealer(SECRET, b"other").sealed("I think")[30:]
+        )
+
+    def test_nobody_else_opens_it(self) -> None:
+        sealed = self.sealer.sealed("mine")
+        self.assertIsNone(Sealer(SECRET, b"another").opened(sealed))
+        self.assertIsNone(Sealer(b"t" * 32, b"caller").opened(sealed))
+
+    def test_every_change_is_found_out(self) -> None:
+        sealed = self.sealer.sealed("I think, therefore I am.")
+        alphabet = "ABCabc012-_=.é \n"
+        draw = random.Random(6)
+        for _ in range(500):
+            at, char = draw.randrange(len(sealed)), draw.choice(alphabet)
+            head, tail = sealed[:at], sealed[at:]
+            damaged = draw.choice((head + char + tail[1:], head, head + char + tail))
+            with self.subTest(damaged):
+                self.assertEqual("I think, therefore I am." if damaged == sealed else None, self.sealer.opened(damaged))
+
+    def test_what_never_was_an_envelope_is_none(self) -> None:
+        for text in ("", "dcp1.", "dcp1.AAAA", "gAAAAABo", "dcp2." + self.sealer.sealed("x")[5:], "dcp1.\ud800"):
+            with self.subTest(text):
+                self.assertIsNone(self.sealer.opened(text))

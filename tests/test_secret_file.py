@@ -1,0 +1,58 @@
+import os
+import stat
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy import secret_file
+from deepseek_cursor_proxy.secret_file import secret_beside
+
+
+class TestTheSecret(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.store = Path(folder.name) / "deep" / "store.sqlite3"
+        self.path = self.store.with_name(secret_file.NAME)
+
+    def test_it_is_made_once_and_stays(self) -> None:
+        first = secret_beside(self.store)
+        self.assertEqual(32, len(first))
+        self.assertEqual(first, secret_beside(self.store))
+        self.assertEqual([secret_file.NAME], os.listdir(self.path.parent))
+
+    @unittest.skipUnless(os.name == "posix", "modes are POSIX's")
+    def test_nobody_else_can_read_it(self) -> None:
+        secret_beside(self.store)
+        self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
+        self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
+
+    def test_two_installations_have_two(self) -> None:
+        self.assertNotEqual(secret_beside(self.store), secret_beside(self.store.parent / "other" / "store.sqlite3"))
+
+    def test_whoever_comes_at_the_same_time_gets_the_same(self) -> None:
+        found: list[bytes] = []
+        threads = [threading.Thread(target=lambda: found.append(secret_beside(self.store))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual({self.path.read_bytes()}, set(found))
+
+    def test_a_file_that_holds_no_secret_is_replaced(self) -> None:
+        self.path.parent.mkdir()
+        self.path.write_bytes(b"short")
+        self.assertEqual(secret_beside(self.store), self.path.read_bytes())
+
+    def test_a_store_in_memory_has_a_secret_in_memory(self) -> None:
+        self.assertNotEqual(secret_beside(Path(":memory:")), secret_beside(Path(":memory:")))
+
+    def test_without_a_place_for_it_one_line_tells_so(self) -> None:
+        with (
+            mock.patch("deepseek_cursor_proxy.private_files.make_directory", side_effect=OSError(30, "Read-only")),
+            self.assertLogs("deepseek_cursor_proxy.secret_file", "WARNING") as logged,
+        ):
+            self.assertEqual(32, len(secret_beside(self.store)))
+        self.assertIn("Read-only", logged.output[0])
