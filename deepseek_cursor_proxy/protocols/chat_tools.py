@@ -5,9 +5,13 @@
     bare        {name, description, input_schema}                   Anthropic
     custom      {type: custom, name, description, format}           free text, perhaps with a grammar: lowered to a
                                                                     function with one string field
-    others      web_search, namespace, …                            nobody runs them here: left out and named
+    namespace   {type: namespace, name, description, tools}         Codex: each tool inside is one of the above, under
+                                                                    a lowered name (see namespaces)
+    others      web_search, tool_search, …                          nobody runs them here: left out and named
 
 Cursor mixes these in one request. A tool_choice may name any of them; one that forces a tool we cannot offer is a 400.
+A namespace inside a namespace is one of the others: a call names one namespace, so none of its calls could be given
+back.
 """
 
 from collections.abc import Iterable
@@ -15,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols import namespaces
 from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.raw_arguments import FIELD
 from deepseek_cursor_proxy.wire import safe_text
@@ -33,6 +38,8 @@ class Toolbox:
     dropped: list[str] = field(default_factory=list)
     # Names of tools that were asked for and cannot be offered.
     refused: set[str] = field(default_factory=set)
+    # What the tools inside namespaces are called upstream.
+    lowered: dict[namespaces.Inner, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
@@ -43,32 +50,88 @@ def read(body: Json, more: Iterable[tuple[Any, str]] = (), *, keep_strict: bool 
     listed = optional(body, "tools", list, "a list") or []
     functions = optional(body, "functions", list, "a list") or []
     box = Toolbox()
-    taken: set[str] = set()
+    packer = _Packer(box)
     for index, tool in enumerate(listed):
-        _take(box, taken, tool if _is_plain(tool) else _read_tool(tool, f"tools[{index}]", box))
+        if _is_plain(tool):
+            packer.take(tool)
+        else:
+            packer.read(tool, f"tools[{index}]")
     for tool, param in more:
-        _take(box, taken, _read_tool(tool, param, box))
+        packer.read(tool, param)
     for index, function in enumerate(functions):
-        _take(box, taken, _function(function, f"functions[{index}]"))
+        packer.take(_function(function, f"functions[{index}]"))
+    packer.finish()
     if not keep_strict:
         _loosen(box)
     box.choice = _choice(body, box)
     return box
 
 
-def _take(box: Toolbox, taken: set[str], tool: Json | None) -> None:
-    if tool is None:
-        return
-    name = tool["function"]["name"]
-    if name in taken:
-        # DeepSeek refuses two tools of one name.
-        box.dropped.append(f"second tool {safe_text(name, 60)}")
-        return
-    taken.add(name)
-    if tool.get("type") == "custom":
-        box.custom.add(name)
-        tool = {**tool, "type": "function"}
-    box.tools.append(tool)
+class _Packer:
+    """Puts tools into a box, in their order; those inside namespaces get their names when all others are known."""
+
+    def __init__(self, box: Toolbox) -> None:
+        self._box = box
+        self._taken: set[str] = set()
+        # The tools inside namespaces, and where in the box they are.
+        self._inner: dict[namespaces.Inner, int] = {}
+
+    def read(self, tool: Any, param: str) -> None:
+        """Take a tool of any shape, which may be several."""
+        if isinstance(tool, dict) and tool.get("type") == "namespace":
+            self._read_namespace(tool, param)
+        else:
+            self.take(_read_tool(tool, param, self._box))
+
+    def take(self, tool: Json | None) -> None:
+        if tool is None:
+            return
+        name = tool["function"]["name"]
+        if name in self._taken:
+            # DeepSeek refuses two tools of one name.
+            self._box.dropped.append(f"second tool {safe_text(name, 60)}")
+            return
+        self._taken.add(name)
+        self._box.tools.append(self._unmarked(tool))
+
+    def finish(self) -> None:
+        """Name the tools inside namespaces."""
+        lowered = self._box.lowered = namespaces.lowered_names(self._inner, self._taken)
+        for inner, place in self._inner.items():
+            tool = self._box.tools[place]
+            self._box.tools[place] = self._unmarked(_with(tool, name=lowered[inner]))
+
+    def _read_namespace(self, group: Json, param: str) -> None:
+        namespace = _name(group, param)
+        words = optional_string(group, "description", param)
+        tools = group.get("tools")
+        if not isinstance(tools, list):
+            raise wrong(f"{param}.tools", "a list")
+        for index, each in enumerate(tools):
+            tool = _read_tool(each, f"{param}.tools[{index}]", self._box)
+            if tool is not None:
+                self._take_inner(tool, namespace, words)
+
+    def _take_inner(self, tool: Json, namespace: str, words: str | None) -> None:
+        function = tool["function"]
+        inner = namespace, function["name"]
+        if inner in self._inner:
+            self._box.dropped.append(f"second tool {safe_text(namespaces.lowered(inner), 60)}")
+            return
+        description = namespaces.described(function.get("description"), namespace, words)
+        self._inner[inner] = len(self._box.tools)
+        self._box.tools.append(tool if description is None else _with(tool, description=description))
+
+    def _unmarked(self, tool: Json) -> Json:
+        """A tool as DeepSeek is sent it; whether it is custom is remembered by its name."""
+        if tool.get("type") != "custom":
+            return tool
+        self._box.custom.add(tool["function"]["name"])
+        return {**tool, "type": "function"}
+
+
+def _with(tool: Json, **fields: str) -> Json:
+    return {**tool, "function": {**tool["function"], **fields}}
 
 
 def _is_plain(tool: Any) -> bool:
@@ -204,11 +267,14 @@ def _choice_object(choice: Json, box: Toolbox) -> str | Json:
     nested = choice.get("custom" if kind == "custom" else "function")
     source, at = (nested, f"tool_choice.{kind}") if isinstance(nested, dict) else (choice, "tool_choice")
     name = _name(source, at)
-    if name in box.refused:
+    namespace = optional_string(source, "namespace", at)
+    offered = box.lowered.get((namespace, name)) if namespace else name if name in box.names() else None
+    if offered is None and name in box.refused:
         raise _impossible(name)
-    if name not in box.names():
-        raise BadRequest(f"tool_choice names {safe_text(name, 60)}, which is not among the tools.", param="tool_choice")
-    return {"type": "function", "function": {"name": name}}
+    if offered is None:
+        shown = safe_text(f"{namespace}.{name}" if namespace else name, 60)
+        raise BadRequest(f"tool_choice names {shown}, which is not among the tools.", param="tool_choice")
+    return {"type": "function", "function": {"name": offered}}
 
 
 def _impossible(name: str) -> BadRequest:

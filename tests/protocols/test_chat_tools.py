@@ -1,3 +1,4 @@
+import copy
 import unittest
 from typing import Any
 
@@ -12,6 +13,7 @@ BARE = {"name": "Write", "description": "d", "input_schema": SCHEMA, "cache_cont
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: hunk+"}
 CUSTOM = {"type": "custom", "name": "ApplyPatch", "description": "Patches.", "format": GRAMMAR}
 SEARCH = {"type": "web_search", "external_web_access": True}
+FINDER = {"type": "tool_search", "execution": "client", "parameters": SCHEMA}
 
 
 def read(*tools: Any, **body: Any) -> chat_tools.Toolbox:
@@ -61,9 +63,9 @@ class TestShapes(unittest.TestCase):
             self.assertNotIn("grammar", function(tool)["description"])
 
     def test_tools_nobody_runs_are_left_out_and_named(self) -> None:
-        box = read(NESTED, SEARCH, {"type": "web_search_20250305", "name": "web_search"}, {"type": "namespace"})
+        box = read(NESTED, SEARCH, {"type": "web_search_20250305", "name": "web_search"}, FINDER)
         self.assertEqual([NESTED], box.tools)
-        self.assertEqual(["tool web_search", "tool web_search_20250305", "tool namespace"], box.dropped)
+        self.assertEqual(["tool web_search", "tool web_search_20250305", "tool tool_search"], box.dropped)
 
     def test_of_two_with_one_name_the_first_stays(self) -> None:
         box = read(CUSTOM, {"type": "function", "name": "ApplyPatch"}, NESTED)
@@ -98,13 +100,120 @@ class TestShapes(unittest.TestCase):
             ({"type": "custom", "name": "x", "format": {"definition": 7}}, ".format.definition"),
             ({"type": "custom", "name": "x", "format": {"grammar": {"syntax": 7}}}, ".format.grammar.syntax"),
             ({"type": "web_search", "name": 7}, ".name"),
+            ({"type": "namespace", "tools": []}, ".name"),
+            ({"type": "namespace", "name": "", "tools": []}, ".name"),
+            ({"type": "namespace", "name": 7, "tools": []}, ".name"),
+            ({"type": "namespace", "name": "n"}, ".tools"),
+            ({"type": "namespace", "name": "n", "tools": None}, ".tools"),
+            ({"type": "namespace", "name": "n", "tools": {}}, ".tools"),
+            ({"type": "namespace", "name": "n", "description": 7, "tools": []}, ".description"),
+            ({"type": "namespace", "name": "n", "tools": [FLAT, 7]}, ".tools[1]"),
+            ({"type": "namespace", "name": "n", "tools": [{"type": "function"}]}, ".tools[0].function"),
+            ({"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}, ".tools[0].name"),
         ):
             with self.subTest(tool), self.assertRaises(BadRequest) as caught:
                 read(tool)
             self.assertEqual("tools[0]" + param, caught.exception.param)
 
 
+def group(*tools: Any, name: str = "agents", **fields: Any) -> dict[str, Any]:
+    return {"type": "namespace", "name": name, "tools": list(tools), **fields}
+
+
+def names(box: chat_tools.Toolbox) -> list[str]:
+    return [tool["function"]["name"] for tool in box.tools]
+
+
+class TestNamespaces(unittest.TestCase):
+    def test_what_is_inside_becomes_functions_where_the_namespace_stood(self) -> None:
+        box = read(FLAT, group(NESTED, FLAT, BARE, CUSTOM, description="For agents."), NESTED)
+        inside = ["Shell", "Read", "Write", "ApplyPatch"]
+        self.assertEqual(["Read", *(f"agents__{name}" for name in inside), "Shell"], names(box))
+        self.assertEqual({("agents", name): f"agents__{name}" for name in inside}, box.lowered)
+        self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
+        self.assertEqual(({"agents__ApplyPatch"}, []), (box.custom, box.dropped))
+        shell = {"name": "agents__Shell", "description": "Part of agents: For agents.\n\nd", "parameters": SCHEMA}
+        self.assertEqual({"type": "function", "function": shell}, box.tools[1])
+        self.assertTrue(box.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
+
+    def test_without_words_about_the_namespace_only_the_name_changes(self) -> None:
+        for tool in (NESTED, FLAT, BARE, CUSTOM, {"type": "function", "name": "x"}):
+            [alone], [inside] = read(tool).tools, read(group(tool)).tools
+            name = alone["function"]["name"]
+            self.assertEqual({**alone, "function": {**alone["function"], "name": f"agents__{name}"}}, inside)
+
+    def test_tools_from_elsewhere_in_the_body_may_be_in_namespaces(self) -> None:
+        more = [(group(CUSTOM, name="functions"), "input[0].tools[0]"), (group(FLAT), "input[0].tools[1]")]
+        box = chat_tools.read({"tools": [NESTED]}, more)
+        self.assertEqual(["Shell", "functions__ApplyPatch", "agents__Read"], names(box))
+        with self.assertRaises(BadRequest) as caught:
+            chat_tools.read({}, [(group(FLAT, 7), "input[0].tools[1]")])
+        self.assertEqual("input[0].tools[1].tools[1]", caught.exception.param)
+
+    def test_a_function_outside_keeps_its_name_wherever_it_stands(self) -> None:
+        outside = {"type": "function", "name": "agents__Read"}
+        first, last = read(outside, group(FLAT)), read(group(FLAT), outside)
+        self.assertEqual(names(first), names(last)[::-1])
+        self.assertEqual("agents__Read", names(first)[0])
+        self.assertRegex(names(first)[1], r"\Aagents__Read_[0-9a-f]{10}\Z")
+        legacy = chat_tools.read({"tools": [group(FLAT)], "functions": [{"name": "agents__Read"}]})
+        self.assertEqual(names(last), names(legacy))
+
+    def test_equal_names_in_two_namespaces_are_two_tools(self) -> None:
+        box = read(group(FLAT), group(FLAT, name="others"), FLAT)
+        self.assertEqual(["agents__Read", "others__Read", "Read"], names(box))
+        box = read(
+            group({"name": "c", "input_schema": {}}, name="a__b"), group({"name": "b__c", "input_schema": {}}, name="a")
+        )
+        self.assertEqual(2, len(set(names(box))))
+        self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(box.lowered))
+
+    def test_of_two_with_one_name_in_one_namespace_the_first_stays(self) -> None:
+        box = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
+        self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(box))
+        self.assertEqual({"agents__ApplyPatch"}, box.custom)
+        self.assertEqual(["second tool agents__ApplyPatch"] * 2, box.dropped)
+
+    def test_what_cannot_be_offered_is_left_out_inside_as_well(self) -> None:
+        box = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
+        self.assertEqual(["agents__Read"], names(box))
+        self.assertEqual(["tool web_search", "tool namespace"], box.dropped)
+        self.assertEqual([], read(group()).tools)
+
+    def test_strict_is_for_the_beta_path_alone_inside_as_well(self) -> None:
+        box = read(group({"type": "function", "name": "x", "strict": True}))
+        self.assertEqual([{"type": "function", "function": {"name": "agents__x"}}], box.tools)
+        self.assertEqual(["tools strict"], box.dropped)
+
+    def test_the_same_tools_are_the_same_bytes_and_are_not_changed(self) -> None:
+        tools = [group(NESTED, CUSTOM, description="For agents."), FLAT, group(BARE, name="x" * 200)]
+        before = encode_json(tools)
+        first, second = read(*tools), read(*copy.deepcopy(tools))
+        self.assertEqual(encode_json(first.tools), encode_json(second.tools))
+        self.assertEqual(before, encode_json(tools))
+        shuffled = {encode_json(tool) for tool in read(*tools[::-1]).tools}
+        self.assertEqual({encode_json(tool) for tool in first.tools}, shuffled)
+
+
 class TestChoice(unittest.TestCase):
+    def test_a_tool_inside_a_namespace_is_named_with_it(self) -> None:
+        long = group(FLAT, CUSTOM, name="x" * 200)
+        for choice in (
+            {"type": "function", "name": "Read", "namespace": "x" * 200},
+            {"type": "function", "function": {"name": "Read", "namespace": "x" * 200}},
+            {"type": "custom", "name": "ApplyPatch", "namespace": "x" * 200},
+        ):
+            box = read(NESTED, long, tool_choice=choice)
+            name = "ApplyPatch" if choice["type"] == "custom" else "Read"
+            expected = {"type": "function", "function": {"name": box.lowered["x" * 200, name]}}
+            self.assertEqual(expected, box.choice)
+
+    def test_a_function_is_not_refused_for_being_called_like_something_that_is(self) -> None:
+        choice = {"type": "function", "name": "web_search"}
+        for tools in ([SEARCH], [group(SEARCH, name="browser")]):
+            box = read(*tools, {"type": "function", "name": "web_search"}, tool_choice=choice)
+            self.assertEqual({"type": "function", "function": {"name": "web_search"}}, box.choice)
+
     def test_every_way_to_name_a_tool_is_deepseeks_way(self) -> None:
         for choice in (
             {"type": "function", "function": {"name": "ApplyPatch"}},
@@ -143,6 +252,12 @@ class TestChoice(unittest.TestCase):
             ([NESTED, hosted], {"type": "tool", "name": "searcher"}, "searcher"),
             ([NESTED], {"type": "function", "name": "Missing"}, "Missing"),
             ([NESTED], {"type": "file_search"}, "file_search"),
+            ([NESTED, FINDER], {"type": "tool_search"}, "tool_search"),
+            ([group(SEARCH)], "required", "web_search"),
+            ([group(SEARCH)], {"type": "function", "name": "web_search", "namespace": "agents"}, "web_search"),
+            ([group(FLAT)], {"type": "function", "name": "Read"}, "Read"),
+            ([group(FLAT), NESTED], {"type": "function", "name": "Shell", "namespace": "agents"}, "agents.Shell"),
+            ([group(FLAT)], {"type": "namespace", "name": "agents"}, "namespace"),
         ):
             with self.subTest(choice=choice), self.assertRaises(BadRequest) as caught:
                 read(*tools, tool_choice=choice)
@@ -157,6 +272,7 @@ class TestChoice(unittest.TestCase):
             {},
             {"type": 7},
             {"type": "function"},
+            {"type": "function", "name": "Shell", "namespace": 7},
             {"type": "allowed_tools", "mode": "x"},
         ):
             with self.subTest(choice=choice), self.assertRaises(BadRequest) as caught:
