@@ -1,9 +1,8 @@
 """Every setting, declared once.
 
 One line per setting gives its default and its help; the command-line flag, the key in the TOML file, the environment
-variable, `config show` and the table in the README all come from that line. Later sources win: defaults, file,
-environment, flags. Tables of models have neither flag nor variable. What is not understood is refused with the place
-it came from, never silently replaced.
+variable, `config show` and the table in the README all come from that line. Tables of models have neither flag nor
+variable. Where values are read from, and what is refused, is config_sources' part.
 Building a ProxyConfig touches no file and no network.
 """
 
@@ -13,29 +12,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from deepseek_cursor_proxy import outbound_proxy
+from deepseek_cursor_proxy import config_sources, outbound_proxy
 from deepseek_cursor_proxy.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.config_sources import expanded as expanded
+from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.settings import (
-    ENVIRONMENT_PREFIX,
     PassthroughRoute,
     Setting,
     Table,
-    from_toml,
     frozen,
     is_loopback,
     is_private,
     items,
     model_name,
-    nearest,
     passthrough_route,
-    quoted,
     refused,
     setting,
     table,
     toml,
 )
-from deepseek_cursor_proxy.wire import safe_text
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
@@ -202,22 +197,12 @@ class ProxyConfig:
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
         """Defaults, then the file if there is one, then the environment, then flags; StartupError for what is wrong."""
-        values: dict[str, Any] = {}
-        origins = {each.field: "default" for each in DECLARED}
-        for name, value, origin in (
-            *((*pair, str(path)) for pair in _read_file(path).items()),
-            *_from_environment(environment),
-            *((name, value, f"flag --{name.replace('_', '-')}") for name, value in flags.items()),
-        ):
-            found = _by_name(name, origin)
-            _refuse_misplaced(found, value, origin)
-            values[found.field] = found.parse(value, origin)
-            origins[found.field] = origin
-        config = cls(**values)
-        _refuse_key_in_clear(config, origins)
+        given = config_sources.read(DECLARED, path, environment, flags)
+        config = cls(**given.values)
+        _refuse_key_in_clear(config, given.origins)
         if config.https_proxy == "environment":
             outbound_proxy.named_by(environment)
-        return Loaded(config, origins)
+        return Loaded(config, given.origins)
 
 
 @dataclass(frozen=True)
@@ -248,93 +233,23 @@ TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig)
 DECLARED: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
 
 
-# The field's own name works as well: it is what Python callers and older files write.
-_NAMES: dict[str, Setting | Table] = {
-    **{name: each for each in SETTINGS for name in (each.field, each.key)},
-    **{each.key: each for each in TABLES},
-}
-
-
-def _by_name(name: str, origin: str) -> Setting | Table:
-    if name in _NAMES:
-        return _NAMES[name]
-    near = nearest(name, _NAMES)
-    hint = f'; did you mean "{_NAMES[near].key}"?' if near else ""
-    raise StartupError(f'config: unknown key "{quoted(name)}" ({origin}){hint}')
-
-
-def _refuse_misplaced(found: Setting | Table, value: Any, origin: str) -> None:
-    """TOML takes every line below a [table] for a part of it; a setting that ended up there would do nothing."""
-    for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
-        if name in _NAMES:
-            raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
-
-
 def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> None:
     if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
         why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
         raise refused("base_url", config.upstream_base_url, why, origins["upstream_base_url"])
 
 
-def expanded(path: Path) -> Path:
-    """The path with its `~` replaced; StartupError when there is no such home."""
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise StartupError(f"{path} is in a home directory that does not exist; write the whole path") from None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        # With or without the mark that Windows' Notepad puts in front.
-        text = expanded(path).read_text(encoding="utf-8-sig")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise StartupError(f"config: cannot read {path}: {reason}; fix it or pass another file with --config") from None
-    try:
-        return from_toml(text)
-    # tomllib leaves numbers of thousands of digits and deep nesting to Python's own limits.
-    except (ValueError, RecursionError) as error:
-        raise StartupError(f"config: {path} is not valid TOML: {safe_text(error)}") from None
-
-
-def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    return [
-        (name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}")
-        for name, value in sorted(environment.items())
-        if name.startswith(ENVIRONMENT_PREFIX)
-    ]
-
-
-# What people read: the file written on the first run, and the table in the README.
+# What people read …
 
 
 def template() -> str:
     """A configuration file with every setting at its default, commented out."""
-    lines = [
-        "# deepseek-cursor-proxy. Remove the # in front of a line to change it.",
-        "# Flags win over environment variables, those over this file, this file over the defaults shown.",
-    ]
-    for each in SETTINGS:
-        lines += ["", f"# {each.help}" + (f" ({', '.join(each.choices)})" if each.choices else "")]
-        lines.append(f"# {each.key} = {toml(each.default)}")
-    # Last, because TOML takes what follows a table for a part of it.
-    lines += [line for each in TABLES for line in ("", f"# {each.help}", *(f"# {part}" for part in each.example))]
-    return "\n".join(lines) + "\n"
+    return config_sources.template(DECLARED)
 
 
 def settings_table() -> str:
     """The settings as a Markdown table."""
-    rows = ["| flag and key | default | meaning |", "|---|---|---|"]
-    for each in SETTINGS:
-        choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
-        flag = each.flag.replace("--", "--[no-]") if each.kind is bool else each.flag
-        text = each.help.replace("<", "&lt;")
-        rows.append(f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices} |")
-    rows += [f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |" for each in TABLES]
-    return "\n".join(rows)
+    return config_sources.settings_table(DECLARED)
 
 
 def shown(value: Any) -> str:

@@ -67,6 +67,7 @@ LEVELS = {
         "encodings",
         "errors",
         "config",
+        "config_sources",
         "settings",
         "access_keys",
         "outbound_proxy",
