@@ -152,6 +152,35 @@ class ProxyConfig:
         choices=("normal", "full"),
         needs_restart=True,
     )
+    response_max_age_seconds: int = setting(
+        30 * 24 * 3600,
+        "seconds after which a stored response (of the Responses API) is forgotten",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    response_max_rows: int = setting(
+        10_000, "how many responses are stored; the oldest go first", at_least=1, at_most=_PLENTY, needs_restart=True
+    )
+    response_max_bytes: int = setting(
+        1024**3,
+        "how much they may take up, packed; the oldest go first",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    background_workers: int = setting(
+        4, "responses that are generated in the background at once", at_least=1, at_most=256, needs_restart=True
+    )
+    # Each holds two descriptors from the beginning, so that it can be cancelled in whatever it waits for.
+    background_queue: int = setting(
+        64, "further ones that wait for their turn; more are answered 429", at_least=0, at_most=4096, needs_restart=True
+    )
+    responses_upstream: str = setting(
+        "translate",
+        "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
+        choices=("translate", "native"),
+    )
     ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
