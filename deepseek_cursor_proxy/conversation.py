@@ -67,6 +67,8 @@ class ChatRequest:
     dropped: tuple[str, ...] = ()
     # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.
     custom_tools: frozenset[str] = frozenset()
+    # Tools that live in a namespace, by their names upstream: the namespace and the name the client knows.
+    namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ see chat_messages, anthropic_blocks, responses_items, and chat_tools for the too
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, models, pictures
@@ -18,6 +19,7 @@ from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_tools, respon
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.namespaces import Inner
 from deepseek_cursor_proxy.protocols.responses_items import Items
 
 # Each is a call to pay for; more is rather a mistake than a wish.
@@ -34,9 +36,11 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     """The canonical request for a body in any of the shapes clients send here."""
     asked = optional(body, "model", str, "a string") or config.upstream_model
     named = models.resolve(asked, config)
-    history = _history(body)
     on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
-    box = chat_tools.read(body, history.tools, keep_strict=on_beta)
+    listed = _listed(body)
+    declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
+    box = chat_tools.read(body, declared, keep_strict=on_beta)
+    history = _history(body, listed, box.lowered)
     messages = tuple(lowered_message(message, box.custom) for message in history.messages)
     if not on_beta and any(message.prefix for message in messages):
         # Refused anywhere but there.
@@ -61,6 +65,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         conversation=conversation,
         dropped=tuple(sorted({*_dropped(body), *box.dropped, *history.dropped})),
         custom_tools=frozenset(box.custom),
+        namespaced={name: inner for inner, name in box.lowered.items()},
     )
 
 
@@ -189,9 +194,31 @@ def _effort(body: Json, otherwise: str) -> str | None:
 # The history, in whichever shape it comes …
 
 
-def _history(body: Json) -> Items:
+@dataclass(frozen=True)
+class _Listed:
+    """The history as it came: a list, as a rule, of messages or of items."""
+
+    values: Any
+    param: str
+    are_items: bool
+
+
+def _listed(body: Json) -> _Listed:
+    messages = body.get("messages")
+    asks_in_items = body.get("input") is not None or body.get("instructions") is not None
+    if messages in (None, []) and asks_in_items:
+        return _Listed([] if body.get("input") is None else body["input"], "input", are_items=True)
+    if not isinstance(messages, list):
+        raise wrong("messages", "a list")
+    return _Listed(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
+
+
+def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items:
     """The messages of a body, behind the instructions that stand beside them."""
-    found = _listed(body)
+    if listed.are_items:
+        found = responses_items.read(listed.values, listed.param, lowered)
+    else:
+        found = _chat_messages(listed.values)
     instructions = optional(body, "instructions", str, "a string")
     system = anthropic_blocks.read(body.get("system"), "system", "system").content
     leading = [Message("system", text) for text in (instructions, system) if text]
@@ -199,18 +226,10 @@ def _history(body: Json) -> Items:
     if not messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    return Items(messages, found.tools, found.dropped)
+    return Items(messages, found.dropped)
 
 
-def _listed(body: Json) -> Items:
-    messages = body.get("messages")
-    asks_in_items = body.get("input") is not None or body.get("instructions") is not None
-    if messages in (None, []) and asks_in_items:
-        return responses_items.read([] if body.get("input") is None else body["input"])
-    if not isinstance(messages, list):
-        raise wrong("messages", "a list")
-    if any(map(responses_items.is_item, messages)):
-        return responses_items.read(messages, "messages")
+def _chat_messages(messages: list[Any]) -> Items:
     reader = MessageReader()
     found: list[Message] = []
     for index, message in enumerate(messages):
@@ -219,7 +238,7 @@ def _listed(body: Json) -> Items:
             found.append(plain)
         else:
             found += reader.read(message, f"messages[{index}]")
-    return Items(tuple(found), dropped=tuple(reader.dropped))
+    return Items(tuple(found), tuple(reader.dropped))
 
 
 def _conversation(body: Json) -> str | None:

@@ -10,13 +10,17 @@ A turn also ends where the next one visibly begins: new reasoning or new text af
 Only reasoning in plain words counts: a summary is not what the model thought, and encrypted content is opaque here, so
 both leave the reasoning unknown and the store is asked for it. Items of unknown kinds stay readable as JSON; those that
 say nothing at all are named in `dropped`.
+
+Tools may be declared in the list as well. They are read first, by `declared_tools`: what a call into a namespace is
+called depends on what other tools there are.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
-from deepseek_cursor_proxy.protocols import content
+from deepseek_cursor_proxy.protocols import content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
@@ -24,17 +28,17 @@ from deepseek_cursor_proxy.wire import safe_text
 
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_KINDS = ("message", "reasoning", "additional_tools", *_CALLS, *_OUTPUTS)
+_TOOLS = "additional_tools"
+_KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
 # Fields every item has, which say nothing by themselves.
 _EMPTY_FIELDS = frozenset({"type", "id", "status"})
 
 
 @dataclass(frozen=True)
 class Items:
-    """A history, the tools that were declared inside it (each with its place), and what was left out."""
+    """A history, and what was left out of it."""
 
     messages: tuple[Message, ...]
-    tools: tuple[tuple[Any, str], ...] = ()
     dropped: tuple[str, ...] = ()
 
 
@@ -43,13 +47,27 @@ def is_item(value: Any) -> bool:
     return isinstance(value, dict) and "role" not in value and value.get("type") in _KINDS
 
 
-def read(items: Any, param: str = "input") -> Items:
-    """The history an `input` stands for; a string is one user message."""
+def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
+    """The tools that are declared inside a history, each with the place it stands at."""
+    found: list[tuple[Any, str]] = []
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and item.get("type") == _TOOLS:
+            at = f"{param}[{index}].tools"
+            tools = optional(item, "tools", list, "a list", at) or []
+            found += [(tool, f"{at}[{place}]") for place, tool in enumerate(tools)]
+    return found
+
+
+def read(items: Any, param: str = "input", lowered: Mapping[namespaces.Inner, str] | None = None) -> Items:
+    """The history an `input` stands for; a string is one user message.
+
+    `lowered` are the names of the tools inside namespaces; a call of one that is gone gets the name it would have.
+    """
     if isinstance(items, str):
         return Items((Message("user", items),))
     if not isinstance(items, list):
         raise wrong(param, "a string or a list of items")
-    reader = _Reader()
+    reader = _Reader(lowered or {})
     for index, item in enumerate(items):
         reader.take(item, f"{param}[{index}]")
     return reader.finished()
@@ -82,9 +100,9 @@ class _Turn:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, lowered: Mapping[namespaces.Inner, str]) -> None:
+        self._lowered = lowered
         self._messages: list[Message] = []
-        self._tools: list[tuple[Any, str]] = []
         self._dropped: list[str] = []
         self._chat = MessageReader()
         self._turn = _Turn()
@@ -97,20 +115,17 @@ class _Reader:
         elif kind == "reasoning":
             self._take_reasoning(item, param)
         elif kind in _CALLS:
-            self._turn.calls.append(_call(item, kind, param))
+            self._turn.calls.append(self._call(item, kind, param))
         elif kind in _OUTPUTS:
             self._end_turn()
             said = content.read(item.get("output"), f"{param}.output")
             self._messages.append(Message("tool", said, tool_call_id=_call_id(item, param)))
-        elif kind == "additional_tools":
-            tools = optional(item, "tools", list, "a list", f"{param}.tools") or []
-            self._tools += [(tool, f"{param}.tools[{index}]") for index, tool in enumerate(tools)]
-        else:
+        elif kind != _TOOLS:
             self._take_unknown(item, kind)
 
     def finished(self) -> Items:
         self._end_turn()
-        return Items(tuple(self._messages), tuple(self._tools), (*self._dropped, *self._chat.dropped))
+        return Items(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
     def _take_message(self, item: Json, param: str) -> None:
         found = self._chat.read(item, param)
@@ -130,6 +145,14 @@ class _Reader:
         if said := [text for text in texts if text is not None]:
             self._turn.thoughts.append("\n".join(said))
 
+    def _call(self, item: Json, kind: str, param: str) -> ToolCall:
+        name = optional_string(item, "name", param) or ""
+        if namespace := optional_string(item, "namespace", param):
+            name = self._lowered.get((namespace, name)) or namespaces.lowered((namespace, name))
+        if kind == "custom_tool_call":
+            return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
+        return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
+
     def _take_unknown(self, item: Json, kind: str) -> None:
         if any(value not in (None, "", [], {}) for name, value in item.items() if name not in _EMPTY_FIELDS):
             self._end_turn()
@@ -146,13 +169,6 @@ class _Reader:
 
 def _reasoning_text(part: Any, param: str) -> str | None:
     return optional_string(object_at(part, param), "text", param)
-
-
-def _call(item: Json, kind: str, param: str) -> ToolCall:
-    name = optional_string(item, "name", param) or ""
-    if kind == "custom_tool_call":
-        return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
-    return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
 
 
 def _call_id(item: Json, param: str) -> str:

@@ -250,6 +250,7 @@ class TestAnything(unittest.TestCase):
                 {"type": "custom", "name": "p", "format": {"type": "grammar", "grammar": {"definition": "x"}}},
                 {"type": "custom", "custom": {"name": "q", "format": {"type": "grammar", "definition": "x"}}},
                 {"type": "web_search", "name": "w"},
+                {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "g"}]},
             ],
             "tool_choice": {"type": "function", "function": {"name": "f"}, "name": "f", "mode": "auto"},
             "system": [{"type": "text", "text": "x"}],
@@ -261,7 +262,7 @@ class TestAnything(unittest.TestCase):
         items = [
             {"type": "message", "role": "user", "content": parts},
             {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}], "summary": []},
-            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c", "output": parts},
             {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"},
             {"type": "additional_tools", "tools": [{"type": "function", "name": "z"}]},

@@ -79,6 +79,20 @@ class TestTurns(unittest.TestCase):
         lowered = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
         self.assertEqual([lowered, result("p", "Done")], messages(custom, answer))
 
+    def test_a_call_into_a_namespace_has_the_name_of_its_tool_or_the_one_it_would_have(self) -> None:
+        lowered = {("agents", "spawn"): "agents__spawn_0123456789"}
+        for namespace, name, expected in (
+            ("agents", "spawn", "agents__spawn_0123456789"),
+            ("agents", "wait", "agents__wait"),
+            ("clock.v1", "now", "clock_v1__now_d18367a464"),
+            ("", "spawn", "spawn"),
+            (None, "spawn", "spawn"),
+        ):
+            for kind, arguments in (("function_call", "{}"), ("custom_tool_call", '{"input":"{}"}')):
+                item = {"type": kind, "call_id": "a", "name": name, "arguments": "{}", "input": "{}"}
+                found = responses_items.read([{**item, "namespace": namespace}], lowered=lowered)
+                self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
+
     def test_results_may_be_parts(self) -> None:
         picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
         (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, picture]))
@@ -107,8 +121,16 @@ class TestTheRest(unittest.TestCase):
 
     def test_tools_inside_the_history_are_found(self) -> None:
         tool = {"type": "function", "name": "x"}
-        found = responses_items.read([{"type": "additional_tools", "role": "developer", "tools": [tool]}])
-        self.assertEqual(((tool, "input[0].tools[0]"),), found.tools)
+        declared = {"type": "additional_tools", "role": "developer", "tools": [tool, 7]}
+        found = responses_items.declared_tools([declared, asked("q"), 7, {**declared, "tools": None}, declared])
+        places = ["input[0].tools[0]", "input[0].tools[1]", "input[4].tools[0]", "input[4].tools[1]"]
+        self.assertEqual(list(zip([tool, 7, tool, 7], places, strict=True)), found)
+        self.assertEqual([user("q")], messages(declared, asked("q")))
+        for nothing in ("q", None, 7, [], {}):
+            self.assertEqual([], responses_items.declared_tools(nothing))
+        with self.assertRaises(BadRequest) as caught:
+            responses_items.declared_tools([{**declared, "tools": 7}], "messages")
+        self.assertEqual("messages[0].tools", caught.exception.param)
 
     def test_odd_items_are_named(self) -> None:
         for item, param in (
@@ -125,7 +147,8 @@ class TestTheRest(unittest.TestCase):
             ({"type": "custom_tool_call", "input": 7}, ".input"),
             ({"type": "function_call_output", "output": 7}, ".output"),
             ({"type": "function_call_output", "call_id": 7}, ".call_id"),
-            ({"type": "additional_tools", "tools": 7}, ".tools"),
+            ({"type": "function_call", "name": "x", "namespace": 7}, ".namespace"),
+            ({"type": "custom_tool_call", "name": "x", "namespace": []}, ".namespace"),
         ):
             with self.subTest(item), self.assertRaises(BadRequest) as caught:
                 messages(item)

@@ -1,0 +1,105 @@
+"""Tools as Codex 0.166 lists them, shortened; with some names of models it declares them inside the history."""
+
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.wire import encode_json
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
+EXEC = {"type": "function", "name": "exec_command", "description": "Runs.", "strict": False, "parameters": SCHEMA}
+SPAWN = {"type": "function", "name": "spawn_agent", "description": "Spawns.", "strict": False, "parameters": SCHEMA}
+AGENTS = {
+    "type": "namespace",
+    "name": "multi_agent_v1",
+    "description": "Tools for agents.",
+    "tools": [SPAWN, {**SPAWN, "name": "wait_agent"}],
+}
+SEARCH = {"type": "web_search", "external_web_access": True}
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": LARK}
+TOOLS = (EXEC, AGENTS, SEARCH, PATCH)
+SPAWNED = {
+    "type": "function_call",
+    "id": "fc_1",
+    "status": "completed",
+    "name": "spawn_agent",
+    "namespace": "multi_agent_v1",
+    "arguments": '{"message": "hi"}',
+    "call_id": "call_1",
+}
+HISTORY = (
+    {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are Codex."}]},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None},
+    SPAWNED,
+    {"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "done"},
+)
+
+
+def request(*tools: Any, **body: Any) -> ChatRequest:
+    return parse({"model": "deepseek-v4-pro", "input": list(HISTORY), "tools": list(tools), **body}, ProxyConfig())
+
+
+class TestCodexTools(unittest.TestCase):
+    def test_its_tools_are_functions_and_lead_back_to_it(self) -> None:
+        found = request(*TOOLS)
+        names = [tool["function"]["name"] for tool in found.tools]
+        inside = ["multi_agent_v1__spawn_agent", "multi_agent_v1__wait_agent"]
+        self.assertEqual(["exec_command", *inside, "apply_patch"], names)
+        self.assertEqual(
+            dict(zip(inside, [("multi_agent_v1", "spawn_agent"), ("multi_agent_v1", "wait_agent")], strict=True)),
+            found.namespaced,
+        )
+        self.assertEqual(frozenset({"apply_patch"}), found.custom_tools)
+        self.assertEqual(("tool web_search",), found.dropped)
+        spawn = found.tools[1]["function"]
+        self.assertEqual("Part of multi_agent_v1: Tools for agents.\n\nSpawns.", spawn["description"])
+        self.assertEqual(SCHEMA, spawn["parameters"])
+
+    def test_a_call_has_the_same_name_with_the_tools_and_without(self) -> None:
+        offered, gone = request(*TOOLS), request()
+        self.assertEqual(
+            (ToolCall("call_1", "multi_agent_v1__spawn_agent", '{"message": "hi"}'),), offered.messages[2].tool_calls
+        )
+        self.assertEqual(offered.messages, gone.messages)
+        self.assertEqual({}, gone.namespaced)
+
+    def test_a_call_follows_its_tool_when_that_gives_way_to_a_function(self) -> None:
+        outside = {**EXEC, "name": "multi_agent_v1__spawn_agent"}
+        found = request(AGENTS, outside)
+        [called] = found.messages[2].tool_calls
+        self.assertNotEqual(outside["name"], called.name)
+        self.assertEqual(("multi_agent_v1", "spawn_agent"), found.namespaced[called.name])
+
+    def test_tools_inside_the_history_work_like_those_beside_it(self) -> None:
+        custom = {"type": "namespace", "name": "functions", "tools": [{**PATCH, "name": "exec"}]}
+        declared = {"type": "additional_tools", "role": "developer", "tools": [custom, AGENTS]}
+        call = {"type": "custom_tool_call", "call_id": "c", "name": "exec", "namespace": "functions", "input": "{x"}
+        found = request(input=[declared, *HISTORY, call])
+        self.assertEqual(frozenset({"functions__exec"}), found.custom_tools)
+        self.assertEqual(("functions", "exec"), found.namespaced["functions__exec"])
+        self.assertEqual(3, len(found.tools))
+        self.assertEqual((ToolCall("c", "functions__exec", '{"input":"{x"}'),), found.messages[-1].tool_calls)
+
+    def test_a_chat_client_that_echoes_the_lowered_name_is_the_same_chat(self) -> None:
+        """Cursor gets these calls as chat chunks, which have no namespace."""
+        echoed = {**SPAWNED, "name": "multi_agent_v1__spawn_agent", "namespace": None}
+        items = [echoed if item is SPAWNED else item for item in HISTORY]
+        self.assertEqual(request(*TOOLS).messages, request(*TOOLS, input=items).messages)
+
+    def test_the_same_chat_is_the_same_bytes(self) -> None:
+        first, second = (encode_json(deepseek.payload(request(*TOOLS))) for _ in range(2))
+        self.assertEqual(first, second)
+
+    def test_a_tool_inside_can_be_forced_and_one_nobody_runs_cannot(self) -> None:
+        choice = {"type": "function", "name": "spawn_agent", "namespace": "multi_agent_v1"}
+        forced = {"type": "function", "function": {"name": "multi_agent_v1__spawn_agent"}}
+        self.assertEqual(forced, request(*TOOLS, tool_choice=choice).tool_choice)
+        with self.assertRaises(BadRequest) as caught:
+            request(*TOOLS, tool_choice={"type": "web_search"})
+        self.assertEqual("tool_choice", caught.exception.param)
