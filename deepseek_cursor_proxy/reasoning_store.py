@@ -281,8 +281,9 @@ class ReasoningStore:
         self._backlog.clear()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM keys")
-            # Not a table of this room, but "everything" is what people who clear the store mean.
+            # Not tables of this room, but "everything" is what people who clear the store mean.
             connection.execute("DELETE FROM tool_orders")
+            connection.execute("DELETE FROM responses")
             rows = connection.execute("DELETE FROM reasonings").rowcount
         with self.database.reading() as connection:
             connection.execute("VACUUM")

@@ -36,9 +36,23 @@ def _m002_tool_orders(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX tool_orders_by_use ON tool_orders (used_at)")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders]
+def _m003_responses(connection: sqlite3.Connection) -> None:
+    """One row per stored response, whole in itself: nothing in it leads to another row."""
+    connection.execute(
+        "CREATE TABLE responses (number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, "
+        "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
+        "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT"
+    )
+    # Pruning asks for the oldest and for the sum of all, and must not read the rows for it.
+    connection.execute("CREATE INDEX responses_by_age ON responses (created_at, size)")
+    connection.execute(
+        "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')"
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders, _m003_responses]
 # The tables that each step adds, from the file without any on.
-_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"})
+_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"})
 
 
 def check(connection: sqlite3.Connection) -> None:

@@ -35,6 +35,8 @@ LEVELS = {
         "mending",
         "reasoning_store",
         "conversation_store",
+        "response_rows",
+        "response_store",
         "tunnel",
         "access",
         "private_files",

@@ -1,0 +1,268 @@
+"""Responses that clients may come back to: each a row that is whole in itself.
+
+A row holds the response and all that was asked for it, what it inherited included. So looking one up reads one row
+however long its chain is, and deleting a link breaks nothing behind it. Each caller sees its own rows only.
+
+Once `put` or `update` returns, the response survives the death of this process. Like all of the store this never fails
+an answer: what the file cannot take now is kept in memory, within bounds, is found there, and is written with the next
+response that the file takes.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.response_rows import (
+    IS_UNFINISHED,
+    Change,
+    Changes,
+    Row,
+    pack,
+    pack_json,
+    read,
+    unpack,
+    unpack_json,
+)
+from deepseek_cursor_proxy.store_faults import Unusable
+from deepseek_cursor_proxy.upkeep import Faults, Pruner
+
+_log = logging.getLogger(__name__)
+
+# Rows are large; forgetting some is worth a look at the edge of the table now and then, …
+_WRITES_BETWEEN_PRUNINGS = 16
+# … in steps after which others get the lock: a row may have megabytes.
+_ROWS_PER_STEP = 20
+_MOST_WAITING = 64
+_MOST_BYTES_WAITING = 32 * 1024 * 1024
+_RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    """A response object, all items it was asked with in their order, and of a background one its events as sent."""
+
+    body: Mapping[str, Any]
+    input: Sequence[Mapping[str, Any]]
+    events: bytes | None = None
+
+
+@dataclass(frozen=True)
+class ResponseStats:
+    responses: int
+    bytes: int
+
+
+class ResponseStore:
+    """Called by handler threads and those of jobs. Its lock is held by whoever writes, and protects `_is_told`.
+
+    What waits for the file and the database have locks of their own, so that looking something up waits for no writer.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_age_seconds: float = 30 * 24 * 3600,
+        max_rows: int = 10_000,
+        max_bytes: int = 1024**3,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._max_age = max_age_seconds
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._began_at = clock()
+        self._owes_orphans = False
+        self._lock = threading.Lock()
+        self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
+        self._is_told = False
+        self._faults = Faults(_log, "response store")
+        self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="response-store-prune")
+
+    # Keeping …
+
+    def put(self, caller: bytes, response: StoredResponse) -> None:
+        """Store a response, in place of the one with the same id if there is one."""
+        row = self._packed(caller, response)
+        with self._lock:
+            self._change(Change(caller, row.id, row, may_insert=True))
+
+    def update(self, caller: bytes, response: StoredResponse) -> bool:
+        """Replace a stored response; whether it was there. One that was deleted meanwhile is not brought back."""
+        row = self._packed(caller, response)
+        with self._lock:
+            waiting = self._waiting.find(caller, row.id)
+            if waiting is not None and waiting.row is None:
+                return False
+            # One that the file has never seen is still to be put there.
+            return self._change(Change(caller, row.id, row, may_insert=waiting is not None and waiting.may_insert))
+
+    def delete(self, caller: bytes, response_id: str) -> bool:
+        """Forget a response; whether there was one."""
+        with self._lock:
+            waiting = self._waiting.find(caller, response_id)
+            row = waiting.row if waiting is not None else self._read(caller, response_id)
+            if row is None:
+                return False
+            self._change(Change(caller, response_id, None))
+            return self._is_current(row)
+
+    def _packed(self, caller: bytes, response: StoredResponse) -> Row:
+        # Before any lock is taken: a long one needs a while.
+        body, given = pack_json(response.body), pack_json(response.input)
+        events = None if response.events is None else pack(response.events)
+        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, given, events)
+
+    def _change(self, change: Change) -> bool:
+        """Make a change in the file, else in memory; whether the response was there, or is now."""
+        try:
+            self._catch_up()
+            with self._database.transaction() as connection:
+                was_there = change.make(connection)
+        # Also what is not known as a fault of the file: nothing that a client was told may be lost by it.
+        except Exception as error:
+            return self._keep(change, error)
+        self._waiting.remove(change)
+        self._is_told = False
+        self._pruner.count_a_write()
+        return was_there
+
+    def _keep(self, change: Change, error: Exception) -> bool:
+        """Let a change wait for the file; whether it has to: a response that is known to be gone stays so."""
+        if not change.may_insert and change.row is not None and self._is_gone(change):
+            return False
+        self._waiting.add(replace(change, is_hopeless=not isinstance(error, Unusable)))
+        self._faults.tell("record", error)
+        if isinstance(error, Unusable) and not self._is_told:
+            self._is_told = True
+            _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", error)
+        return True
+
+    def _is_gone(self, change: Change) -> bool:
+        """Whether there is surely no such row; a file that cannot be read tells nothing."""
+        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+            return read(connection, change.caller, change.id, with_events=False) is None
+        return False
+
+    def _catch_up(self) -> None:
+        """Have in the file what waits for it; raises Unusable. One by one, so that a hopeless one stops no other."""
+        for each in self._waiting.writable():
+            try:
+                with self._database.transaction() as connection:
+                    each.make(connection)
+            except Unusable:
+                raise
+            except Exception as error:
+                self._waiting.add(replace(each, is_hopeless=True))
+                self._faults.tell("record", error)
+            else:
+                self._waiting.remove(each)
+
+    # Looking up …
+
+    def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
+        """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
+        # In this order: what is written meanwhile is found twice rather than not at all.
+        waiting = self._waiting.find(caller, response_id)
+        row = waiting.row if waiting is not None else self._read(caller, response_id, with_events=with_events)
+        if self._owes_orphans and waiting is None and row is not None and row.is_unfinished:
+            self.fail_orphans()
+            row = self._read(caller, response_id, with_events=with_events)
+        if row is None or not self._is_current(row):
+            return None
+        with self._faults.kept_from_answers("look up"):
+            events = unpack(row.events) if row.events is not None and with_events else None
+            return StoredResponse(unpack_json(row.body), unpack_json(row.input), events)
+        return None
+
+    def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
+        """The row in the file; none when that cannot be read."""
+        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+            return read(connection, caller, response_id, with_events=with_events)
+        return None
+
+    def _is_current(self, row: Row) -> bool:
+        return row.created_at >= self._clock() - self._max_age
+
+    # What a process that died left behind …
+
+    def fail_orphans(self) -> int:
+        """Tell of every response that was still to be generated when this began that it failed; how many there were.
+
+        Called before this process generates any. Two proxies that share a file: the second calls those of the first
+        failed until they end, and then their own words replace that, because `update` asks for the row, not for its
+        status. A file that cannot be used at the start is asked again when somebody asks for such a response.
+        """
+        self._owes_orphans = True
+        with self._faults.kept_from_answers("end what was interrupted"), self._lock:
+            with self._database.reading() as connection:
+                orphans = connection.execute(
+                    f"SELECT number, body FROM responses WHERE {IS_UNFINISHED} AND created_at <= ?", (self._began_at,)
+                ).fetchall()
+            failed = sum(self._has_failed(number, body) for number, body in orphans)
+            self._owes_orphans = False
+            return failed
+        return 0
+
+    def _has_failed(self, number: int, packed: bytes) -> bool:
+        try:
+            body = pack_json({**unpack_json(packed), "status": "failed", "error": _RESTARTED})
+        except ValueError:
+            # Nobody can read it any more, and it must not be called unfinished for ever.
+            body = packed
+        with self._database.transaction() as connection:
+            return (
+                connection.execute(
+                    "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
+                    f"WHERE number = ? AND {IS_UNFINISHED}",
+                    (body, len(body), number),
+                ).rowcount
+                > 0
+            )
+
+    # Forgetting …
+
+    def prune(self) -> int:
+        """Forget the oldest of what is too old, too many or too large; how many. On its own thread, or by tests."""
+        forgotten = 0
+        with self._faults.kept_from_answers("prune"):
+            while not self._pruner.is_closed and (step := self._forget_some()):
+                forgotten += step
+                self._pruner.pause()
+        return forgotten
+
+    def _forget_some(self) -> int:
+        with self._database.transaction() as connection:
+            rows, size = connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
+            gone = []
+            for number, created_at, each in connection.execute(
+                "SELECT number, created_at, size FROM responses ORDER BY created_at LIMIT ?", (_ROWS_PER_STEP,)
+            ):
+                is_old = created_at < self._clock() - self._max_age
+                if not is_old and rows <= self._max_rows and size <= self._max_bytes:
+                    break
+                gone.append((number,))
+                rows, size = rows - 1, size - each
+            connection.executemany("DELETE FROM responses WHERE number = ?", gone)
+        return len(gone)
+
+    def stats(self) -> ResponseStats:
+        """What the file holds; raises Unusable."""
+        with self._database.reading() as connection:
+            return ResponseStats(
+                *connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
+            )
+
+    def close(self) -> None:
+        """Idempotent; the database is its owner's to close."""
+        self._pruner.close()
+        with self._faults.kept_from_answers("catch up"), self._lock:
+            self._catch_up()
+        if count := len(self._waiting):
+            _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
+            self._waiting.clear()
