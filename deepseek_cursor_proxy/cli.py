@@ -81,19 +81,20 @@ def _store_stats(options: dict[str, Any]) -> int:
 
     config = _load(options).config
     with serve.opened_store(config) as store:
-        stats = store.stats()
+        stats, responses = store.stats(), serve.stored_responses(store)
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
     print(f"store        {config.reasoning_content_path}")
     print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
     print(f"keys         {stats.keys:,}")
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
+    print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
     return 0
 
 
 def _store_clear(options: dict[str, Any]) -> int:
     with serve.opened_store(_load(options).config) as store:
-        print(f"Cleared {store.clear():,} stored reasonings.")
+        print(serve.cleared(store))
     return 0
 
 
@@ -179,7 +180,7 @@ def _parser(command: str) -> _Parser:
 def _add_serve(serving: argparse.ArgumentParser) -> None:
     _add_settings(serving)
     serving.add_argument(
-        "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning before starting"
+        "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning and responses before starting"
     )
     serving.set_defaults(command=_serve)
 
@@ -252,7 +253,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...
     ("config", "look at the settings", _add_config),
     ("explain", "tell what a trace says about the reasoning of each turn", _add_explain),
     ("access-key", "print the digest of a key, or a new key, for access_keys", _add_access_key),
-    ("store", "look after the stored reasoning", _add_store),
+    ("store", "look after the stored reasoning and responses", _add_store),
 )
 
 

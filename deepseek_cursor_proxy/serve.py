@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.wire import safe_text
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.response_store import ResponseStats
     from deepseek_cursor_proxy.tunnel import Tunnel
 
 _log = logging.getLogger(__name__)
@@ -87,9 +88,24 @@ def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Rea
         raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
 
 
+def stored_responses(store: ReasoningStore) -> "ResponseStats":
+    """How many there are beside the reasonings; raises Unusable."""
+    # Only here: a proxy that is only being started need not read it in.
+    from deepseek_cursor_proxy.response_store import ResponseStore
+
+    with contextlib.closing(ResponseStore(store.database)) as responses:
+        return responses.stats()
+
+
+def cleared(store: ReasoningStore) -> str:
+    """Forget all that is stored, and say what that was; raises Unusable."""
+    responses = stored_responses(store).responses
+    return f"Cleared {store.clear():,} stored reasonings" + (f" and {responses:,} responses." if responses else ".")
+
+
 def _clear(store: ReasoningStore, path: Path) -> None:
     try:
-        _say(f"Cleared {store.clear()} stored reasonings.")
+        _say(cleared(store))
     except Unusable as fault:
         # Whoever wants to chat can, and knows that what was stored is still there.
         _say(f"Nothing was cleared: {path} cannot be used: {fault}")

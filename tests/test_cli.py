@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.lab import benchmark
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ KEY = "sk-some-key-of-a-client"
 class StoreCommandTest(CliTest):
     def test_stats_of_a_store_that_was_never_used(self) -> None:
         lines = [line.split(maxsplit=1) for line in self.printed("store", "stats").splitlines()]
-        self.assertEqual([name for name, _ in lines], ["store", "reasonings", "keys", "text", "oldest"])
+        self.assertEqual([name for name, _ in lines], ["store", "reasonings", "keys", "text", "oldest", "responses"])
         self.assertIn(["reasonings", "0 (of at most 100,000)"], lines)
         self.assertIn(["oldest", "use   -"], lines)
 
@@ -264,6 +265,17 @@ class StoreCommandTest(CliTest):
         self.fill_store("one", "two")
         self.assertEqual(self.printed("store", "clear"), "Cleared 2 stored reasonings.\n")
         self.assertEqual(self.printed("store", "clear"), "Cleared 0 stored reasonings.\n")
+
+    def test_stored_responses_are_counted_and_cleared_as_well(self) -> None:
+        self.fill_store("one")
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            responses = ResponseStore(store.database)
+            for name in ("a", "b"):
+                responses.put(bytes(32), StoredResponse({"id": name, "status": "completed"}, []))
+            responses.close()
+        self.assertRegex(self.printed("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
+        self.assertEqual(self.printed("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
+        self.assertRegex(self.printed("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
 
     def test_the_store_of_a_flag_is_meant(self) -> None:
         self.fill_store("one")
