@@ -10,6 +10,7 @@
     ├── TooLarge         413
     ├── UnknownEncoding  415
     ├── TooManyAttempts  429    too many wrong keys from one place
+    ├── QueueFull        429    as many background responses wait as may
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── Overloaded       503    a bound of this proxy is reached
     ├── ProxyStopping    503    the proxy ends before the answer does
@@ -115,6 +116,12 @@ class UnknownEncoding(ProxyError):
 
 
 class TooManyAttempts(ProxyError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class QueueFull(ProxyError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"

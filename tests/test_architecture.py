@@ -15,7 +15,17 @@ LEVELS = {
     6: ["cli", "serve", "signals", "limits", "explain", "__main__", "lab", "lab.*"],
     5: ["server", "door", "client_connection", "request_body", "relaying", "pump"],
     4: ["app", "generation"],
-    3: ["services", "calling", "exchange", "fan_out", "passthrough", "continuation", "observers", "observers.*"],
+    3: [
+        "services",
+        "calling",
+        "exchange",
+        "fan_out",
+        "passthrough",
+        "continuation",
+        "jobs",
+        "observers",
+        "observers.*",
+    ],
     2: [
         "upstream",
         "upstream_answer",
