@@ -46,7 +46,8 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
     _log_to_stderr(verbose=config.verbose)
     # Refuses a key of the environment that is none before anything is started.
     access = Access(config)
-    raise_limits(config.max_connections)
+    # A job holds as many descriptors as a client.
+    raise_limits(config.max_connections + config.background_workers + config.background_queue)
     with contextlib.ExitStack() as stack:
         # First, so that they are the last to be given back: even the end can be hurried.
         signals = stack.enter_context(Signals())

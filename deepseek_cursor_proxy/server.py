@@ -150,11 +150,17 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     # Stopping …
 
     def drain(self, seconds: float) -> None:
-        """After shutdown(): let running answers finish for that long, then end what is left and tell its clients."""
+        """After shutdown(): let answers and jobs finish for that long, then end what is left and tell its clients."""
         # Whoever comes now is refused by the system, and a new proxy can have the port already.
         self.socket.close()
+        deadline = time.monotonic() + seconds
         self.connections.stop(Stage.LAST_ANSWERS)
         self.connections.wait_until_empty(seconds)
+        with self._building:
+            generation = self._generation
+        if generation is not None:
+            # Before the clients that follow them have to go, so that these hear how it ended.
+            generation.services.jobs.stop(deadline - time.monotonic())
         self.connections.stop(Stage.LAST_WORDS)
         self.connections.wait_until_empty(_LAST_WORDS_SECONDS)
 

@@ -1,17 +1,23 @@
 """The collaborators an exchange needs, built once from a configuration and a store."""
 
 import itertools
+import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation_store import ConversationStore
+from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.response_store import ResponseStore
 from deepseek_cursor_proxy.upstream import Upstream
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class Services:
     access: Access
     reasoning_store: ReasoningStore
     conversations: ConversationStore
+    responses: ResponseStore
+    jobs: Jobs
     upstream: Upstream
     observers: Observers
     # Numbers exchanges for the people who read logs; next() on a count is atomic.
@@ -38,18 +46,43 @@ class Services:
             observers.append(Trace(config.trace_dir))
         access = Access(config, former.access if former is not None else None)
         if former is not None:
-            conversations, numbers = former.conversations, former.numbers
-        else:
-            conversations = ConversationStore(
-                reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
+            return replace(
+                former, config=config, access=access, upstream=Upstream(config), observers=Observers(observers)
             )
-            numbers = itertools.count(1)
-        return cls(config, access, reasoning_store, conversations, Upstream(config), Observers(observers), numbers)
+        return cls(
+            config=config,
+            access=access,
+            reasoning_store=reasoning_store,
+            conversations=ConversationStore(
+                reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
+            ),
+            responses=_responses(config, reasoning_store.database),
+            jobs=Jobs(config.background_workers, config.background_queue),
+            upstream=Upstream(config),
+            observers=Observers(observers),
+            numbers=itertools.count(1),
+        )
 
     def retire(self) -> None:
         """Others have taken over; what still runs here may finish, on connections that nobody keeps afterwards."""
         self.upstream.close()
 
     def close(self) -> None:
+        # First, because they write their last words into what is closed next.
+        self.jobs.stop(0)
+        self.responses.close()
         self.conversations.close()
         self.upstream.close()
+
+
+def _responses(config: ProxyConfig, database: Database) -> ResponseStore:
+    """The stored responses, before the first request for one or the first job that makes one."""
+    store = ResponseStore(
+        database,
+        max_age_seconds=config.response_max_age_seconds,
+        max_rows=config.response_max_rows,
+        max_bytes=config.response_max_bytes,
+    )
+    if count := store.fail_orphans():
+        _log.warning("%d stored responses were not finished when the proxy last stopped; they are failed now", count)
+    return store
