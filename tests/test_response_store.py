@@ -440,6 +440,27 @@ class TestFaults(StoreTestCase):
         self.assertEqual((0, 0), (self.store.prune(), self.store.fail_orphans()))
 
 
+class TestMending(unittest.TestCase):
+    def test_a_file_that_is_deleted_while_running_is_begun_anew_with_what_came_since(self) -> None:
+        """By the owner of the file, who mends it for all; what was only in the old one is gone."""
+        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        with (
+            contextlib.closing(ReasoningStore(path)) as owner,
+            contextlib.closing(ResponseStore(owner.database)) as store,
+        ):
+            store.put(ME, response("old", "in_progress"))
+            for each in list(path.parent.iterdir()):
+                each.unlink()
+            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
+                store.put(ME, response("new"))
+                self.assertIsNotNone(store.get(ME, "new"))
+                self.assertTrue(owner._mender.wait(PATIENCE))
+            store.put(ME, response("newer"))
+            self.assertEqual(2, store.stats().responses)
+            self.assertFalse(store.update(ME, response("old")))
+            self.assertIsNotNone(store.get(ME, "new"))
+
+
 class TestMigration(unittest.TestCase):
     def test_a_file_of_version_two_keeps_what_it_has(self) -> None:
         path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
