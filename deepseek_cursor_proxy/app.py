@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.errors import (
     ProxyError,
     TooManyAttempts,
     Unauthorized,
+    UpgradeRefused,
     UpstreamFailed,
     UpstreamRefused,
     UpstreamTimeout,
@@ -29,12 +30,14 @@ from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.generation import Generation
+    from deepseek_cursor_proxy.responding import Responding
 
 _log = logging.getLogger(__name__)
 
+_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"),
+    ("Access-Control-Allow-Methods", _METHODS),
     # The star does not stand for Authorization; browsers want that by name.
     ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key, *"),
     ("Access-Control-Max-Age", "86400"),
@@ -56,8 +59,8 @@ class Route:
     endpoint: Endpoint
 
     @property
-    def allow(self) -> str:
-        return "GET, HEAD, OPTIONS" if self.method == "GET" else f"{self.method}, OPTIONS"
+    def methods(self) -> tuple[str, ...]:
+        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
 
 class App:
@@ -71,7 +74,7 @@ class App:
         name = "unknown path"
         try:
             if request.method == "OPTIONS":
-                return self._with_cors(HttpReply(204, headers=(("Allow", "GET, HEAD, POST, OPTIONS"),)))
+                return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
             route, group = _find(request)
             name = route.name
             reply = route.endpoint(self, request, group)
@@ -88,6 +91,33 @@ class App:
 
     def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self._generation().chat(request, deployment)
+
+    def respond(self, request: HttpRequest, _: str) -> HttpReply:
+        return self._responding().create(request)
+
+    def no_socket(self, request: HttpRequest, _: str) -> HttpReply:
+        """Codex asks for a WebSocket first, and posts at once when it is told 426; anything else costs it seconds."""
+        if (request.header("upgrade") or "").lower() != "websocket":
+            raise MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
+        raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
+
+    def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
+        return self._responding().retrieve(request, response_id)
+
+    def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
+        return self._responding().input_items(request, response_id)
+
+    def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
+        return self._responding().delete(request, response_id)
+
+    def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
+        return self._responding().cancel(request, response_id)
+
+    def _responding(self) -> "Responding":
+        # Only here: most people use one of the two APIs.
+        from deepseek_cursor_proxy.responding import Responding
+
+        return Responding(self._generation())
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
         names = catalogue.listed(self._config)
@@ -111,6 +141,12 @@ _ROUTES = tuple(
     for name, method, path, endpoint in (
         ("chat completions", "POST", r"(?:/v1)?/chat/completions()", App.chat),
         ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),
+        ("responses", "POST", r"(?:/v1)?/responses()", App.respond),
+        ("responses", "GET", r"(?:/v1)?/responses()", App.no_socket),
+        ("response", "GET", r"(?:/v1)?/responses/([^/]+)", App.retrieve),
+        ("response", "DELETE", r"(?:/v1)?/responses/([^/]+)", App.delete),
+        ("response", "GET", r"(?:/v1)?/responses/([^/]+)/input_items", App.input_items),
+        ("response", "POST", r"(?:/v1)?/responses/([^/]+)/cancel", App.cancel),
         ("models", "GET", r"(?:/v1)?/models()", App.models),
         ("health", "GET", r"(?:/v1)?/healthz()", App.health),
         ("health", "GET", r"/health()", App.health_with_model),
@@ -120,11 +156,13 @@ _ROUTES = tuple(
 
 def _find(request: HttpRequest) -> tuple[Route, str]:
     path = re.sub(r"/{2,}", "/", request.path).rstrip("/")
-    for route in _ROUTES:
-        if found := route.path.fullmatch(path):
-            if request.method not in (route.method, "HEAD" if route.method == "GET" else route.method):
-                raise MethodNotAllowed(f"This path answers {route.allow}.", route.allow)
-            return route, found.group(1)
+    found = [(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
+    for route, group in found:
+        if request.method in route.methods:
+            return route, group
+    if found:
+        allow = ", ".join([*(method for route, _ in found for method in route.methods), "OPTIONS"])
+        raise MethodNotAllowed(f"This path answers {allow}.", allow)
     raise NotFound(
         "Nothing answers at this path. Chat completions are at /v1/chat/completions; "
         "in Cursor the base URL ends in /v1."

@@ -202,13 +202,13 @@ class _Choice:
     def message(self) -> Message:
         return Message(
             role="assistant",
-            content=_joined(self._text),
-            reasoning=_joined(self._reasoning),
+            content=joined(self._text),
+            reasoning=joined(self._reasoning),
             tool_calls=tuple(self._calls[index].whole() for index in sorted(self._calls)),
         )
 
 
-def _joined(pieces: list[str]) -> str:
+def joined(pieces: list[str]) -> str:
     """The pieces as one text; a character that was cut into two surrogates becomes whole again."""
     text = "".join(pieces)
     try:
@@ -231,4 +231,4 @@ class _Call:
         self._arguments.append(piece.arguments)
 
     def whole(self) -> ToolCall:
-        return ToolCall(self._id, self._name, _joined(self._arguments))
+        return ToolCall(self._id, self._name, joined(self._arguments))

@@ -9,6 +9,7 @@
     ├── MissingReasoning 409    strategy "reject", and some turns cannot be filled
     ├── TooLarge         413
     ├── UnknownEncoding  415
+    ├── UpgradeRefused   426    a WebSocket was asked for where there is none
     ├── TooManyAttempts  429    too many wrong keys from one place
     ├── QueueFull        429    as many background responses wait as may
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
@@ -113,6 +114,12 @@ class UnknownEncoding(ProxyError):
     status = 415
     type = "invalid_request_error"
     code = "unsupported_content_encoding"
+
+
+class UpgradeRefused(ProxyError):
+    status = 426
+    type = "invalid_request_error"
+    code = "upgrade_refused"
 
 
 class TooManyAttempts(ProxyError):

@@ -4,9 +4,9 @@ Key first, then body, then the corridor. Everything that a chat needs is importe
 proxy is: what listens and answers small questions is there before the rest of the program has been read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy import models, passthrough
@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
+from deepseek_cursor_proxy.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -47,32 +48,40 @@ class Generation:
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}
-        if (key := models.passed_on(body.get("model"), self.services.config)) is not None:
-            self.services.access.check_spending(visitor)
-            sent = encode_json(body) if deployment else raw
-            is_stream = body.get("stream") is True
-            passed = passthrough.Passed(key, str(body["model"]), sent, is_stream, request.peer)
-            return passthrough.relay(passed, self.services)
+        passed = self.passed_on(request, visitor, body, encode_json(body) if deployment else raw)
+        if passed is not None:
+            return passed
         return self._generate(request, visitor, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
+
+    def passed_on(
+        self, request: HttpRequest, visitor: Visitor, body: Mapping[str, Any], raw: bytes, path: str = CHAT
+    ) -> HttpReply | None:
+        """The answer of another place, if the model is asked there; its API has the same paths."""
+        key = models.passed_on(body.get("model"), self.services.config)
+        if key is None:
+            return None
+        self.services.access.check_spending(visitor)
+        is_stream = body.get("stream") is True
+        return passthrough.relay(Passed(key, str(body["model"]), raw, is_stream, request.peer, path), self.services)
 
     def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
-        exchange = self._opened(visitor, self._caller(visitor, request.peer), asked)
+        exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
         shown = display.mirror(exchange.batches(with_lulls=chat.stream), self._form(), exchange.notice)
         if chat.stream:
-            return HttpReply.events(_Stream(protocol.stream(chat, shown), exchange))
+            return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         try:
             deltas = [item for batch in shown for item in batch if isinstance(item, Delta)]
             return HttpReply.json(protocol.reply(chat, deltas))
         finally:
             exchange.close()
 
-    def _caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
+    def caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
         namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)
         held_key = self.services.access.held_key
         return Caller(namespace, held_key or visitor.credential, peer, is_held=held_key is not None)
 
-    def _opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> "Exchange | FanOut":
+    def opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> "Exchange | FanOut":
         """The call that DeepSeek accepted; access learns what it thinks of the key."""
         access = self.services.access
         access.check(visitor)
@@ -100,7 +109,7 @@ def _opener(asked: Asked) -> "type[Exchange | FanOut]":
     return FanOut
 
 
-class _Stream:
+class Stream:
     """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
 
     def __init__(self, events: Iterator[bytes], exchange: "Exchange | FanOut") -> None:

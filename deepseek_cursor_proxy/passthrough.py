@@ -30,6 +30,14 @@ _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 _LONGEST_LINE = 1024 * 1024
 
 
+CHAT = "/chat/completions"
+# By its path, what ends the streams of an API.
+_LAST_WORDS = {
+    CHAT: re.compile(rb"data: \[DONE\]"),
+    "/responses": re.compile(rb"event: response\.(?:completed|incomplete|failed)\b"),
+}
+
+
 @dataclass(frozen=True)
 class Passed:
     """A request to pass on, and the [passthrough] key that its model was found by."""
@@ -39,6 +47,7 @@ class Passed:
     body: bytes
     is_stream: bool
     peer: Peer | None = None
+    path: str = CHAT
 
 
 def relay(passed: Passed, services: Services, environment: Mapping[str, str] = os.environ) -> HttpReply:
@@ -51,12 +60,12 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
             f"{safe_text(passed.model, 60)} goes to {_host(route.base_url)} by {setting}, but the environment variable "
             f"{route.key_env} holds no key. Set it where the proxy is started."
         )
-    destination = Destination(route.base_url + "/chat/completions", _host(route.base_url), f"base_url of {setting}")
+    destination = Destination(route.base_url + passed.path, _host(route.base_url), f"base_url of {setting}")
     told = _Told(services, passed.model, destination.name)
     try:
         answer = services.upstream.relay(destination, passed.body, credential, passed.peer)
         if passed.is_stream and answer.status == 200:
-            return HttpReply(200, _Stream(answer, told), (*_headers(answer), ("X-Accel-Buffering", "no")))
+            return HttpReply(200, _Stream(answer, told, passed.path), (*_headers(answer), ("X-Accel-Buffering", "no")))
         return _whole(answer, credential, told)
     except (ProxyError, ClientGone) as error:
         told.failure(error)
@@ -92,9 +101,10 @@ class _Stream:
     # It has no lulls.
     awaited = None
 
-    def __init__(self, answer: Answer, told: "_Told") -> None:
+    def __init__(self, answer: Answer, told: "_Told", path: str) -> None:
         self._answer = answer
         self._told = told
+        self._path = path
         self._is_done = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -107,8 +117,13 @@ class _Stream:
                 self._told.end("200")
                 return
             self._told.failure(error)
-            words = {"message": error.message, "type": error.type_in_stream, "param": None, "code": error.code}
-            yield b"\n" + sse.event(encode_json({"error": words})) + sse.DONE
+            yield b"\n" + self._failed(error)
+
+    def _failed(self, error: ProxyError) -> bytes:
+        words = {"message": error.message, "param": None, "code": error.code}
+        if self._path != CHAT:
+            return sse.event(encode_json({"type": "error", **words}), "error")
+        return sse.event(encode_json({"error": {**words, "type": error.type_in_stream}})) + sse.DONE
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
@@ -117,7 +132,7 @@ class _Stream:
                 data = rest + piece
                 end = data.rfind(b"\n") + 1 if len(data) < _LONGEST_LINE else len(data)
                 rest = data[end:]
-                if not self._is_done and b"data: [DONE]" in data[:end]:
+                if not self._is_done and _LAST_WORDS[self._path].search(data, 0, end):
                     self._is_done = True
                     self._answer.hurry()
                 if end:

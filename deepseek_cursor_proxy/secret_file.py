@@ -7,6 +7,7 @@ proxy runs all the same, with a secret of its own for as long as it runs: what i
 import logging
 import os
 import secrets
+import threading
 from pathlib import Path
 
 from deepseek_cursor_proxy import private_files
@@ -17,8 +18,23 @@ NAME = "secret.key"
 _BYTES = 32
 
 
-def secret_beside(store: Path) -> bytes:
-    """The secret that belongs to a store; one that lives in memory has one that does."""
+class Secret:
+    """The secret that belongs to a store. Called by handler threads; the lock is for whoever needs it first."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._found: bytes | None = None
+
+    def read(self) -> bytes:
+        if self._found is None:
+            with self._lock:
+                self._found = self._found or _beside(self._store)
+        return self._found
+
+
+def _beside(store: Path) -> bytes:
+    """A store that lives in memory has a secret that does."""
     if str(store) == ":memory:":
         return secrets.token_bytes(_BYTES)
     path = store.expanduser().absolute().with_name(NAME)

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -15,6 +16,7 @@ from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.response_store import ResponseStore
+from deepseek_cursor_proxy.secret_file import Secret
 from deepseek_cursor_proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ class Services:
     jobs: Jobs
     upstream: Upstream
     observers: Observers
+    # Seals what clients keep for us.
+    secret: Secret
     # Numbers exchanges for the people who read logs; next() on a count is atomic.
     numbers: Iterator[int]
 
@@ -60,6 +64,7 @@ class Services:
             jobs=Jobs(config.background_workers, config.background_queue),
             upstream=Upstream(config),
             observers=Observers(observers),
+            secret=Secret(Path(reasoning_store.database.path)),
             numbers=itertools.count(1),
         )
 

@@ -108,7 +108,7 @@ class HttpReply:
         return cls(status, encode_json(value), (("Content-Type", "application/json"), *headers))
 
     @classmethod
-    def events(cls, body: Body) -> "HttpReply":
+    def events(cls, body: "bytes | Body") -> "HttpReply":
         # X-Accel-Buffering keeps an nginx in between from holding events back.
         headers = (
             ("Content-Type", "text/event-stream; charset=utf-8"),

@@ -114,7 +114,12 @@ class TestAccessKeys(OpenDoorTestCase):
                 ("POST", "//v1//chat//completions/", 401),
                 ("GET", PATHS[0], 405),
                 ("POST", "/v1/models", 405),
-                ("POST", "/v1/responses", 404),
+                ("POST", "/v1/responses", 401),
+                ("GET", "/v1/responses/resp_1", 401),
+                ("GET", "/v1/responses/resp_1/input_items", 401),
+                ("DELETE", "/v1/responses/resp_1", 401),
+                ("POST", "/v1/responses/resp_1/cancel", 401),
+                ("PUT", "/v1/responses/resp_1", 405),
                 ("GET", "/", 404),
                 ("GET", "/metrics", 404),
             ):

@@ -7,7 +7,12 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import secret_file
-from deepseek_cursor_proxy.secret_file import secret_beside
+from deepseek_cursor_proxy.secret_file import Secret
+
+
+def secret_beside(store: Path) -> bytes:
+    """What another process finds, or makes."""
+    return Secret(store).read()
 
 
 class TestTheSecret(unittest.TestCase):
@@ -48,6 +53,12 @@ class TestTheSecret(unittest.TestCase):
 
     def test_a_store_in_memory_has_a_secret_in_memory(self) -> None:
         self.assertNotEqual(secret_beside(Path(":memory:")), secret_beside(Path(":memory:")))
+        secret = Secret(Path(":memory:"))
+        self.assertEqual(secret.read(), secret.read())
+
+    def test_nothing_is_written_before_it_is_needed(self) -> None:
+        Secret(self.store)
+        self.assertFalse(self.path.parent.exists())
 
     def test_without_a_place_for_it_one_line_tells_so(self) -> None:
         with (

@@ -144,10 +144,17 @@ def _stopped(text: str, start: int) -> Block:
     return Block(COLLAPSIBLE.unescape(whole), len(text), start, is_open=True)
 
 
-def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = lambda choice: "") -> Batches:
+def mirror(
+    batches: Batches,
+    form: Form | None,
+    notice: Callable[[int], str] = lambda choice: "",
+    *,
+    with_remarks: bool = True,
+) -> Batches:
     """The same deltas with the reasoning (and a notice before the answer of a choice) written into their text.
 
-    Without a form only the notice is written. When the source fails, an open block is closed before the failure
+    Without a form the reasoning is not, without remarks nothing is said at the end: that is for clients which are told
+    otherwise how an answer ended. When the source fails, an open block is closed before the failure
     goes on, so the client never renders the error as part of the thinking.
     """
     mirrors: dict[int, _Mirror] = {}
@@ -156,7 +163,7 @@ def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = l
         if isinstance(item, Aside) or (item.source is not None and not item.source.get("choices")):
             return [item]
         if item.choice not in mirrors:
-            mirrors[item.choice] = _Mirror(form, notice(item.choice))
+            mirrors[item.choice] = _Mirror(form, notice(item.choice), with_remarks)
         return mirrors[item.choice].show_all(item)
 
     with closing(batches):
@@ -173,9 +180,10 @@ def mirror(batches: Batches, form: Form | None, notice: Callable[[int], str] = l
 class _Mirror:
     """The writing of one choice: before, inside or after its thinking block."""
 
-    def __init__(self, form: Form | None, notice: str) -> None:
+    def __init__(self, form: Form | None, notice: str, has_remarks: bool) -> None:
         self._form = form
         self._notice = notice
+        self._has_remarks = has_remarks
         self._is_open = False
         self._has_thought = False
         self._has_spoken = False
@@ -202,7 +210,7 @@ class _Mirror:
             self._notice = ""
         self._has_spoken = self._has_spoken or bool(delta.text)
         self._has_called = self._has_called or bool(delta.calls)
-        after = self._last_word(delta.finish_reason) if delta.finish_reason else ""
+        after = self._last_word(delta.finish_reason) if delta.finish_reason and self._has_remarks else ""
         return delta._replace(text=before + (delta.text or "") + after) if before or after else delta
 
     def abandon(self, choice: int) -> Delta | None:

@@ -1,0 +1,265 @@
+"""OpenAI Responses: what a request for a response wants, and the object that answers it.
+
+The conversation inside a request is read like any other (see chat_request and responses_items); here is what stands
+around it: which response it goes on from, whether it is kept, what is to be told about the reasoning. A Frame is the
+part of the response object that is settled before the first word of the answer; it is encoded once.
+
+Ids lead back to where they come from: `resp_<mark>` has the items `rs_<mark>_0`, `msg_<mark>_1`, …, so that a reference
+to an item is found without an index of all of them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.wire import encode_json, safe_text
+
+_SEALED = "reasoning.encrypted_content"
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")
+
+# What concerns the response and not the conversation: DeepSeek gets to see nothing of it.
+_AROUND = (
+    "store background previous_response_id include metadata parallel_tool_calls max_tool_calls truncation "
+    "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs"
+)
+_AROUND_NAMES = frozenset(_AROUND.split())
+# Dropping one of these would answer another question than the one that was asked.
+_IMPOSSIBLE = {
+    "conversation": "conversation is kept by OpenAI's own servers only; chain responses with previous_response_id.",
+    "prompt": "prompt names a template on OpenAI's own servers; send its text as instructions or input.",
+    "messages": "messages belong to /v1/chat/completions; here the history is sent as input.",
+}
+# Told back as they were asked for, with what they are when nobody asks.
+_TOLD_BACK: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "temperature": None,
+    "tool_choice": "auto",
+    "top_p": None,
+}
+_TOLD_BACK_IF_ASKED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a body asks for around its conversation."""
+
+    # The input of this request alone, as items.
+    items: tuple[Json, ...]
+    store: bool = True
+    background: bool = False
+    stream: bool = False
+    previous: str | None = None
+    sealed: bool = False
+    summary: str | None = None
+    # Whether the answer has to be JSON.
+    json: bool = False
+
+
+def wanted(body: Json) -> Wanted:
+    """What is wanted; BadRequest names the field that is wrong."""
+    for name, why in _IMPOSSIBLE.items():
+        if body.get(name) is not None:
+            raise BadRequest(why, param=name)
+    store = _flag(body, "store", otherwise=True)
+    background = _flag(body, "background")
+    if background and not store:
+        raise BadRequest("background needs store: a response that is not kept cannot be asked for.", param="background")
+    _check_metadata(body)
+    include = optional(body, "include", list, "a list of strings") or []
+    reasoning = optional(body, "reasoning", dict, "an object") or {}
+    text = optional(body, "text", dict, "an object") or {}
+    form = optional(text, "format", dict, "an object", "text.format") or {}
+    summary = optional_string(reasoning, "summary", "reasoning")
+    return Wanted(
+        items=_items(body.get("input")),
+        store=store,
+        background=background,
+        stream=_flag(body, "stream"),
+        previous=optional(body, "previous_response_id", str, "a string") or None,
+        sealed=_SEALED in include,
+        summary=None if summary == "none" else summary,
+        json=form.get("type") in ("json_object", "json_schema"),
+    )
+
+
+def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
+    """The body without what stands around its conversation, which is all of these items."""
+    inside = {name: value for name, value in body.items() if name not in _AROUND_NAMES}
+    reasoning = inside.get("reasoning")
+    if isinstance(reasoning, dict):
+        inside["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
+    return {**inside, "input": list(items)}
+
+
+def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
+    """The items with reasoning in plain words wherever an envelope of ours still holds it."""
+    return [_unsealed(item, sealer) if item.get("type") == "reasoning" else item for item in items]
+
+
+def _unsealed(item: Json, sealer: Sealer) -> Json:
+    sealed = item.get("encrypted_content")
+    if item.get("content") or not isinstance(sealed, str) or (reasoning := sealer.opened(sealed)) is None:
+        return item
+    return {**item, "content": [{"type": "reasoning_text", "text": reasoning}]}
+
+
+def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
+    found: bool | None = optional(body, name, bool, "true or false")
+    return otherwise if found is None else found
+
+
+def _check_metadata(body: Json) -> None:
+    metadata = optional(body, "metadata", dict, "an object") or {}
+    for name, value in metadata.items():
+        if not isinstance(value, str):
+            raise wrong(f"metadata.{safe_text(name, 60)}", "a string")
+
+
+def _items(value: Any) -> tuple[Json, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]},)
+    if not isinstance(value, list):
+        raise wrong("input", "a string or a list of items")
+    return tuple(object_at(item, f"input[{index}]") for index, item in enumerate(value))
+
+
+# References to items of earlier responses …
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An item that stands in the output of another response."""
+
+    response_id: str
+    index: int
+
+
+def reference(item: Json, param: str) -> Reference | None:
+    """What an item refers to; None for one that speaks for itself."""
+    if item.get("type") != "item_reference":
+        return None
+    found = _ITEM_ID.fullmatch(optional_string(item, "id", param) or "")
+    if found is None:
+        raise unknown_item(item)
+    return Reference(f"resp_{found[1]}", int(found[2]))
+
+
+def unknown_item(item: Json) -> BadRequest:
+    shown = safe_text(item.get("id"), 100)
+    return BadRequest(
+        f"Item {shown} is not known here. Send the item itself, or go on with previous_response_id.", param="input"
+    )
+
+
+# The object …
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a response is before anything of its answer is known."""
+
+    mark: str
+    created_at: int
+    model: str
+    wanted: Wanted
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    sealer: Sealer | None = None
+
+    @property
+    def response_id(self) -> str:
+        return f"resp_{self.mark}"
+
+    def item_id(self, kind: str, index: int) -> str:
+        return f"{kind}_{self.mark}_{index}"
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return encode_json(self._settled())[:-1]
+
+    def _settled(self) -> dict[str, Any]:
+        settled = {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self.created_at,
+            "model": self.model,
+            "background": self.wanted.background,
+            "store": self.wanted.store,
+        }
+        return {**settled, **self.fields}
+
+    def response(self, so_far: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole object, with what is known of the answer by now."""
+        return {**self._settled(), **so_far}
+
+    def encoded(self, so_far: Mapping[str, Any]) -> bytes:
+        """The same as JSON; what is settled, the tools above all, is not encoded again for every event."""
+        return self._encoded + b"," + encode_json(so_far)[1:]
+
+
+def fields(body: Json) -> dict[str, Any]:
+    """What of a request is told back in its response."""
+    told = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _TOLD_BACK.items()}
+    told |= {name: body[name] for name in _TOLD_BACK_IF_ASKED if body.get(name) is not None}
+    reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
+    told["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
+    told["text"] = {**text, "format": text.get("format") or {"type": "text"}}
+    told["tools"] = [_told_tool(tool) for tool in body.get("tools") or ()]
+    # A history that does not fit is refused, never cut.
+    told["truncation"] = "disabled"
+    return told
+
+
+def _told_tool(tool: Any) -> Any:
+    """A tool with the fields that the official types insist on."""
+    if isinstance(tool, dict) and tool.get("type") == "function":
+        return {**tool, "parameters": tool.get("parameters"), "strict": tool.get("strict") or False}
+    return tool
+
+
+def state(status: str, **known: Any) -> dict[str, Any]:
+    """What is known of an answer, with nothing in the place of what is not."""
+    nothing: dict[str, Any] = {
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "output_text": "",
+        "usage": None,
+    }
+    return {"status": status, **nothing, **known}
+
+
+def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """DeepSeek's usage in the words of this API."""
+    if found is None:
+        return None
+    prompt, completion = _count(found, "prompt_tokens"), _count(found, "completion_tokens")
+    inside, outside = _details(found, "prompt_tokens_details"), _details(found, "completion_tokens_details")
+    return {
+        "input_tokens": prompt,
+        # DeepSeek charges nothing for filling its cache, and does not count it.
+        "input_tokens_details": {"cached_tokens": _count(inside, "cached_tokens"), "cache_write_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": _count(outside, "reasoning_tokens")},
+        "total_tokens": _count(found, "total_tokens") or prompt + completion,
+    }
+
+
+def _count(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _details(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,103 @@
+"""The items a response was asked with, as they are listed: every one with a type, an id and a status of its own.
+
+Clients may leave these out when they send an item, and count on them when they ask for it again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.fields import Json
+
+_PREFIXES = {
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+}
+_MOST_LISTED = 100
+_USUALLY_LISTED = 20
+
+
+def listed(items: Sequence[Json], mark: str, first: int = 0) -> list[Json]:
+    """The items as they are stored; `first` is how many stand before them."""
+    return [_listed(item, mark, index) for index, item in enumerate(items, first)]
+
+
+def _listed(item: Json, mark: str, index: int) -> Json:
+    kind = item.get("type") or "message"
+    given = item.get("id")
+    found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{mark}_i{index}"}
+    if kind in _PREFIXES or kind == "message":
+        found["status"] = item.get("status") or "completed"
+    if kind == "reasoning":
+        found.setdefault("summary", [])
+    content = item.get("content")
+    if kind == "message" and isinstance(content, str):
+        is_answer = item.get("role") == "assistant"
+        part = {"type": "output_text" if is_answer else "input_text", "text": content}
+        found["content"] = [{**part, "annotations": []} if is_answer else part]
+    return found
+
+
+def page(items: Sequence[Json], query: str) -> dict[str, Any]:
+    """One page of the list, as the query asks for it; the latest item comes first unless it asks otherwise."""
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    order = asked.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be asc or desc.", param="order")
+    found = list(items) if order == "asc" else list(reversed(items))
+    start = _behind(found, asked["after"]) if "after" in asked else 0
+    limit = _limit(asked)
+    shown = found[start : start + limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": start + limit < len(found),
+    }
+
+
+def _behind(items: Sequence[Json], after: str) -> int:
+    for index, item in enumerate(items):
+        if item["id"] == after:
+            return index + 1
+    raise BadRequest("after is not the id of an item of this response.", param="after")
+
+
+def _limit(asked: Mapping[str, str]) -> int:
+    given = asked.get("limit", str(_USUALLY_LISTED))
+    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MOST_LISTED:
+        raise BadRequest(f"limit must be a whole number from 1 to {_MOST_LISTED}.", param="limit")
+    return int(given)
+
+
+# Events that were sent already …
+
+_NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
+
+
+def starting_after(query: str) -> int | None:
+    """The number of the last event that a client has; None when it does not ask for events at all, -1 for none."""
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    if asked.get("stream", "false") != "true":
+        return None
+    given = asked.get("starting_after", "-1")
+    if not re.fullmatch(r"-1|[0-9]{1,15}", given):
+        raise BadRequest("starting_after must be the number of an event.", param="starting_after")
+    return int(given)
+
+
+def events_behind(piece: bytes, number: int) -> bytes:
+    """Of some whole events those with higher numbers."""
+    found = list(_NUMBER.finditer(piece))
+    if not found or int(found[0][1]) > number:
+        return piece
+    for event in found:
+        if int(event[1]) > number:
+            return piece[piece.rindex(b"event: ", 0, event.start()) :]
+    return b""

@@ -1,0 +1,174 @@
+"""OpenAI Responses, the answer: deltas in, events out, and in the end the whole object.
+
+    response.created, response.in_progress
+    for every item   output_item.added, its deltas, its done events, output_item.done
+    response.completed | incomplete | failed, with the object
+
+A whole answer is written the same way and only its object is sent, so both say the same. Numbers rise by one from
+event to event. What DeepSeek sends in a run of equal chunks is spliced into events without being encoded again.
+The items themselves are response_items.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.protocols.response_items import CallItem, Item, Numbered, ReasoningItem, TextItem
+from deepseek_cursor_proxy.protocols.responses import Frame, state, usage
+from deepseek_cursor_proxy.wire import encode_json
+
+# Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive.
+_SECONDS_BETWEEN_SIGNS = 5.0
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FAILED = {
+    "insufficient_system_resource": "DeepSeek ran out of capacity before the answer was complete. Try again.",
+    "aborted": "DeepSeek interrupted the answer. Try again.",
+}
+# What clients act on; everything else is for them a server's trouble, which they try again.
+_CODES = frozenset({"rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "insufficient_quota"})
+_CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
+
+
+class ResponseWriter:
+    """Writes one response. Used by one thread; `now` is a clock that never goes back."""
+
+    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float]) -> None:
+        self._frame = frame
+        self._request = request
+        self._now = now
+        self._events = Numbered()
+        self._items: list[Item] = []
+        self._open: ReasoningItem | TextItem | None = None
+        self._calls: dict[int, CallItem] = {}
+        self._usage: Mapping[str, Any] | None = None
+        self._finish_reason: str | None = None
+        self._told_at = now()
+        # The whole object, once it is known.
+        self.response: dict[str, Any] | None = None
+
+    def begin(self) -> bytes:
+        return self._lifecycle("response.created", state("in_progress")) + self.start()
+
+    def queued(self) -> bytes:
+        """In place of the beginning, for an answer that has to wait for its turn; `start` comes later."""
+        created = self._lifecycle("response.created", state("queued"))
+        return created + self._lifecycle("response.queued", state("queued"))
+
+    def start(self) -> bytes:
+        return self._lifecycle("response.in_progress", state("in_progress"))
+
+    def write(self, batch: Iterable[Delta | Aside]) -> bytes:
+        return b"".join([piece for item in batch for piece in self._written(item)])
+
+    def end(self) -> bytes:
+        """The last event of an answer that came to its end."""
+        said = b"".join(self._close_all())
+        if self._finish_reason in _FAILED:
+            return said + self.fail(UpstreamFailed(_FAILED[self._finish_reason]))
+        if self._finish_reason in _INCOMPLETE:
+            details = {"reason": _INCOMPLETE[self._finish_reason]}
+            return said + self._last("response.incomplete", "incomplete", incomplete_details=details)
+        if self._frame.wanted.json and not self._calls and not _is_json(self._text()):
+            return said + self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
+        return said + self._last("response.completed", "completed")
+
+    def fail(self, error: ProxyError) -> bytes:
+        """The last event of an answer that broke."""
+        said = b"".join(self._close_all("incomplete"))
+        return said + self._last("response.failed", "failed", error=told_error(error))
+
+    def cancel(self) -> bytes:
+        """The last event of an answer that nobody wants any more; there is none of its own for that."""
+        said = b"".join(self._close_all("incomplete"))
+        return said + self._last("response.incomplete", "cancelled")
+
+    # Whole events …
+
+    def _lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> bytes:
+        self._told_at = self._now()
+        return self._events.raw(kind, b'"response":' + self._frame.encoded(so_far))
+
+    def _last(self, kind: str, status: str, **known: Any) -> bytes:
+        known |= {"output": [item.value for item in self._items], "output_text": self._text()}
+        so_far = state(status, usage=usage(self._usage), **known)
+        self.response = self._frame.response(so_far)
+        return self._lifecycle(kind, so_far)
+
+    def _text(self) -> str:
+        return "".join(item.text for item in self._items if isinstance(item, TextItem))
+
+    # The answer …
+
+    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
+        if isinstance(item, Aside):
+            return self._sign_of_life(item)
+        self._usage = self._usage if item.usage is None else item.usage
+        written: list[bytes] = []
+        strings = item.run.strings if item.run is not None else None
+        if item.reasoning:
+            written += self._opened(ReasoningItem)
+            written.append(self._said(item.reasoning, strings))
+        if item.text:
+            written += self._opened(TextItem)
+            written.append(self._said(item.text, strings))
+        for piece in item.calls:
+            written += self._call(piece)
+        if item.finish_reason is not None:
+            self._finish_reason = item.finish_reason
+            written += self._close_all("incomplete" if item.finish_reason in _INCOMPLETE else "completed")
+        return written
+
+    def _sign_of_life(self, aside: Aside) -> Iterable[bytes]:
+        """An event, because Codex does not count comments."""
+        if aside.line and self._now() - self._told_at < _SECONDS_BETWEEN_SIGNS:
+            return ()
+        return (self.start(),)
+
+    def _opened(self, kind: type[ReasoningItem] | type[TextItem]) -> Iterable[bytes]:
+        if isinstance(self._open, kind):
+            return ()
+        written = self._close_all()
+        self._open = kind(self._frame, len(self._items), self._events)
+        self._items.append(self._open)
+        return [*written, self._open.added()]
+
+    def _said(self, text: str, strings: Iterable[bytes] | None) -> bytes:
+        assert self._open is not None
+        return self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)
+
+    def _call(self, piece: CallPiece) -> Iterable[bytes]:
+        call, written = self._calls.get(piece.index), []
+        if call is None:
+            # A call that is whole may begin before the next one is written; clients run it as soon as it is done.
+            written += self._close_open()
+            written += [each.done() for each in self._calls.values() if each.is_whole and not each.is_done]
+            call = CallItem(self._frame, len(self._items), self._events, self._request, piece)
+            self._calls[piece.index] = call
+            self._items.append(call)
+            written.append(call.added())
+        written.append(call.said(piece.arguments))
+        return written
+
+    def _close_open(self, status: str = "completed") -> list[bytes]:
+        item, self._open = self._open, None
+        return [] if item is None else [item.done(status)]
+
+    def _close_all(self, status: str = "completed") -> list[bytes]:
+        closed = self._close_open(status)
+        return closed + [call.done(status) for call in self._calls.values() if not call.is_done]
+
+
+def told_error(error: ProxyError) -> dict[str, str]:
+    """A failure as the `error` of a response."""
+    code = error.code if error.code in _CODES else _CODES_BY_STATUS.get(error.status, "server_error")
+    return {"code": code, "message": error.message}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

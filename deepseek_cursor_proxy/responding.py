@@ -1,0 +1,295 @@
+"""Responses with state: made, kept, asked for again, deleted, and run in the background.
+
+How an answer comes about is generation's part. Here is what stands around it: the history it goes on from is read from
+the store, and what came of it is in the store before its last event is visible. Whoever asks for another caller's
+response is told that there is none.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.conversation import Batches
+from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound, ProxyError, ProxyStopping, UpstreamFailed
+from deepseek_cursor_proxy.generation import Generation, Stream
+from deepseek_cursor_proxy.jobs import Following, Job
+from deepseek_cursor_proxy.protocols import chat_request, responses, responses_listing
+from deepseek_cursor_proxy.protocols.fields import Json
+from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
+from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter
+from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.response_store import StoredResponse
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, decode_json_object, safe_text
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange import Exchange
+    from deepseek_cursor_proxy.fan_out import FanOut
+
+# A cancelled call ends within moments; whoever cancelled it hears of it then, or that it is on its way.
+_CANCEL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A response that is to be made: for whom, in what frame, with which items as its input, what DeepSeek is asked."""
+
+    visitor: Visitor
+    caller: Caller
+    frame: Frame
+    input: tuple[Json, ...]
+    asked: Asked
+
+    def writer(self) -> ResponseWriter:
+        return ResponseWriter(self.frame, self.asked.request, time.monotonic)
+
+
+class Responding:
+    """Called by handler threads and those of jobs; holds nothing that changes."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._services = generation.services
+        self._store = generation.services.responses
+
+    # Making one …
+
+    def create(self, request: HttpRequest) -> HttpReply:
+        visitor = self._services.access.admit(request)
+        raw = request.read_body()
+        body = decode_json_object(raw)
+        passed = self._generation.passed_on(request, visitor, body, raw, "/responses")
+        if passed is not None:
+            return passed
+        planned = self._planned(visitor, self._generation.caller(visitor, request.peer), body, len(raw))
+        wanted = planned.frame.wanted
+        if wanted.background:
+            return self._in_background(planned, request.peer)
+        exchange = self._generation.opened(visitor, planned.caller, planned.asked)
+        if wanted.stream:
+            return HttpReply.events(Stream(self._events(planned, exchange), exchange))
+        with closing(exchange):
+            return HttpReply.json(self._whole(planned, exchange))
+
+    def _planned(self, visitor: Visitor, caller: Caller, body: dict[str, Any], size: int) -> Planned:
+        wanted = responses.wanted(body)
+        mark = secrets.token_hex(16)
+        inherited = self._inherited(caller.namespace, wanted)
+        own = self._own(caller.namespace, wanted, {item.get("id"): item for item in inherited})
+        sealer = Sealer(self._services.secret.read(), caller.namespace)
+        inside = responses.conversation(body, responses.unsealed([*inherited, *own], sealer))
+        chat = chat_request.parse(inside, self._services.config)
+        if wanted.background:
+            # So that it can be followed while it runs.
+            chat = replace(chat, stream=True)
+        frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
+        listed = responses_listing.listed(own, mark, len(inherited))
+        return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size))
+
+    def _inherited(self, namespace: bytes, wanted: Wanted) -> list[Json]:
+        """What was asked and answered before this."""
+        if wanted.previous is None:
+            return []
+        found = self._store.get(namespace, wanted.previous, with_events=False)
+        if found is None:
+            raise NotFound(
+                f"Previous response {safe_text(wanted.previous, 100)} is not known here: it was never stored, has been "
+                "deleted, is too old, or belongs to another key. Send the whole history as input instead.",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        if found.body["status"] in ("queued", "in_progress"):
+            raise BadRequest(
+                "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
+            )
+        return [*found.input, *found.body["output"]]
+
+    def _own(self, namespace: bytes, wanted: Wanted, known: dict[Any, Json]) -> list[Json]:
+        """The input of this request, with the items it only refers to."""
+        outputs: dict[str, list[Json]] = {}
+        own: list[Json] = []
+        for index, item in enumerate(wanted.items):
+            if item.get("type") == "item_reference" and item.get("id") in known:
+                own.append(known[item["id"]])
+                continue
+            referred = responses.reference(item, f"input[{index}]")
+            if referred is None:
+                own.append(item)
+                continue
+            if referred.response_id not in outputs:
+                found = self._store.get(namespace, referred.response_id, with_events=False)
+                outputs[referred.response_id] = [] if found is None else found.body["output"]
+            if referred.index >= len(outputs[referred.response_id]):
+                raise responses.unknown_item(item)
+            own.append(outputs[referred.response_id][referred.index])
+        return own
+
+    def _shown(self, exchange: "Exchange | FanOut", *, with_lulls: bool) -> Batches:
+        return display.mirror(exchange.batches(with_lulls=with_lulls), None, exchange.notice, with_remarks=False)
+
+    def _whole(self, planned: Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
+        writer = planned.writer()
+        with closing(self._shown(exchange, with_lulls=False)) as shown:
+            for batch in shown:
+                writer.write(batch)
+        writer.end()
+        return self._kept(planned, writer)
+
+    def _events(self, planned: Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
+        writer = planned.writer()
+        try:
+            yield writer.begin()
+            try:
+                with closing(self._shown(exchange, with_lulls=True)) as shown:
+                    for batch in shown:
+                        yield writer.write(batch)
+                last = writer.end()
+            except ProxyError as error:
+                last = writer.fail(error)
+            except (ValueError, RecursionError):
+                # Read but not writable again, such as JSON nested to the brim: told like any other failure.
+                last = writer.fail(UpstreamFailed("DeepSeek sent an event that cannot be passed on."))
+            self._kept(planned, writer)
+            yield last
+        finally:
+            if writer.response is None:
+                # Nobody is there to be told; who comes back for it finds what there is.
+                writer.cancel()
+                self._kept(planned, writer)
+
+    def _kept(self, planned: Planned, writer: ResponseWriter) -> dict[str, Any]:
+        """The finished response, which is stored if it is to be."""
+        assert writer.response is not None
+        if planned.frame.wanted.store:
+            self._store.put(planned.caller.namespace, StoredResponse(writer.response, planned.input))
+        return writer.response
+
+    # … in the background …
+
+    def _in_background(self, planned: Planned, peer: Peer | None) -> HttpReply:
+        namespace, writer = planned.caller.namespace, planned.writer()
+        # The key is looked at now, while somebody is there to be told.
+        self._services.access.check(planned.visitor)
+        job = Job(planned.frame.response_id, namespace)
+        job.say(writer.queued())
+        queued = planned.frame.response(responses.state("queued"))
+        self._store.put(namespace, StoredResponse(queued, planned.input))
+        try:
+            self._services.jobs.submit(job, lambda job: self._run(planned, writer, job))
+        except ProxyError:
+            self._store.delete(namespace, planned.frame.response_id)
+            raise
+        return HttpReply.events(job.follow(peer)) if planned.frame.wanted.stream else HttpReply.json(queued)
+
+    def _run(self, planned: Planned, writer: ResponseWriter, job: Job) -> None:
+        try:
+            last = self._outcome(planned, writer, job)
+        except ProxyError as error:
+            last = writer.fail(error)
+        except ClientGone:
+            last = writer.cancel()
+        except BaseException:
+            last = writer.fail(UpstreamFailed("The proxy failed unexpectedly while making this response."))
+            raise
+        finally:
+            assert writer.response is not None
+            stored = StoredResponse(writer.response, planned.input, job.events() + last)
+            self._store.update(planned.caller.namespace, stored)
+            job.say(last)
+
+    def _outcome(self, planned: Planned, writer: ResponseWriter, job: Job) -> bytes:
+        """Have it made, by way of the job; the last event."""
+        if job.is_cancelled:
+            raise ClientGone
+        if job.is_stopping:
+            raise ProxyStopping
+        started = planned.frame.response(responses.state("in_progress"))
+        self._store.update(planned.caller.namespace, StoredResponse(started, planned.input))
+        job.say(writer.start())
+        caller = replace(planned.caller, peer=job.peer)
+        with (
+            closing(self._generation.opened(planned.visitor, caller, planned.asked)) as exchange,
+            closing(self._shown(exchange, with_lulls=False)) as shown,
+        ):
+            for batch in shown:
+                job.say(writer.write(batch))
+        return writer.end()
+
+    # Coming back to one …
+
+    def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
+        namespace = self._namespace(request)
+        number = responses_listing.starting_after(request.query)
+        if number is None:
+            return HttpReply.json(self._found(namespace, response_id).body)
+        job = self._services.jobs.find(namespace, response_id)
+        if job is not None:
+            return HttpReply.events(_Rest(job.follow(request.peer), number))
+        events = self._found(namespace, response_id, with_events=True).events
+        if events is None:
+            raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
+        return HttpReply.events(responses_listing.events_behind(events, number))
+
+    def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
+        found = self._found(self._namespace(request), response_id)
+        return HttpReply.json(responses_listing.page(found.input, request.query))
+
+    def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
+        namespace = self._namespace(request)
+        job = self._services.jobs.find(namespace, response_id)
+        if not self._store.delete(namespace, response_id):
+            raise _unknown(response_id)
+        if job is not None:
+            # Nobody can ask for what it would say.
+            self._services.jobs.cancel(job)
+        return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
+
+    def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
+        namespace = self._namespace(request)
+        if not self._found(namespace, response_id).body["background"]:
+            raise BadRequest("Only a response that is made in the background can be cancelled.", param="response_id")
+        job = self._services.jobs.find(namespace, response_id)
+        if job is not None:
+            self._services.jobs.cancel(job)
+            job.wait(_CANCEL_SECONDS)
+        return HttpReply.json(self._found(namespace, response_id).body)
+
+    def _namespace(self, request: HttpRequest) -> bytes:
+        return self._generation.caller(self._services.access.admit(request), None).namespace
+
+    def _found(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
+        found = self._store.get(namespace, response_id, with_events=with_events)
+        if found is None:
+            raise _unknown(response_id)
+        return found
+
+
+class _Rest:
+    """The events of a job behind those that a client has already."""
+
+    awaited = None
+
+    def __init__(self, following: Following, number: int) -> None:
+        self._following = following
+        self._number = number
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._following:
+            if rest := responses_listing.events_behind(piece, self._number):
+                yield rest
+
+    def close(self) -> None:
+        self._following.close()
+
+
+def _unknown(response_id: str) -> NotFound:
+    return NotFound(
+        f"Response {safe_text(response_id, 100)} is not known here: it was never stored, has been deleted, is too old, "
+        "or belongs to another key.",
+        code="response_not_found",
+    )
