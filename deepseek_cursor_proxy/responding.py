@@ -147,7 +147,10 @@ class Responding:
             try:
                 with closing(self._shown(exchange, with_lulls=True)) as shown:
                     for batch in shown:
-                        yield writer.write(batch)
+                        said = writer.write(batch)
+                        # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
+                        if said or not batch:
+                            yield said
                 last = writer.end()
             except ProxyError as error:
                 last = writer.fail(error)
