@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab import load_upstream
 from deepseek_cursor_proxy.lab.benchmark_chats import growing_chats, stored_turns
+from deepseek_cursor_proxy.lab.benchmark_doors import other_doors
 from deepseek_cursor_proxy.lab.benchmark_requests import first_events, question, small_requests, starting, throughput
 from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, started_proxy
 from deepseek_cursor_proxy.lab.benchmark_scale import QUICK, Scale
@@ -73,6 +74,7 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     yield from unpaced_stream(contest, scale)
     yield from crowds(contest, scale)
     yield from throughput(contest, scale)
+    yield from other_doors(contest, scale)
     yield from stored_turns(contest, scale, place)
     yield from growing_chats(contest, scale, place / "store.sqlite3")
     yield from starting(contest, scale, place / "started")

@@ -27,6 +27,8 @@ class Scale:
     # Turns stored, also beside so many rows.
     stored: int = 500
     rows: int = 100_000
+    # Stored responses in a chain.
+    chained: int = 1000
     starts: int = 10
     clients: int = 32
     burst_seconds: float = 3.0
@@ -50,6 +52,7 @@ QUICK = Scale(
     first_seen=1,
     stored=100,
     rows=20_000,
+    chained=200,
     starts=3,
     burst_seconds=1.0,
     bursts=2,

@@ -12,6 +12,8 @@ _CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:[ \t]*chunked")
 _CLOSING = re.compile(rb"(?i)\r\nconnection:[ \t]*close")
 # The end of a chunked body with the chunk and the event before it: enough to see whether the stream ended properly.
 _KEPT = 64
+# A chat's, a response's (which closes with its usage only if it was completed), a message's.
+_LAST_EVENT = re.compile(rb'data: \[DONE\]|"total_tokens":\d+\}\}\}\n\n|"type":"message_stop"\}')
 
 
 def content_length(data: bytes | bytearray, end: int) -> int | None:
@@ -56,7 +58,8 @@ class Reading:
 
     @property
     def is_done_stream(self) -> bool:
-        return b"data: [DONE]" in self.tail
+        """Whether the last event is one that ends a stream, in whichever API."""
+        return _LAST_EVENT.search(self.tail) is not None
 
     def _read_head(self, data: bytes, end: int) -> None:
         if not data.startswith((b"HTTP/1.1 200 ", b"HTTP/1.0 200 ")):

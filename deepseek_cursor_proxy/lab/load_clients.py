@@ -28,10 +28,13 @@ _RECEIVED_AT_ONCE = 262144
 _MARK_LENGTH = 24
 
 
-def post(url: str, body: bytes) -> bytes:
-    """A chat completion's request to a base URL."""
+CHAT = "/chat/completions"
+
+
+def post(url: str, body: bytes, path: str = CHAT) -> bytes:
+    """A request for an answer to a base URL, a chat completion's unless said."""
     fields = f"Authorization: Bearer sk-bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return _request_line("POST", url, "/chat/completions") + fields.encode() + b"\r\n" + body
+    return _request_line("POST", url, path) + fields.encode() + b"\r\n" + body
 
 
 def get(url: str, path: str) -> bytes:

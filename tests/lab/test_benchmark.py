@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import benchmark, benchmark_chats, benchmark_requests, benchmark_streams
+from deepseek_cursor_proxy.lab import benchmark, benchmark_chats, benchmark_doors, benchmark_requests, benchmark_streams
 from deepseek_cursor_proxy.lab.benchmark import Options
 from deepseek_cursor_proxy.lab.benchmark_chats import Chat
 from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, started_proxy
@@ -40,6 +40,7 @@ TINY = Scale(
     first_seen=1,
     stored=2,
     rows=3,
+    chained=4,
     starts=1,
     clients=2,
     burst_seconds=0.01,
@@ -65,7 +66,9 @@ class LabTest(unittest.TestCase):
         self.assertEqual([row.measure.strip() for row in found], list(measures))
         for row in found:
             # Only Linux tells what a process uses.
-            is_of_a_process = any(word in row.measure for word in ("CPU", "memory", "threads", "exponent", "seen"))
+            is_of_a_process = any(
+                word in row.measure for word in ("CPU", "memory", "threads", "exponent", "seen", "of it", "against")
+            )
             self.assertTrue(row.figures.get(OURS) or is_of_a_process, row)
         return found
 
@@ -91,6 +94,17 @@ class Measurements(LabTest):
 
     def test_first_events(self) -> None:
         self.assert_rows(benchmark_requests.first_events(self.contest, TINY), "first stream event: added p50")
+
+    def test_other_doors(self) -> None:
+        self.assert_rows(
+            benchmark_doors.other_doors(self.contest, TINY),
+            "Responses: first stream event: added p50",
+            "Responses: CPU per 10,000 chunks (mean)",
+            "against the chat path",
+            "response 1 of a chain: CPU (mean)",
+            "response 4 of it (mean)",
+            "growth with the length of its input (exponent)",
+        )
 
     def test_many_clients(self) -> None:
         self.assert_rows(benchmark_requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")

@@ -24,10 +24,18 @@ class Readings(unittest.TestCase):
                 self.assertEqual((reading.feed(answer[:cut]), reading.feed(answer[cut:])), (False, True))
 
     def test_whether_a_stream_ended_properly_is_known(self) -> None:
-        for answer, is_done in ((CHUNKED, True), (EMPTY, False)):
-            reading = Reading()
-            reading.feed(answer)
-            self.assertEqual(reading.is_done_stream, is_done)
+        completed, failed = b'"usage":{"total_tokens":12}}}\n\n', b'"usage":null}}\n\n'
+        for answer, is_done in (
+            (CHUNKED, True),
+            (EMPTY, False),
+            (CHUNKED.replace(b"data: [DONE]\n\n", completed), True),
+            (CHUNKED.replace(b"data: [DONE]\n\n", failed), False),
+            (CHUNKED.replace(b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'), True),
+        ):
+            with self.subTest(answer):
+                reading = Reading()
+                reading.feed(answer)
+                self.assertEqual(reading.is_done_stream, is_done)
 
     def test_a_connection_is_used_again_unless_the_answer_says_otherwise(self) -> None:
         closing = SIZED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
