@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.pump import Pump
@@ -254,12 +254,12 @@ class ClientConnection:
                 raise ClientGone
 
     def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
-        framing: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
+        coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            self.send(http1.reply_head(reply.status, reply.headers + framing + _connection_header(keep)))
+            self.send(http1.reply_head(reply.status, reply.headers + coding + _connection_header(keep)))
             Relay(self, body, is_chunked=is_chunked).run(self._site.pump)
             if is_chunked:
-                self.send(http1.LAST_CHUNK)
+                self.send(framing.LAST_CHUNK)
         finally:
             body.close()
 

@@ -1,40 +1,34 @@
-"""HTTP/1.1 as bytes, both directions: heads and bodies, read strictly and written safely.
+"""HTTP/1.1 as bytes, both directions: heads, read strictly and written safely. Bodies are framing's part.
 
 Whatever two readers could understand differently is refused, because the second reader is where smuggling happens:
-lines end in CRLF only, numbers are plain digits, a header that decides something comes once, a body has one kind of
-length. A client's fault is a ProtocolError or TooLarge with the status to answer; DeepSeek's is a ValueError, which
-upstream translates. Reading is linear in the bytes, however they were split. This file knows no sockets and no time.
+lines end in CRLF only, numbers are plain digits, a header that decides something comes once. A client's fault is a
+ProtocolError with the status to answer; DeepSeek's is a ValueError, which upstream translates. Reading is linear in the
+bytes, however they were split. This file knows no sockets and no time.
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
+from deepseek_cursor_proxy.errors import ProtocolError
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
 MAX_TARGET_BYTES = 16 * 1024
-LAST_CHUNK = b"0\r\n\r\n"
 Fault = Callable[[str, int], Exception]  # ProtocolError towards a client, bad_response towards DeepSeek
 _MAX_FIRST_LINE = 32 + 1 + MAX_TARGET_BYTES + len(" HTTP/1.1\r\n")
 _MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body; the fifth is a malformed head
-_MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
 
 _SHORT_LINE, _KNOWN_LINES = 256, 256  # clients send the same lines with every request: these are read once
 
 # Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
-_TOKEN, _TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
-_FIELD = re.compile(rf"({_TOKEN}++):({_TEXT}*+)".encode())
+TOKEN, TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
+_FIELD = re.compile(rf"({TOKEN}++):({TEXT}*+)".encode())
 # A fragment is the client's own business (RFC 9112 3.2.1), and readers differ about where it leaves the path.
-_REQUEST_LINE = re.compile(rf"({_TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-9])".encode())
-_STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {_TEXT}*+)?".encode())
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
-_DATA_END = re.compile(rb"\r\n")
-_TRAILER = re.compile(rf"(?:{_TOKEN}++:{_TEXT}*+)?\r\n".encode())
+_REQUEST_LINE = re.compile(rf"({TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-9])".encode())
+_STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {TEXT}*+)?".encode())
 # A registered name without RFC 3986's sub-delims: DNS has none, and a comma is two Hosts somebody merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
 _HOST = re.compile(rf"(?=.{{1,261}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)  # DNS ends at 255, a port at :65535
@@ -57,10 +51,6 @@ class ResponseHead(NamedTuple):
     status: int
     version: tuple[int, int]
     headers: dict[str, str]
-
-
-class IncompleteBody(ValueError):
-    """The peer closed its connection in the middle of a body."""
 
 
 def bad_response(message: str, _: int) -> ValueError:  # in place of ProtocolError: nobody is there to be told a status
@@ -189,136 +179,6 @@ def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
     return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
 
 
-class BodyDecoder:
-    """Turns the bytes after a head into payload until it is complete; those past the body's end are its `rest`."""
-
-    is_complete = False
-    rest = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """The payload in these bytes."""
-        return data
-
-    def end(self) -> None:
-        """The peer closed its connection; raises IncompleteBody when the body needed more."""
-        if not self.is_complete:
-            raise IncompleteBody("the connection was closed in the middle of a body")
-
-
-def request_body(head: RequestHead, limit: int) -> BodyDecoder | None:
-    """The decoder for a request's body, None without one; a length above the limit is refused at once."""
-    return _framed_body(head, limit, ProtocolError)
-
-
-def response_body(head: ResponseHead, *, request_method: str) -> BodyDecoder:
-    """The decoder for a response's body; one that cannot have a body is complete from the start."""
-    if request_method == "HEAD" or head.status < 200 or head.status in (204, 304):
-        return LengthBody(0)
-    return _framed_body(head, None, bad_response) or UntilCloseBody()
-
-
-def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
-    length, coding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
-    if coding is not None:
-        if length is not None or head.version < (1, 1):  # this is what smuggling looks like
-            raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
-        if coding.lower() != "chunked":
-            raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", 501)
-        return ChunkedBody(limit, fault)
-    if length is None:
-        return None
-    # int() alone also takes signs, underscores, white space and the digits of other scripts.
-    if not (length.isascii() and length.isdigit() and len(length) <= 19):
-        raise fault(f"Content-Length {length[:40]!a} is not a number of 1 to 19 digits.", 400)
-    return LengthBody(_within(limit, int(length)))
-
-
-def _within(limit: int | None, size: int) -> int:
-    if limit is not None and size > limit:
-        raise TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
-    return size
-
-
-class LengthBody(BodyDecoder):
-    def __init__(self, length: int) -> None:
-        self._left, self.is_complete = length, length == 0
-
-    def feed(self, data: bytes) -> bytes:
-        payload = data[: self._left]
-        self._left -= len(payload)
-        self.rest += data[len(payload) :]
-        self.is_complete = self._left == 0
-        return payload
-
-
-class UntilCloseBody(BodyDecoder):
-    def end(self) -> None:
-        self.is_complete = True
-
-
-class ChunkedBody(BodyDecoder):
-    """The data of chunks; extensions and trailers are checked and dropped. Without a limit any amount is read."""
-
-    def __init__(self, limit: int | None, fault: Fault) -> None:
-        self._limit, self._fault = limit, fault
-        self._total = self._left = 0  # of all chunks so far, and what the current one still lacks
-        self._line = bytearray()
-        self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
-
-    def feed(self, data: bytes) -> bytes:
-        payload: list[bytes] = []
-        position = 0
-        while position < len(data) and not self.is_complete:
-            if not (self._left or self._line) and self._expected is _SIZE_LINE:
-                position = self._whole_chunks(data, position, payload)
-            if self._left or position == len(data):
-                piece = data[position : position + self._left]
-                payload.append(piece)
-                self._left -= len(piece)
-            elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._room:
-                piece = match[0]
-                self._take_line(match)
-            else:
-                piece = data[position : data.find(b"\n", position) + 1 or len(data)]
-                self._feed_line(piece)
-            position += len(piece)
-        self.rest += data[position:]
-        return b"".join(payload)
-
-    def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
-        """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""
-        total, limit = self._total, sys.maxsize if self._limit is None else self._limit
-        while (match := _SIZE_LINE.match(data, position)) and match.end() - position <= _MAX_SIZE_LINE:
-            start, size = match.end(), int(match[1], 16)
-            if not size or total + size > limit or not data.startswith(b"\r\n", start + size):
-                break
-            payload.append(data[start : start + size])
-            total += size
-            position = start + size + 2
-        self._total = total
-        return position
-
-    def _feed_line(self, piece: bytes) -> None:
-        self._line += piece
-        match = self._expected.fullmatch(bytes(self._line)) if piece.endswith(b"\n") else None
-        if len(self._line) > self._room or (match is None and piece.endswith(b"\n")):
-            raise self._fault("A line between the chunks of the body is malformed or too long.", 400)
-        if match is not None:
-            self._line.clear()
-            self._take_line(match)
-
-    def _take_line(self, match: re.Match[bytes]) -> None:
-        if self._expected is _SIZE_LINE:
-            self._left = int(match[1], 16)
-            self._total = _within(self._limit, self._total + self._left)
-            self._expected, self._room = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
-        elif self._expected is _DATA_END:
-            self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
-        else:
-            self._room -= len(match[0])
-            self.is_complete = match[0] == b"\r\n"
-
-
 def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of an answer to a client; refuses a header that would become two."""
     return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}", headers)
@@ -343,8 +203,3 @@ def _line(name: str, value: str) -> bytes:
     if match is None or len(match[1]) != len(name):
         raise ValueError(f"the header {name[:40]!a} has a name or a value with forbidden characters")
     return line
-
-
-def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body; nothing for no data, because an empty chunk would end the body."""
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

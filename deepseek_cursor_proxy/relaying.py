@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy import framing
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
@@ -38,7 +38,7 @@ class Relay:
         self.peer: Client = client
         self._body = body
         self._pieces = _told(body)
-        self._framed: Callable[[bytes], bytes] = http1.chunk if is_chunked else bytes
+        self._framed: Callable[[bytes], bytes] = framing.chunk if is_chunked else bytes
         self._unsent = b""
 
     def run(self, pump: Pump) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
@@ -46,10 +46,10 @@ class RequestBody:
         self._limit = config.max_request_body_bytes
         self._coding = head.headers.get("content-encoding", "").strip().lower()
         self._expects_continue = http1.expects_continue(head)
-        self._decoder: http1.BodyDecoder | None = None
+        self._decoder: framing.BodyDecoder | None = None
         self._too_large: TooLarge | None = None
         try:
-            self._decoder = http1.request_body(head, self._limit)
+            self._decoder = framing.request_body(head, self._limit)
         except TooLarge as error:
             # Told when the body is asked for: a wrong path or key is the more useful answer.
             self._too_large = error
@@ -80,7 +80,7 @@ class RequestBody:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 
-    def _pieces(self, decoder: http1.BodyDecoder) -> Iterator[bytes]:
+    def _pieces(self, decoder: framing.BodyDecoder) -> Iterator[bytes]:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from deepseek_cursor_proxy import answer_head, deepseek, http1
+from deepseek_cursor_proxy import answer_head, deepseek, framing, http1
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
@@ -73,7 +73,7 @@ class Answer:
         self.status = 0
         self.headers: dict[str, str] = {}
         self._first = b""
-        self._body: http1.BodyDecoder
+        self._body: framing.BodyDecoder
 
     @classmethod
     def begin(
@@ -98,7 +98,7 @@ class Answer:
         # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
         is_answer = head.status == 200 or head.status >= 400
         self._keeps_alive = is_answer and http1.keeps_alive(head.version, head.headers)
-        self._body = http1.response_body(head, request_method="POST")
+        self._body = framing.response_body(head, request_method="POST")
         self._is_ended = self._body.is_complete
 
     def raise_for_redirect(self) -> None:
@@ -277,7 +277,7 @@ class Answer:
                 self._is_ended, self._keeps_alive = True, False
                 return b""
             decoded = self._body.feed(data)
-        except (OSError, http1.IncompleteBody) as error:
+        except (OSError, framing.IncompleteBody) as error:
             raise UpstreamDropped(
                 f"{self._destination.name}'s answer was cut off ({error or type(error).__name__})."
             ) from None

@@ -76,6 +76,7 @@ LEVELS = {
         "sse",
         "wire",
         "http1",
+        "framing",
         "encodings",
         "errors",
         "config",

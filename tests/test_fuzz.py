@@ -10,7 +10,7 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
@@ -47,7 +47,7 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
                 rest = more
             head, rest = http1.parse_request_head(raw), buffer.take_rest()
             http1.expects_continue(head)
-            body, payload = http1.request_body(head, LIMIT), b""
+            body, payload = framing.request_body(head, LIMIT), b""
             if body is not None:
                 payload = body.feed(rest)
                 while not body.is_complete:
@@ -129,7 +129,7 @@ class TestSockets(FuzzTestCase):
                 continue
             # Without a table of requests nobody knows which replies were to HEAD: those have a length and no body.
             is_bodiless = head.status in (200, 404, 405) and (not rest or rest.startswith(b"HTTP/1.1 "))
-            body = http1.response_body(head, request_method="HEAD" if is_bodiless else "GET")
+            body = framing.response_body(head, request_method="HEAD" if is_bodiless else "GET")
             payload = body.feed(rest)
             body.end()
             if head.status >= 400 and payload:

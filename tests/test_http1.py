@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
-from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError, TooLarge
 from deepseek_cursor_proxy.http1 import HeadBuffer, RequestHead, ResponseHead
 
@@ -67,7 +67,7 @@ def read_request(arriving: Iterable[bytes]) -> Read | int | str:
         if found is None:
             return INCOMPLETE
         request = http1.parse_request_head(found)
-        body = http1.request_body(request, LIMIT)
+        body = framing.request_body(request, LIMIT)
         if body is None:
             return Read(request, b"", buffer.take_rest() + b"".join(incoming))
         payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
@@ -84,11 +84,11 @@ def read_response(arriving: Iterable[bytes], method: str = "POST") -> Read | typ
         if found is None:
             return INCOMPLETE
         response = http1.parse_response_head(found)
-        body = http1.response_body(response, request_method=method)
+        body = framing.response_body(response, request_method=method)
         payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
         body.end()
         return Read(response, payload, body.rest)
-    except http1.IncompleteBody:
+    except framing.IncompleteBody:
         return INCOMPLETE
     except ValueError as error:
         return type(error)
@@ -383,7 +383,7 @@ class Lengths(Http1Test):
         self.assert_read(head(b"Content-Length: 1000") + b"x" * LIMIT, payload=b"x" * LIMIT)
 
     def test_a_length_of_zero_is_complete_from_the_start(self) -> None:
-        body = http1.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
+        body = framing.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
         self.assertTrue(body is None or body.is_complete)
 
     def test_a_length_is_plain_ascii_digits(self) -> None:
@@ -416,12 +416,12 @@ class Lengths(Http1Test):
 
     def test_the_refusal_names_the_limit_and_the_remedy(self) -> None:
         with self.assertRaisesRegex(TooLarge, "1000 bytes.*max_request_body_bytes"):
-            http1.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "1001"}), LIMIT)
+            framing.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "1001"}), LIMIT)
 
     def test_a_body_that_breaks_off_is_incomplete(self) -> None:
-        body = http1.LengthBody(5)
+        body = framing.LengthBody(5)
         self.assertEqual(body.feed(b"hell"), b"hell")
-        with self.assertRaises(http1.IncompleteBody):
+        with self.assertRaises(framing.IncompleteBody):
             body.end()
         self.assertEqual((body.feed(b"o!"), body.rest, body.is_complete), (b"o", b"!", True))
         body.end()
@@ -523,28 +523,28 @@ class Chunks(Http1Test):
     def test_chunks_that_break_off_are_incomplete_everywhere(self) -> None:
         whole = b"5;a\r\nhello\r\n0\r\nA: b\r\n\r\n"
         for length in range(len(whole)):
-            body = http1.ChunkedBody(None, http1.bad_response)
+            body = framing.ChunkedBody(None, http1.bad_response)
             body.feed(whole[:length])
-            with self.assertRaises(http1.IncompleteBody):
+            with self.assertRaises(framing.IncompleteBody):
                 body.end()
 
     def test_a_long_chunk_may_come_byte_by_byte(self) -> None:
         """Takes long, not a moment, when a decoder looks at its bytes again and again."""
-        body, size = http1.ChunkedBody(None, http1.bad_response), 64 * 1024
-        parts = [body.feed(piece) for piece in pieces(http1.chunk(b"x" * size) + http1.LAST_CHUNK, 1)]
+        body, size = framing.ChunkedBody(None, http1.bad_response), 64 * 1024
+        parts = [body.feed(piece) for piece in pieces(framing.chunk(b"x" * size) + framing.LAST_CHUNK, 1)]
         self.assertEqual((sum(map(len, parts)), body.is_complete), (size, True))
 
     def test_two_megabytes_of_extensions_may_come_in_small_pieces(self) -> None:
-        body, data = http1.ChunkedBody(None, http1.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
+        body, data = framing.ChunkedBody(None, http1.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
         self.assertEqual(b"".join([body.feed(piece) for piece in pieces(data, 31)]), b"x" * 500)
 
     def test_many_chunks_in_one_piece_are_one_payload(self) -> None:
-        body = http1.ChunkedBody(None, http1.bad_response)
-        self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + http1.LAST_CHUNK), b"x" * 30_000)
+        body = framing.ChunkedBody(None, http1.bad_response)
+        self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + framing.LAST_CHUNK), b"x" * 30_000)
 
     def test_tiny_chunks_cost_no_step_each(self) -> None:
         """A megabyte of them is one request of a stranger's; steps are counted because seconds differ by machine."""
-        body, steps = http1.ChunkedBody(1000, ProtocolError), 0
+        body, steps = framing.ChunkedBody(1000, ProtocolError), 0
 
         def count(_frame: FrameType, event: str, _detail: object) -> None:
             nonlocal steps
@@ -553,7 +553,7 @@ class Chunks(Http1Test):
         before = sys.getprofile()
         sys.setprofile(count)
         try:
-            payload = body.feed(b"1\r\nx\r\n" * 1000 + http1.LAST_CHUNK)
+            payload = body.feed(b"1\r\nx\r\n" * 1000 + framing.LAST_CHUNK)
         finally:
             sys.setprofile(before)
         self.assertEqual((payload, body.is_complete), (b"x" * 1000, True))
@@ -561,7 +561,7 @@ class Chunks(Http1Test):
 
     def test_the_limit_holds_for_tiny_chunks_too(self) -> None:
         with self.assertRaises(TooLarge):
-            http1.ChunkedBody(1000, ProtocolError).feed(b"1\r\nx\r\n" * 1001 + http1.LAST_CHUNK)
+            framing.ChunkedBody(1000, ProtocolError).feed(b"1\r\nx\r\n" * 1001 + framing.LAST_CHUNK)
 
 
 class Conversation(Http1Test):
@@ -688,7 +688,7 @@ class Responses(Http1Test):
 
     def test_a_response_without_framing_lasts_until_the_close(self) -> None:
         self.assert_answer(answer() + b"0\r\n\r\nall of it", payload=b"0\r\n\r\nall of it")
-        body = http1.UntilCloseBody()
+        body = framing.UntilCloseBody()
         self.assertFalse(body.is_complete)
         body.end()
         self.assertTrue(body.is_complete)
@@ -705,7 +705,7 @@ class Responses(Http1Test):
             self.assertEqual({read_response(p) for p in splittings(data)}, {INCOMPLETE})
 
     def test_a_length_of_a_terabyte_reserves_nothing(self) -> None:
-        body = http1.response_body(ResponseHead(200, (1, 1), {"content-length": str(2**40)}), request_method="POST")
+        body = framing.response_body(ResponseHead(200, (1, 1), {"content-length": str(2**40)}), request_method="POST")
         self.assertEqual((body.feed(b"hello"), body.is_complete), (b"hello", False))
 
 
@@ -741,9 +741,9 @@ class Writing(Http1Test):
                 http1.request_head(method, target, ())
 
     def test_chunks_are_read_back_and_an_empty_one_does_not_end_the_body(self) -> None:
-        written = http1.chunk(b"hello") + http1.chunk(b"") + http1.chunk(b"x" * 26)
+        written = framing.chunk(b"hello") + framing.chunk(b"") + framing.chunk(b"x" * 26)
         self.assertEqual(written, b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n")
-        self.assert_read(chunked(written + http1.LAST_CHUNK), payload=b"hello" + b"x" * 26)
+        self.assert_read(chunked(written + framing.LAST_CHUNK), payload=b"hello" + b"x" * 26)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""The bodies of HTTP/1.1 as bytes, both directions: how long one is, and what is in it.
+
+A body has one kind of length and the numbers in it are plain digits: what two readers could understand differently is
+refused, as in heads (see http1). A client's fault is a ProtocolError or TooLarge with the status to answer; DeepSeek's
+is a ValueError, which upstream translates. Reading is linear in the bytes, however they were split.
+"""
+
+import re
+import sys
+
+from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
+from deepseek_cursor_proxy.http1 import TEXT, TOKEN, Fault, RequestHead, ResponseHead, bad_response
+
+LAST_CHUNK = b"0\r\n\r\n"
+_MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
+
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
+_DATA_END = re.compile(rb"\r\n")
+_TRAILER = re.compile(rf"(?:{TOKEN}++:{TEXT}*+)?\r\n".encode())
+
+
+class IncompleteBody(ValueError):
+    """The peer closed its connection in the middle of a body."""
+
+
+class BodyDecoder:
+    """Turns the bytes after a head into payload until it is complete; those past the body's end are its `rest`."""
+
+    is_complete = False
+    rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The payload in these bytes."""
+        return data
+
+    def end(self) -> None:
+        """The peer closed its connection; raises IncompleteBody when the body needed more."""
+        if not self.is_complete:
+            raise IncompleteBody("the connection was closed in the middle of a body")
+
+
+def request_body(head: RequestHead, limit: int) -> BodyDecoder | None:
+    """The decoder for a request's body, None without one; a length above the limit is refused at once."""
+    return _framed_body(head, limit, ProtocolError)
+
+
+def response_body(head: ResponseHead, *, request_method: str) -> BodyDecoder:
+    """The decoder for a response's body; one that cannot have a body is complete from the start."""
+    if request_method == "HEAD" or head.status < 200 or head.status in (204, 304):
+        return LengthBody(0)
+    return _framed_body(head, None, bad_response) or UntilCloseBody()
+
+
+def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
+    length, coding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
+    if coding is not None:
+        if length is not None or head.version < (1, 1):  # this is what smuggling looks like
+            raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
+        if coding.lower() != "chunked":
+            raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", 501)
+        return ChunkedBody(limit, fault)
+    if length is None:
+        return None
+    # int() alone also takes signs, underscores, white space and the digits of other scripts.
+    if not (length.isascii() and length.isdigit() and len(length) <= 19):
+        raise fault(f"Content-Length {length[:40]!a} is not a number of 1 to 19 digits.", 400)
+    return LengthBody(_within(limit, int(length)))
+
+
+def _within(limit: int | None, size: int) -> int:
+    if limit is not None and size > limit:
+        raise TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
+    return size
+
+
+class LengthBody(BodyDecoder):
+    def __init__(self, length: int) -> None:
+        self._left, self.is_complete = length, length == 0
+
+    def feed(self, data: bytes) -> bytes:
+        payload = data[: self._left]
+        self._left -= len(payload)
+        self.rest += data[len(payload) :]
+        self.is_complete = self._left == 0
+        return payload
+
+
+class UntilCloseBody(BodyDecoder):
+    def end(self) -> None:
+        self.is_complete = True
+
+
+class ChunkedBody(BodyDecoder):
+    """The data of chunks; extensions and trailers are checked and dropped. Without a limit any amount is read."""
+
+    def __init__(self, limit: int | None, fault: Fault) -> None:
+        self._limit, self._fault = limit, fault
+        self._total = self._left = 0  # of all chunks so far, and what the current one still lacks
+        self._line = bytearray()
+        self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+
+    def feed(self, data: bytes) -> bytes:
+        payload: list[bytes] = []
+        position = 0
+        while position < len(data) and not self.is_complete:
+            if not (self._left or self._line) and self._expected is _SIZE_LINE:
+                position = self._whole_chunks(data, position, payload)
+            if self._left or position == len(data):
+                piece = data[position : position + self._left]
+                payload.append(piece)
+                self._left -= len(piece)
+            elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._room:
+                piece = match[0]
+                self._take_line(match)
+            else:
+                piece = data[position : data.find(b"\n", position) + 1 or len(data)]
+                self._feed_line(piece)
+            position += len(piece)
+        self.rest += data[position:]
+        return b"".join(payload)
+
+    def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
+        """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""
+        total, limit = self._total, sys.maxsize if self._limit is None else self._limit
+        while (match := _SIZE_LINE.match(data, position)) and match.end() - position <= _MAX_SIZE_LINE:
+            start, size = match.end(), int(match[1], 16)
+            if not size or total + size > limit or not data.startswith(b"\r\n", start + size):
+                break
+            payload.append(data[start : start + size])
+            total += size
+            position = start + size + 2
+        self._total = total
+        return position
+
+    def _feed_line(self, piece: bytes) -> None:
+        self._line += piece
+        match = self._expected.fullmatch(bytes(self._line)) if piece.endswith(b"\n") else None
+        if len(self._line) > self._room or (match is None and piece.endswith(b"\n")):
+            raise self._fault("A line between the chunks of the body is malformed or too long.", 400)
+        if match is not None:
+            self._line.clear()
+            self._take_line(match)
+
+    def _take_line(self, match: re.Match[bytes]) -> None:
+        if self._expected is _SIZE_LINE:
+            self._left = int(match[1], 16)
+            self._total = _within(self._limit, self._total + self._left)
+            self._expected, self._room = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
+        elif self._expected is _DATA_END:
+            self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+        else:
+            self._room -= len(match[0])
+            self.is_complete = match[0] == b"\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body; nothing for no data, because an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
