@@ -1,6 +1,6 @@
 """Reading the head of an answer: announcements are passed over, and nothing is waited for beyond the deadline."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.connection_pool import Connection
@@ -18,8 +18,7 @@ class CutHead(ValueError):
     """The other side closed in the middle of the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """The head, and what arrived behind it."""
 
     head: http1.ResponseHead
@@ -30,17 +29,30 @@ def read(connection: Connection, peer: Peer | None, deadline: float) -> Begun:
     """OSError, TimeoutError or ValueError when there is none; what waiting for it raises when the client leaves."""
     rest = b""
     for _ in range(_MOST_ANNOUNCEMENTS + 1):
-        buffer = http1.HeadBuffer(http1.bad_response)
-        while (raw := buffer.feed(rest)) is None:
-            received = connection.receive(deadline, peer)
-            if received is None:
-                raise TimeoutError
-            if not received:
-                raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
-            rest = received
-        head, rest = http1.parse_response_head(raw), buffer.take_rest()
+        first = rest or _received(connection, peer, deadline)
+        if not first:
+            raise DeadBeforeAnswer
+        whole = http1.head_at_once(first, http1.parse_response_head)
+        head, rest = whole if whole is not None else _collected(first, connection, peer, deadline)
         if head.status == 101:
             raise ValueError("it switches protocols")
         if head.status >= 200:
             return Begun(head, rest)
     raise ValueError("it announces an answer for ever")
+
+
+def _collected(first: bytes, connection: Connection, peer: Peer | None, deadline: float) -> Begun:
+    buffer = http1.HeadBuffer(http1.bad_response)
+    data = first
+    while (raw := buffer.feed(data)) is None:
+        data = _received(connection, peer, deadline)
+        if not data:
+            raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
+    return Begun(http1.parse_response_head(raw), buffer.take_rest())
+
+
+def _received(connection: Connection, peer: Peer | None, deadline: float) -> bytes:
+    received = connection.receive(deadline, peer)
+    if received is None:
+        raise TimeoutError
+    return received

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from deepseek_cursor_proxy import framing, http1
@@ -161,42 +161,47 @@ class ClientConnection:
 
     def _read_head(self) -> http1.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        with self._idling():
-            raw = self._read_raw_head()
-        return None if raw is None else http1.parse_request_head(raw)
+        self._begin_idling()
+        try:
+            return self._await_head()
+        finally:
+            self._end_idling()
 
-    @contextlib.contextmanager
-    def _idling(self) -> Iterator[None]:
-        """Nothing in here is worth waiting for when the proxy stops."""
+    # Nothing in between is worth waiting for when the proxy stops.
+
+    def _begin_idling(self) -> None:
         with self._lock:
             self._is_idle = True
             if self._is_stopping:
                 self._shut(socket.SHUT_RD)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._is_idle = False
 
-    def _read_raw_head(self) -> bytes | None:
+    def _end_idling(self) -> None:
+        with self._lock:
+            self._is_idle = False
+
+    def _await_head(self) -> http1.RequestHead | None:
         config = self._site.config
-        buffer = http1.HeadBuffer()
-        data = self._rest
-        idle_until = time.monotonic() + config.idle_timeout
+        data = self._rest or self.receive(time.monotonic() + config.idle_timeout)
+        if not data:
+            return None
+        if (whole := http1.head_at_once(data, http1.parse_request_head)) is not None:
+            head, self._rest = whole
+            return head
+        return self._collect_head(data)
+
+    def _collect_head(self, data: bytes) -> http1.RequestHead | None:
         # From its first byte on, the whole head has one deadline: a byte now and then does not extend it.
-        head_until = None
-        while True:
-            if data and head_until is None:
-                head_until = time.monotonic() + config.header_timeout
-            if (raw := buffer.feed(data)) is not None:
-                self._rest = buffer.take_rest()
-                return raw
-            received = self.receive(head_until or idle_until)
+        until = time.monotonic() + self._site.config.header_timeout
+        buffer = http1.HeadBuffer()
+        while (raw := buffer.feed(data)) is None:
+            received = self.receive(until)
             if not received and not buffer.is_empty:
                 raise self._broken_head(is_late=received is None)
             if not received:
                 return None
             data = received
+        self._rest = buffer.take_rest()
+        return http1.parse_request_head(raw)
 
     def _broken_head(self, *, is_late: bool) -> ProxyError:
         if self._is_stopping:
@@ -209,8 +214,11 @@ class ClientConnection:
         """What arrives, b"" when the client closed, None when the moment `until` came first."""
         try:
             while self._watch.readable(until - time.monotonic()):
-                with contextlib.suppress(BlockingIOError):
+                try:
                     return self._sock.recv(_RECEIVE_BYTES)
+                except BlockingIOError:
+                    # A wake-up for nothing.
+                    continue
             return None
         except ConnectionError:
             return b""
@@ -230,7 +238,8 @@ class ClientConnection:
         ClientGone when it takes nothing and has closed its half.
         """
         # Nearly always all of it is taken at once.
-        view = memoryview(data)[self.send_now(data) :]
+        sent = self.send_now(data)
+        view = memoryview(data)[sent:] if sent < len(data) else b""
         while view:
             try:
                 view = view[self._sock.send(view) :]
@@ -267,10 +276,13 @@ class ClientConnection:
         """Read away what the client still sends, so that it comes to reading what we said."""
         self._shut(socket.SHUT_WR)
         deadline = time.monotonic() + _LINGER_SECONDS
-        with self._idling():
+        self._begin_idling()
+        try:
             while self.receive(min(deadline, time.monotonic() + _LINGER_SILENCE_SECONDS)):
                 if time.monotonic() >= deadline:
                     return
+        finally:
+            self._end_idling()
 
 
 def refusal(error: ProxyError) -> bytes:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.errors import ProtocolError
 
@@ -21,6 +21,7 @@ Fault = Callable[[str, int], Exception]  # ProtocolError towards a client, bad_r
 _MAX_FIRST_LINE = 32 + 1 + MAX_TARGET_BYTES + len(" HTTP/1.1\r\n")
 _MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body; the fifth is a malformed head
 
+_SHORT_HEAD = 8192  # far from every bound
 _SHORT_LINE, _KNOWN_LINES = 256, 256  # clients send the same lines with every request: these are read once
 
 # Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
@@ -107,9 +108,35 @@ class HeadBuffer:
             raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)
 
 
+Head = TypeVar("Head", RequestHead, ResponseHead)
+
+
+def head_at_once(data: bytes, parse: Callable[[bytes], Head]) -> tuple[Head, bytes] | None:
+    """A head that came whole, in the first bytes, and what follows it; None for any other, which takes a HeadBuffer.
+
+    Nearly all are, and then HeadBuffer has nothing to add: no line that parses has a control character, and the bounds
+    are far away. What does not parse is refused by HeadBuffer or after it, in the words for what is wrong.
+    """
+    end = data.find(b"\r\n\r\n", 0, _SHORT_HEAD)
+    if end < 0 or data.count(b"\r\n", 0, end) > MAX_FIELDS:
+        return None
+    try:
+        return parse(data[:end]), data[end + 4 :]
+    except (ProtocolError, ValueError):
+        return None
+
+
 def parse_request_head(head: bytes) -> RequestHead:
     """A head that HeadBuffer let pass, as values; or a ProtocolError with the status to answer."""
     line, *fields = head.split(b"\r\n")
+    method, target, version = _known_request_line(line) if len(line) <= _SHORT_LINE else _read_request_line(line)
+    headers = _fields(fields, ProtocolError)
+    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
+        raise ProtocolError("The Host header is missing or not of the form host[:port].")
+    return RequestHead(method, target, version, headers)
+
+
+def _read_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
         raise ProtocolError("The request line is not of the form `METHOD target HTTP/1.1`.")
@@ -121,10 +148,10 @@ def parse_request_head(head: bytes) -> RequestHead:
         raise ProtocolError(f"The request target is longer than {MAX_TARGET_BYTES} bytes.", 414)
     if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
         raise ProtocolError("The request target is neither a path nor an http(s) URL.")
-    headers = _fields(fields, ProtocolError)
-    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
-        raise ProtocolError("The Host header is missing or not of the form host[:port].")
-    return RequestHead(method, target, version, headers)
+    return method, target, version
+
+
+_known_request_line = lru_cache(_KNOWN_LINES)(_read_request_line)
 
 
 def parse_response_head(head: bytes) -> ResponseHead:
@@ -175,7 +202,9 @@ def expects_continue(head: RequestHead) -> bool:
 
 def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
     """Whether the sender of this head wants its connection to stay open."""
-    tokens = [token.strip(" \t").lower() for token in headers.get("connection", "").split(",")]
+    if "connection" not in headers:
+        return version >= (1, 1)
+    tokens = [token.strip(" \t").lower() for token in headers["connection"].split(",")]
     return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
 
 
@@ -193,7 +222,7 @@ def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -
 
 
 def _head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    return b"\r\n".join([first_line.encode(), *(_line(name, value) for name, value in headers), b"", b""])
+    return b"\r\n".join([first_line.encode(), *[_line(name, value) for name, value in headers], b"", b""])
 
 
 @lru_cache(_KNOWN_LINES)

@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests import hostile_requests as hostile
 from tests.fuzzing import cases, mutated, mutated_value, pieces
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.test_http1 import assert_agreed
 from tests.test_shapes import APPLY_PATCH, BARE, FLAT
 
 LIMIT = 100_000
@@ -68,6 +69,12 @@ class TestReader(unittest.TestCase):
             for _ in range(3):
                 split = pieces(rng, data)
                 self.assertEqual(whole, read_all(split), f"{name}: {data!r} as {split!r}")
+
+    def test_a_head_that_is_read_at_once_is_what_collecting_it_gives(self) -> None:
+        at_once = 0
+        for _, rng in cases(1500):
+            at_once += assert_agreed(mutated(rng, SEEDS), http1.parse_request_head, http1.HeadBuffer())
+        self.assertGreater(at_once, 100)
 
     def test_what_is_read_has_nothing_in_it_that_could_be_two_things(self) -> None:
         for name, rng in cases(1500):

@@ -2,13 +2,13 @@
 
 import sys
 import unittest
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
 from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError, TooLarge
-from deepseek_cursor_proxy.http1 import HeadBuffer, RequestHead, ResponseHead
+from deepseek_cursor_proxy.http1 import Head, HeadBuffer, RequestHead, ResponseHead
 
 LIMIT = 1000
 HOST = b"Host: localhost:9000"
@@ -59,8 +59,21 @@ def collect(buffer: HeadBuffer, incoming: Iterator[bytes]) -> bytes | None:
     return None
 
 
-def read_request(arriving: Iterable[bytes]) -> Read | int | str:
+def assert_agreed(data: bytes, parse: Callable[[bytes], Head], buffer: HeadBuffer) -> bool:
+    """Whether a head is read at once; then collecting it says the same, down to the order of its fields."""
+    whole = http1.head_at_once(data, parse)
+    if whole is None:
+        return False
+    collected = buffer.feed(data)
+    assert collected is not None, data
+    found = parse(collected)
+    assert (found, list(found.headers), buffer.take_rest()) == (whole[0], list(whole[0].headers), whole[1]), data
+    return True
+
+
+def read_request(arriving: Sequence[bytes]) -> Read | int | str:
     """The request, the status it is refused with, or that it needs more bytes."""
+    assert_agreed(b"".join(arriving), http1.parse_request_head, HeadBuffer())
     incoming, buffer = iter(arriving), HeadBuffer()
     try:
         found = collect(buffer, incoming)
@@ -76,8 +89,9 @@ def read_request(arriving: Iterable[bytes]) -> Read | int | str:
         return error.status
 
 
-def read_response(arriving: Iterable[bytes], method: str = "POST") -> Read | type[ValueError] | str:
+def read_response(arriving: Sequence[bytes], method: str = "POST") -> Read | type[ValueError] | str:
     """The response up to where the server closes, the error, or that the server closed too early."""
+    assert_agreed(b"".join(arriving), http1.parse_response_head, HeadBuffer(http1.bad_response))
     incoming, buffer = iter(arriving), HeadBuffer(http1.bad_response)
     try:
         found = collect(buffer, incoming)
@@ -638,6 +652,28 @@ class Conversation(Http1Test):
         for target, expected in cases.items():
             with self.subTest(target):
                 self.assertEqual(http1.split_target(target), expected)
+
+
+class AtOnce(Http1Test):
+    """That both ways agree is asserted wherever this file reads; here, which heads go which way."""
+
+    def test_an_ordinary_head_is_read_at_once(self) -> None:
+        for data in (head(b"Content-Length: 3") + b"abc", head(b"X: " + b"x" * 4000), head(*[b"X: y"] * 99)):
+            self.assertTrue(assert_agreed(data, http1.parse_request_head, HeadBuffer()))
+        data = answer(b"Content-Length: 3") + b"abc"
+        self.assertTrue(assert_agreed(data, http1.parse_response_head, HeadBuffer(http1.bad_response)))
+
+    def test_what_is_incomplete_long_preceded_by_lines_or_malformed_is_collected(self) -> None:
+        whole = head()
+        for data in (
+            b"",
+            whole[:-1],
+            b"\r\n" + whole,
+            head(b"X: " + b"x" * 9000),
+            head(*[b"X: y"] * 100),
+            head(b"\tX: y"),
+        ):
+            self.assertIsNone(http1.head_at_once(data, http1.parse_request_head), data[:100])
 
 
 class Responses(Http1Test):
