@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TextIO
 
 from deepseek_cursor_proxy.wire import safe_text
@@ -83,9 +82,11 @@ class Unfailing(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         rest = memoryview(data)
-        # ValueError: somebody has closed it.
-        with suppress(OSError, ValueError):
+        try:
             # None: a pipe that does not block and is full.
             while rest and (written := self._raw.write(rest)):
                 rest = rest[written:]
+        except (OSError, ValueError):
+            # ValueError: somebody has closed it.
+            pass
         return len(data)
