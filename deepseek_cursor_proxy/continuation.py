@@ -30,11 +30,11 @@ class Continuation:
         tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
         self._looks = self._looks.with_tools(tool_order.names(tools))
         last = self._line.last if self._line else None
-        return replace(
-            prepared,
-            request=replace(prepared.request, tools=tools),
-            drift=drift.diagnose(last, self._looks) if last is not None else None,
-        )
+        found = drift.diagnose(last, self._looks) if last is not None else None
+        # Most requests are in place already, and replace() costs more than all of this.
+        if tools != prepared.request.tools:
+            prepared = replace(prepared, request=replace(prepared.request, tools=tools))
+        return prepared if found is prepared.drift else replace(prepared, drift=found)
 
     def accepted(self) -> None:
         """Remember what was sent. Before the answer is read: the chat may go on as soon as its end is seen."""
