@@ -8,6 +8,7 @@ over a shorter, and a suffix is taken off only where the name with it means noth
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek
@@ -20,6 +21,8 @@ _SUFFIX = re.compile(rf"(?:[-:]({_WORDS})|\s*\(({_WORDS})\)|\[\d{{1,4}}[km]\])\Z
 _THINKS = {"thinking": True, "nothink": False, "none": False}
 # Longer than any name; what is longer is not searched for suffixes, which takes time in proportion to its square.
 _LONGEST_NAME = 200
+# Clients ask for the same few models all day.
+_KNOWN_NAMES = 128
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,16 @@ class Resolved:
 
 def resolve(asked: str, config: ProxyConfig) -> Resolved:
     """The model that a name stands for; the configured one when it stands for none."""
-    found = _find(asked, config)
+    resolved = _known if len(asked) <= _LONGEST_NAME else _resolved
+    return resolved(asked, tuple(config.models.items()), config.upstream_model)
+
+
+def _resolved(asked: str, aliases: tuple[tuple[str, str], ...], otherwise: str) -> Resolved:
+    found = _find(asked, dict(aliases), otherwise)
     return Resolved(found.model, found.effort, found.thinking)
+
+
+_known = lru_cache(_KNOWN_NAMES)(_resolved)
 
 
 def passed_on(asked: object, config: ProxyConfig) -> str | None:
@@ -46,7 +57,11 @@ def passed_on(asked: object, config: ProxyConfig) -> str | None:
     if key is not None and not key.endswith("*"):
         return key
     prefix = _longest_prefix(name, config.passthrough)
-    return prefix if prefix is not None and len(prefix) >= _find(asked, config).weight else None
+    return (
+        prefix
+        if prefix is not None and len(prefix) >= _find(asked, config.models, config.upstream_model).weight
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -66,24 +81,24 @@ class _Found:
         return next((_THINKS[word] for word in self.words if word in _THINKS), None)
 
 
-def _find(asked: str, config: ProxyConfig) -> _Found:
-    aliases = _by_lower(config.models)
-    known = _by_lower((*KNOWN_MODELS, config.upstream_model))
-    found = _Found(config.upstream_model, (), 0)
+def _find(asked: str, models: Mapping[str, str], otherwise: str) -> _Found:
+    aliases = _by_lower(models)
+    known = _by_lower((*KNOWN_MODELS, otherwise))
+    found = _Found(otherwise, (), 0)
     needed = 0
     for name, words in _peeled(asked.strip().lower()):
         if len(name) < needed:
             # The suffix just taken off is a part of the key that the name was found by.
             break
         if name in aliases:
-            return _target(config.models[aliases[name]], words, float("inf"))
+            return _target(models[aliases[name]], words, float("inf"))
         if name in known:
             return _target(known[name], words, float("inf"))
-        prefix = _longest_prefix(name, config.models)
+        prefix = _longest_prefix(name, models)
         if prefix is None:
-            found = _target(config.upstream_model, words, 0)
+            found = _target(otherwise, words, 0)
         else:
-            found, needed = _target(config.models[prefix], words, len(prefix)), len(prefix) - 1
+            found, needed = _target(models[prefix], words, len(prefix)), len(prefix) - 1
     return found
 
 
