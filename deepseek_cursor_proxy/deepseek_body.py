@@ -5,7 +5,7 @@ went out before is not written again. DeepSeek finds its cache by the same prefi
 """
 
 import marshal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -32,17 +32,15 @@ def encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
     if len(payload["messages"]) != len(request.messages):
         # Something was said in between: the pictures that tools returned, or a schema in words.
         return encode_json(payload)
-    return b"{%b}" % b",".join([b"%b:%b" % (encode_json(name), text) for name, text in _fields(request, payload)])
-
-
-def _fields(request: ChatRequest, payload: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    for name, value in payload.items():
-        if name == "messages":
-            yield name, _written_messages(request, value)
-        elif name == "tools":
-            yield name, _written_tools(value)
-        else:
-            yield name, encode_json(value)
+    # All else in one go. The first zeros are those put here: only strings and `thinking` stand in front of them, and
+    # JSON leaves no quote inside a string bare.
+    shell = {**payload, "messages": 0, "tools": 0} if "tools" in payload else {**payload, "messages": 0}
+    before, name, after = encode_json(shell).partition(b'"messages":0')
+    written = [before, name[:-1], _written_messages(request, payload["messages"])]
+    if "tools" in payload:
+        before, name, after = after.partition(b'"tools":0')
+        written += before, name[:-1], _written_tools(payload["tools"])
+    return b"".join([*written, after])
 
 
 def _written_messages(request: ChatRequest, sent: Sequence[Mapping[str, Any]]) -> bytes:

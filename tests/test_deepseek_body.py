@@ -35,6 +35,9 @@ class TestBody(unittest.TestCase):
             "a model that sees": replace(REQUEST, model="deepseek-flash"),
             "what a tool returned": replace(REQUEST, model="deepseek-flash", messages=(*CHAT[:3], TOOL_PICTURE)),
             "a schema": replace(REQUEST, params={"response_format": FORM}),
+            "names of its own fields": replace(
+                REQUEST, model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
+            ),
             "a longer chat": replace(REQUEST, messages=(*CHAT, *CHAT)),
         }.items():
             for when in ("first", "again"):
