@@ -118,11 +118,14 @@ _TRANSLATED = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
     "reasoning reasoning_effort n input instructions system max_output_tokens text prompt_cache_key"
 )
+_PARAMS = frozenset({*_FORWARDED, "stream_options", "max_completion_tokens", "max_output_tokens", "text", "user"})
 _UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split()})
 
 
 def _params(body: Json) -> dict[str, Any]:
     params: dict[str, Any] = {}
+    if _PARAMS.isdisjoint(body):
+        return params
     for name, (is_right, expected) in _FORWARDED.items():
         value = body.get(name)
         if value is not None:
