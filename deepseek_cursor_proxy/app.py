@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy import catalogue
@@ -75,7 +76,7 @@ class App:
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
-            route, group = _find(request)
+            route, group = _find(request.method, request.path)
             name = route.name
             reply = route.endpoint(self, request, group)
         except ProxyError as error:
@@ -154,11 +155,12 @@ _ROUTES = tuple(
 )
 
 
-def _find(request: HttpRequest) -> tuple[Route, str]:
-    path = re.sub(r"/{2,}", "/", request.path).rstrip("/")
+@lru_cache(64)
+def _find(method: str, asked: str) -> tuple[Route, str]:
+    path = re.sub(r"/{2,}", "/", asked).rstrip("/")
     found = [(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
     for route, group in found:
-        if request.method in route.methods:
+        if method in route.methods:
             return route, group
     if found:
         allow = ", ".join([*(method for route, _ in found for method in route.methods), "OPTIONS"])
