@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.waiting import Stirred, Watch, wait, wait_readable
+from deepseek_cursor_proxy.waiting import Stirred, Watch, wait
 from deepseek_cursor_proxy.wire import Peer
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
@@ -41,7 +41,7 @@ class Connection:
         self._sock.setblocking(False)
         # An answer that came while the request was still being sent; b"" is an end.
         self._early: bytes | None = None
-        self._watch = Watch(sock)
+        self._watch = self._idle_watch = Watch(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
@@ -117,7 +117,7 @@ class Connection:
         """An idle connection that has something to say can only be saying goodbye."""
         if time.monotonic() - self.idle_since > _IDLE_SECONDS:
             return True
-        return self.has_buffered or wait_readable(self._sock, 0, None)
+        return self.has_buffered or self._idle_watch.readable(0)
 
     @property
     def has_buffered(self) -> bool:
