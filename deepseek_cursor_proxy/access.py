@@ -250,10 +250,11 @@ def _network(source: str) -> bytes:
 def _credential(request: HttpRequest) -> str | None:
     """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess."""
     scheme, _, token = (request.header("authorization") or "").partition(" ")
-    given = {token.strip() if scheme.lower() == "bearer" else "", (request.header("api-key") or "").strip()} - {""}
-    if len(given) > 1:
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    named = (request.header("api-key") or "").strip()
+    if bearer and named and bearer != named:
         raise BadRequest("Two different keys, in Authorization and in api-key. Send one of them.", code="two_keys")
-    key = given.pop() if given else ""
+    key = bearer or named
     return key if is_credential(key) else None
 
 
