@@ -265,8 +265,8 @@ class ClientConnection:
     def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            self.send(http1.reply_head(reply.status, reply.headers + coding + _connection_header(keep)))
-            Relay(self, body, is_chunked=is_chunked).run(self._site.pump)
+            head = http1.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
+            Relay(self, body, head, is_chunked=is_chunked).run(self._site.pump)
             if is_chunked:
                 self.send(framing.LAST_CHUNK)
         finally:

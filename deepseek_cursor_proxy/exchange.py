@@ -65,6 +65,9 @@ class Exchange:
             exchange._fail(error)
             exchange.close()
             raise
+        if asked.request.stream:
+            # From the first batch on; see wire.Body.
+            exchange.awaited = exchange._calling.answer
         return exchange
 
     def notice(self, choice: int = 0) -> str:

@@ -34,8 +34,9 @@ class Client(Peer, Protocol):
 class Relay:
     """Used by one thread at a time: the client's, or the pump's while that one sleeps."""
 
-    def __init__(self, client: Client, body: Body, *, is_chunked: bool) -> None:
+    def __init__(self, client: Client, body: Body, head: bytes, *, is_chunked: bool) -> None:
         self.peer: Client = client
+        self._head = head
         self._body = body
         self._pieces = _told(body)
         self._framed: Callable[[bytes], bytes] = framing.chunk if is_chunked else bytes
@@ -43,16 +44,24 @@ class Relay:
 
     def run(self, pump: Pump) -> None:
         """Pass on the whole answer. Called by the client's thread."""
+        head = self._head
+        if self._body.awaited is None:
+            # The first piece may take its time, and the client shall know by then that there will be one.
+            self.peer.send(head)
+            head = b""
         with pump.counting() as is_crowded:
             for piece in self._pieces:
-                if piece:
-                    self.peer.send(self._framed(piece))
+                if head or piece:
+                    self.peer.send(head + self._framed(piece))
+                    head = b""
                 awaited = self._body.awaited
                 if awaited is not None and (not piece or awaited.is_drained):
                     if is_crowded:
                         self._leave_to(pump, awaited)
                     else:
                         awaited.wait()
+        if head:
+            self.peer.send(head)
 
     def _leave_to(self, pump: Pump, awaited: Awaited) -> None:
         pump.drive(self, awaited)
