@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from deepseek_cursor_proxy import framing, http1
+from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.pump import Pump
@@ -267,8 +267,6 @@ class ClientConnection:
         try:
             head = http1.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
             Relay(self, body, head, is_chunked=is_chunked).run(self._site.pump)
-            if is_chunked:
-                self.send(framing.LAST_CHUNK)
         finally:
             body.close()
 

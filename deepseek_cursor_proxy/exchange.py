@@ -49,7 +49,7 @@ class Exchange:
         self.awaited: Awaited | None = None
         self._outcome = CLIENT_LEFT
         self._status = 499
-        self._is_closed = False
+        self.is_closed = False
         services.observers.notice(
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
@@ -218,9 +218,9 @@ class Exchange:
 
     def close(self) -> None:
         """Idempotent. Also ends an exchange whose batches were never asked for."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed, self.awaited = True, None
+        self.is_closed, self.awaited = True, None
         # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
         self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
         self._calling.close(was_complete=self._outcome == COMPLETED)

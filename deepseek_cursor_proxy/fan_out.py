@@ -30,6 +30,7 @@ class FanOut:
 
     # It waits by itself: its answers come from threads.
     awaited = None
+    is_closed = False
 
     def __init__(self, exchanges: list[Exchange]) -> None:
         self._exchanges = exchanges

@@ -120,6 +120,10 @@ class Stream:
     def awaited(self) -> Awaited | None:
         return self._exchange.awaited
 
+    @property
+    def is_over(self) -> bool:
+        return self._exchange.is_closed
+
     def __iter__(self) -> Iterator[bytes]:
         return self._events
 

@@ -100,6 +100,7 @@ class _Stream:
 
     # It has no lulls.
     awaited = None
+    is_over = False
 
     def __init__(self, answer: Answer, told: "_Told", path: str) -> None:
         self._answer = answer

@@ -40,28 +40,33 @@ class Relay:
         self._body = body
         self._pieces = _told(body)
         self._framed: Callable[[bytes], bytes] = framing.chunk if is_chunked else bytes
+        self._end = framing.LAST_CHUNK if is_chunked else b""
         self._unsent = b""
 
     def run(self, pump: Pump) -> None:
         """Pass on the whole answer. Called by the client's thread."""
-        head = self._head
+        # What goes out with the next piece.
+        held = self._head
         if self._body.awaited is None:
             # The first piece may take its time, and the client shall know by then that there will be one.
-            self.peer.send(head)
-            head = b""
+            self.peer.send(held)
+            held = b""
         with pump.counting() as is_crowded:
             for piece in self._pieces:
-                if head or piece:
-                    self.peer.send(head + self._framed(piece))
-                    head = b""
+                if self._body.is_over:
+                    held += self._framed(b"".join([piece, *self._pieces]))
+                    break
+                if held or piece:
+                    self.peer.send(held + self._framed(piece))
+                    held = b""
                 awaited = self._body.awaited
                 if awaited is not None and (not piece or awaited.is_drained):
                     if is_crowded:
                         self._leave_to(pump, awaited)
                     else:
                         awaited.wait()
-        if head:
-            self.peer.send(head)
+        if held or self._end:
+            self.peer.send(held + self._end)
 
     def _leave_to(self, pump: Pump, awaited: Awaited) -> None:
         pump.drive(self, awaited)

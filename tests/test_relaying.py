@@ -1,4 +1,4 @@
-"""When the head of a streamed answer goes out: with the first piece if that is there, never later than a wait."""
+"""When the head and the end of a streamed answer go out: with a piece if one is there, never later than a wait."""
 
 import unittest
 from collections.abc import Iterator
@@ -48,12 +48,16 @@ class Client:
 
 
 class Body:
-    def __init__(self, *pieces: bytes, awaited: Awaited | None = None) -> None:
+    def __init__(self, *pieces: bytes, awaited: Awaited | None = None, over: bytes | None = None) -> None:
         self.pieces = pieces
+        self.over = over
         self.awaited = awaited
+        self.is_over = False
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.pieces)
+        for piece in self.pieces:
+            self.is_over = piece == self.over
+            yield piece
 
     def close(self) -> None: ...
 
@@ -83,3 +87,17 @@ class TestHead(unittest.TestCase):
 
     def test_a_body_without_a_piece_has_a_head(self) -> None:
         self.assertEqual(self.sent(Body(awaited=self.silence)), [b"head|"])
+
+
+class TestEnd(unittest.TestCase):
+    def sent(self, body: Body) -> list[bytes]:
+        client = Client()
+        Relay(client, body, b"head|", is_chunked=True).run(Pump())
+        return client.sent
+
+    def test_what_comes_without_waiting_goes_out_with_the_end(self) -> None:
+        sent = self.sent(Body(b"one", b"two", b"three", over=b"two"))
+        self.assertEqual(sent, [b"head|", b"3\r\none\r\n", b"8\r\ntwothree\r\n0\r\n\r\n"])
+
+    def test_an_answer_whose_end_nobody_foresaw_ends_all_the_same(self) -> None:
+        self.assertEqual(self.sent(Body(b"one")), [b"head|", b"3\r\none\r\n", b"0\r\n\r\n"])
