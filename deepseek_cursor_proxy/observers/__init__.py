@@ -6,8 +6,7 @@ look on and never steer: their failures are swallowed here, told once in a while
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.drift import Drift
@@ -15,9 +14,10 @@ from deepseek_cursor_proxy.reasoning.restore import Prepared
 
 _log = logging.getLogger(__name__)
 
+# Four are made for every request: named tuples, because these take a third of the time that a frozen dataclass does.
 
-@dataclass(frozen=True)
-class Received:
+
+class Received(NamedTuple):
     """A client asked for a generation. `caller` is a digest, never a key; `body` is what it sent, untouched."""
 
     number: int
@@ -27,8 +27,7 @@ class Received:
     body_bytes: int
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(NamedTuple):
     """The history is ready; `is_retry` after DeepSeek refused the first one."""
 
     number: int
@@ -36,8 +35,7 @@ class Restored:
     is_retry: bool
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """DeepSeek accepted the call, after `retries` that failed."""
 
     number: int
@@ -47,8 +45,7 @@ class Sent:
     retries: int = 0
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """It is over, one way or another: `outcome` is "completed", "client left" or the sentence of an error."""
 
     number: int
