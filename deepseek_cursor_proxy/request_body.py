@@ -68,7 +68,9 @@ class RequestBody:
             return b""
         unpack = Unpacker(self._coding, self._limit)
         try:
-            body = b"".join(unpack.feed(piece) for piece in self._pieces(self._decoder))
+            pieces = self._pieces(self._decoder)
+            # What is not packed has been counted as it came.
+            body = b"".join(pieces if unpack.is_plain else map(unpack.feed, pieces))
         except TooMuch:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
