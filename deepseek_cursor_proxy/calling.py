@@ -8,7 +8,7 @@ doubt as a transcript. Everything else is raised as it is.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import deepseek, deepseek_body
 from deepseek_cursor_proxy.admission import Place
@@ -40,8 +40,7 @@ class Caller:
     place: Place | None = None
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """A client's request, parsed and as it came."""
 
     request: ChatRequest

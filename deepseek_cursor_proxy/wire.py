@@ -9,8 +9,8 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 
@@ -86,12 +86,14 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class HttpRequest:
+# Named tuples, because these take a fraction of the time that a frozen dataclass does.
+
+
+class HttpRequest(NamedTuple):
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
     # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
@@ -102,8 +104,7 @@ class HttpRequest:
         return self.headers.get(name)
 
 
-@dataclass(frozen=True)
-class HttpReply:
+class HttpReply(NamedTuple):
     status: int
     body: bytes | Body = b""
     headers: Headers = ()
