@@ -148,6 +148,7 @@ class Following:
 
     # It waits by itself: what it passes on comes from another thread.
     awaited = None
+    is_over = False
 
     def __init__(self, job: Job, peer: Peer | None) -> None:
         self._job = job

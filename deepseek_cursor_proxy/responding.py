@@ -276,6 +276,7 @@ class _Rest:
     """The events of a job behind those that a client has already."""
 
     awaited = None
+    is_over = False
 
     def __init__(self, following: Following, number: int) -> None:
         self._following = following
