@@ -16,23 +16,25 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
+from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, decode_json_object, encode_json
+from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, encode_json
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.fan_out import FanOut
 
 
 class Generation:
-    """Called by handler threads; holds nothing that changes."""
+    """Called by handler threads; holds nothing that changes, but for what only saves time."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self._chat = ChatCompletions(time)
+        self._bodies = GrowingJson()
 
     @classmethod
     def build(
@@ -44,7 +46,7 @@ class Generation:
     def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
         visitor = self.services.access.admit(request)
         raw = request.read_body()
-        body = decode_json_object(raw)
+        body = self._bodies.decode(raw)
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}

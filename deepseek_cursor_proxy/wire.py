@@ -185,18 +185,18 @@ def safe_text(text: object, limit: int = 200) -> str:
 
 def _refuse_crowd(body: bytes) -> None:
     """BadRequest for more values than anybody means; text may have as many commas and braces as it likes."""
-    if len(body) <= MAX_JSON_VALUES or _beginnings(body) <= MAX_JSON_VALUES:
+    if len(body) <= MAX_JSON_VALUES or beginnings(body) <= MAX_JSON_VALUES:
         return
     # A value has at most two strings, its name and itself, so there is no need to see more of them.
     rest, strings = _STRING.subn(b"", body, 2 * MAX_JSON_VALUES + 1)
-    if strings > 2 * MAX_JSON_VALUES or _beginnings(rest) > MAX_JSON_VALUES:
+    if strings > 2 * MAX_JSON_VALUES or beginnings(rest) > MAX_JSON_VALUES:
         raise BadRequest(
             f"The request body has too many values: at most {MAX_JSON_VALUES}. Shorten its lists and objects.",
             code="too_many_values",
         )
 
 
-def _beginnings(body: bytes) -> int:
+def beginnings(body: bytes) -> int:
     """How often a value may begin here: behind each of these."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
@@ -206,6 +206,11 @@ def _refuse_depth(text: str, value: Any) -> None:
     if len(text) < _LONG_TO_COUNT and text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
         # Counting costs nothing, and is all that events of a stream need.
         return
+    refuse_depth(value)
+
+
+def refuse_depth(value: Any) -> None:
+    """RecursionError for a value that is nested too deeply."""
     # Only what can be deep: strings and numbers are most of a request.
     level = [value] if type(value) in _NESTS else []
     for _ in range(MAX_JSON_DEPTH):
@@ -240,6 +245,9 @@ def _finite_or_none(text: str) -> float | None:
 
 
 _decode_foreign = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_decode = _decoder.decode
+# The one value that begins at a place of a text, and where it ends; ValueError where none does.
+scan = _decoder.raw_decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

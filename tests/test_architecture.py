@@ -75,6 +75,7 @@ LEVELS = {
         "pictures",
         "sse",
         "wire",
+        "growing_json",
         "http1",
         "framing",
         "encodings",

@@ -1,0 +1,130 @@
+import json
+import random
+import unittest
+from typing import Any
+from unittest.mock import patch
+
+from deepseek_cursor_proxy import growing_json, wire
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.growing_json import GrowingJson
+from deepseek_cursor_proxy.wire import MAX_JSON_DEPTH, decode_json_object, encode_json
+
+
+def chat(turns: int, **more: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": f'Ünicode \U0001f600 {number} \\ " ] }} ,'} for number in range(turns)]
+    return {"model": "m", "messages": said, **more}
+
+
+def outcome(decode: Any, body: bytes) -> Any:
+    try:
+        return repr(decode(body))
+    except BadRequest as error:
+        return str(error), error.code
+
+
+class TestGrowingJson(unittest.TestCase):
+    def assert_read_alike(self, bodies: GrowingJson, body: bytes) -> None:
+        self.assertEqual(outcome(decode_json_object, body), outcome(bodies.decode, body))
+
+    def test_a_chat_that_grows_is_read_as_if_it_were_new(self) -> None:
+        for forms in ({}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (",", ":")}):
+            with self.subTest(forms):
+                bodies = GrowingJson(shortest=0)
+                for turns in (1, 2, 2, 3, 7, 4, 0, 5):
+                    body = json.dumps(chat(turns, tools=[{"n": turns}], stream=True), **forms).encode()
+                    self.assert_read_alike(bodies, body)
+
+    def test_what_was_read_before_is_not_read_again(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        before = bodies.decode(encode_json(chat(5)))
+        with patch.object(growing_json, "scan", side_effect=wire.scan) as scan:
+            after = bodies.decode(encode_json(chat(6, stream=True)))
+        self.assertEqual(chat(6, stream=True), after)
+        self.assertEqual(
+            [True] * 5, [old is new for old, new in zip(before["messages"], after["messages"][:5], strict=True)]
+        )
+        # One message, a name and its value.
+        self.assertEqual(3, scan.call_count)
+
+    def test_a_changed_message_is_read_and_all_behind_it(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        bodies.decode(encode_json(chat(9)))
+        for changed in range(9):
+            edited = chat(9)
+            edited["messages"][changed]["content"] += "!"
+            self.assert_read_alike(bodies, encode_json(edited))
+
+    def test_fields_in_front_of_the_messages_count(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        for model in ("a", "b", "a"):
+            self.assertEqual(model, bodies.decode(encode_json({**chat(3), "model": model}))["model"])
+
+    def test_a_damaged_body_is_told_about_as_ever(self) -> None:
+        rng = random.Random(1)
+        whole = encode_json(chat(6, tools=[1, {"a": [None, 1.5]}]))
+        bodies = GrowingJson(shortest=0)
+        for _ in range(600):
+            bodies.decode(encode_json(chat(rng.randrange(1, 6))))
+            at = rng.randrange(len(whole))
+            self.assert_read_alike(bodies, whole[:at])
+            self.assert_read_alike(
+                bodies, whole[:at] + rng.choice([b"]", b"}", b",", b'"', b"\xff", b" "]) + whole[at:]
+            )
+            self.assert_read_alike(bodies, whole[:at] + whole[at + 1 :])
+
+    def test_unusual_bodies_are_read_alike(self) -> None:
+        message = b'{"role":"user","content":"hi"}'
+        for body in (
+            b"",
+            b"{}",
+            b"[]",
+            b"null",
+            b'{"messages":[]}',
+            b'{"messages":{}}',
+            b'{"messages":null}',
+            b'\xef\xbb\xbf{"messages":[%b]}' % message,
+            b' {"messages" : [ %b , %b ] , "a":1 } ' % (message, message),
+            b'{"messages":[%b],"messages":[1]}' % message,
+            b'{"a":1,"messages":[%b],"a":2}' % message,
+            b'{"a":1,"a":2,"messages":[%b]}' % message,
+            b'{"messages":[%b,]}' % message,
+            b'{"messages":[%b] "a":1}' % message,
+            b'{"messages":[%b],}' % message,
+            b'{"messages":[%b]}x' % message,
+            b'{1:2,"messages":[%b]}' % message,
+            b'{"messages":[%b,NaN]}' % message,
+            b'{"messages":[1,"a",[],1e999]}',
+        ):
+            with self.subTest(body):
+                bodies = GrowingJson(shortest=0)
+                self.assert_read_alike(bodies, body)
+                self.assert_read_alike(bodies, b'{"messages":[%b]}' % message)
+                self.assert_read_alike(bodies, body)
+
+    def test_depth_is_bounded_wherever_it_is_new(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        bodies.decode(encode_json(chat(3)))
+        for levels in (MAX_JSON_DEPTH - 3, MAX_JSON_DEPTH - 2, MAX_JSON_DEPTH - 1, MAX_JSON_DEPTH):
+            deep: Any = 1
+            for _ in range(levels):
+                deep = [deep]
+            for body in (chat(3, tools=deep), {"messages": [*chat(3)["messages"], deep]}, {"messages": [deep]}):
+                with self.subTest(levels):
+                    self.assert_read_alike(bodies, encode_json(body))
+                    self.assert_read_alike(bodies, encode_json(body))
+
+    def test_a_crowd_is_refused_however_it_came_about(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        with patch.object(wire, "MAX_JSON_VALUES", 40), patch.object(growing_json, "MAX_JSON_VALUES", 40):
+            for count in range(1, 60, 3):
+                self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
+
+    def test_memory_is_bounded(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        with patch.object(growing_json, "_MOST_BYTES", 20_000):
+            for number in range(50):
+                bodies.decode(encode_json({"messages": [{"content": f"{number}" + "x" * 3000}, 2]}))
+                bodies.decode(encode_json({"messages": [{"content": "x" * 30_000}]}))
+        kept = [len(piece.raw) for known in bodies._recent for piece in known.pieces]
+        self.assertLess(0, sum(kept))
+        self.assertLess(2 * sum(kept), 20_000)
