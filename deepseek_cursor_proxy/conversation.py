@@ -39,8 +39,10 @@ class Message(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """About how many bytes it takes, if its content is text."""
+        """About how many bytes it takes."""
         size = _BYTES_PER_MESSAGE + getsizeof(self.content) + len(self.reasoning or "")
+        if not isinstance(self.content, str):
+            size += sum(len(repr(part)) for part in self.content)
         for call in self.tool_calls:
             size += _BYTES_PER_MESSAGE + len(call.arguments)
         return size

@@ -7,11 +7,18 @@ shows in the answer to another. Only time is saved: all of this may be forgotten
 Rule: keys are compared by their whole value, and values are never changed. This file knows no message.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+Item = TypeVar("Item")
+State = TypeVar("State")
+
+# Shorter lists are gone through as fast as they are looked for.
+_FEWEST_ITEMS = 8
+_MOST_LISTS = 16
 
 
 class Memo(Generic[Key, Value]):
@@ -44,3 +51,56 @@ class Memo(Generic[Key, Value]):
             self._old, self._young, self._size = self._young, {}, 0
         self._young[key] = value
         self._size += size
+
+
+class _Whole(NamedTuple, Generic[Item, State]):
+    """A list that was gone through, under what, what it came to, and how many bytes it holds."""
+
+    items: Sequence[Item]
+    under: object
+    state: State
+    size: int
+
+
+class Beginnings(Generic[Item, State]):
+    """What recent lists came to, so that a longer one that begins like one of them is gone through from there on.
+
+    A list begins like another if its first items are the very same objects, and those are never changed. Called by any
+    thread, without a lock: what one of two at once keeps may be forgotten, and no harm.
+    """
+
+    def __init__(self, most_bytes: int, size: Callable[[Item], int]) -> None:
+        self._most_bytes = most_bytes
+        self._size_of = size
+        # Newest first.
+        self._recent: tuple[_Whole[Item, State], ...] = ()
+
+    def longest(self, items: Sequence[Item], under: object = None) -> tuple[int, State | None]:
+        """How many of the items are known already under the same conditions, and what they came to."""
+        found = self._longest(items, under)
+        return (len(found.items), found.state) if found is not None else (0, None)
+
+    def keep(self, items: Sequence[Item], state: State, under: object = None) -> None:
+        """What all of them came to; instead of what it goes on from, and of the oldest if there is no more room."""
+        if len(items) < _FEWEST_ITEMS:
+            return
+        before = self._longest(items, under)
+        size, known = (before.size, len(before.items)) if before is not None else (0, 0)
+        new = _Whole(items, under, state, size + sum(map(self._size_of, items[known:])))
+        kept: list[_Whole[Item, State]] = []
+        room = self._most_bytes
+        for each in (new, *self._recent)[:_MOST_LISTS]:
+            if each is not before and each.size <= room:
+                room -= each.size
+                kept.append(each)
+        self._recent = tuple(kept)
+
+    def _longest(self, items: Sequence[Item], under: object) -> _Whole[Item, State] | None:
+        if len(items) < _FEWEST_ITEMS:
+            return None
+        begun = [each for each in self._recent if each.under == under and _begins_with(items, each.items)]
+        return max(begun, key=lambda each: len(each.items), default=None)
+
+
+def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
+    return len(known) <= len(items) and all(map(operator.is_, known, items))

@@ -1,7 +1,7 @@
 import threading
 import unittest
 
-from deepseek_cursor_proxy.memo import Memo
+from deepseek_cursor_proxy.memo import Beginnings, Memo
 
 
 def memo(most_bytes: int = 100) -> "Memo[str, str]":
@@ -55,3 +55,36 @@ class TestMemo(unittest.TestCase):
             each.join()
         self.assertEqual([], wrong)
         self.assertLessEqual(len(kept._young) + len(kept._old), 2 * 200 // 15)
+
+
+class TestBeginnings(unittest.TestCase):
+    def setUp(self) -> None:
+        self.kept: Beginnings[object, str] = Beginnings(100, lambda item: 1)
+        self.items = [object() for _ in range(20)]
+
+    def test_a_list_goes_on_from_the_longest_that_is_known(self) -> None:
+        for count in (9, 12, 10):
+            self.kept.keep(self.items[:count], f"first {count}")
+        self.assertEqual((12, "first 12"), self.kept.longest(self.items))
+        self.assertEqual((10, "first 10"), self.kept.longest(self.items[:11]))
+        self.assertEqual((0, None), self.kept.longest(self.items[1:]))
+
+    def test_equal_items_are_not_the_same(self) -> None:
+        known = [[number] for number in range(9)]
+        kept: Beginnings[list[int], str] = Beginnings(100, len)
+        kept.keep(known, "known")
+        self.assertEqual((9, "known"), kept.longest(known))
+        self.assertEqual((0, None), kept.longest([each.copy() for each in known]))
+
+    def test_conditions_count(self) -> None:
+        self.kept.keep(self.items, "one's", under="one")
+        self.assertEqual((0, None), self.kept.longest(self.items, under="other"))
+        self.assertEqual((20, "one's"), self.kept.longest(self.items, under="one"))
+
+    def test_it_never_holds_more_than_it_may(self) -> None:
+        lists = [[object() for _ in range(15)] for _ in range(30)]
+        for each in lists:
+            self.kept.keep(each, "some")
+            self.kept.keep([*each, object()], "more")
+            self.kept.keep([object() for _ in range(101)], "too many")
+        self.assertEqual([16] * 6, [self.kept.longest(each.items)[0] for each in self.kept._recent])

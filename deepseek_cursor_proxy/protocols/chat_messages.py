@@ -4,6 +4,7 @@ Roles DeepSeek does not know are translated, arguments become strings, ids are g
 API. Message text is otherwise not touched here: our own display is undone where its reasoning is known.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
@@ -66,6 +67,13 @@ class MessageReader:
         self._legacy = _LegacyCalls()
         self.dropped: list[str] = []
 
+    def copy(self) -> "MessageReader":
+        """Another one, which goes on from here."""
+        twin = MessageReader()
+        twin._legacy = replace(self._legacy)
+        twin.dropped = self.dropped.copy()
+        return twin
+
     def read(self, message: Any, param: str) -> list[Message]:
         """One message of the client's, which may be several of ours."""
         message = object_at(message, param)
@@ -126,11 +134,11 @@ def _function(function: Json, param: str) -> tuple[str, str]:
     return optional_string(function, "name", param) or "", arguments_text(function.get("arguments"))
 
 
+@dataclass
 class _LegacyCalls:
     """The one call per message of the old functions API, which had no ids: both sides get the same one by counting."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    _count: int = 0
 
     def call(self, message: Json, param: str) -> list[ToolCall]:
         at = f"{param}.function_call"

@@ -15,8 +15,7 @@ from deepseek_cursor_proxy import deepseek, models, pictures
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_tools, responses_items
-from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.namespaces import Inner
@@ -221,7 +220,7 @@ def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items
     if listed.are_items:
         found = responses_items.read(listed.values, listed.param, lowered)
     else:
-        found = _chat_messages(listed.values)
+        found = chat_history.read(listed.values)
     instructions = optional(body, "instructions", str, "a string")
     system = anthropic_blocks.read(body.get("system"), "system", "system").content
     leading = [Message("system", text) for text in (instructions, system) if text]
@@ -230,18 +229,6 @@ def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
     return Items(messages, found.dropped)
-
-
-def _chat_messages(messages: list[Any]) -> Items:
-    reader = MessageReader()
-    found: list[Message] = []
-    for index, message in enumerate(messages):
-        plain = read_plain(message)
-        if plain is not None:
-            found.append(plain)
-        else:
-            found += reader.read(message, f"messages[{index}]")
-    return Items(tuple(found), tuple(reader.dropped))
 
 
 def _conversation(body: Json) -> str | None:
