@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.reasoning.said import Said, arguments, digest, read, text_bytes
 
@@ -41,6 +42,10 @@ _FEWEST_DIFFERENT_CHARACTERS = 8
 # What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
 # The turn itself does not count: two agents that are told to go on read the same file with the same words.
 _FEWEST_PLACE_BYTES = 20
+
+
+# Of messages whose histories are remembered: some ten chats of 200 tool turns.
+_MOST_BYTES_KNOWN = 16 * 1024 * 1024
 
 
 class Keys:
@@ -149,30 +154,38 @@ def namespace(base_url: str, credential: str) -> bytes:
 
 
 def identify(namespace: bytes, messages: Sequence[Message], conversation: str | None = None) -> History:
-    """Identify every message of a history, in one pass over its bytes.
+    """Identify every message of a history, in one pass over its bytes, from where a known one goes on.
 
     A conversation id the client gives narrows what merely looks like the same talk; it never widens anything.
     """
-    walk = _Walk(namespace, conversation)
-    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = _Walk(namespace, None) if conversation else None
-    keys: list[Keys | None] = []
-    digests: list[bytes] = []
-    blocks: list[list[display.Block]] = []
-    for message in messages:
+    under = namespace, conversation
+    count, known = _known.longest(messages, under)
+    begun = known if known is not None else _beginning(namespace, conversation)
+    walk, unnamed = begun._end.copy(), begun._unnamed_end.copy() if begun._unnamed_end is not None else None
+    keys, digests, blocks = list(begun.keys), list(begun.digests), list(begun.blocks)
+    for message in messages[count:]:
         said = read(message)
         keys.append(walk.step(message, said))
         digests.append(said.own)
         blocks.append(said.blocks)
         if unnamed is not None:
             unnamed.step(message, said)
-    if conversation:
-        chat = digest(namespace, b"conversation", text_bytes(conversation))
-    else:
+    chat = begun.conversation
+    if not conversation:
         # System prompts are rewritten in mid-chat; the first question stays.
         asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
         chat = digest(namespace, b"opening", next(asked, b""))
-    return History(tuple(keys), tuple(digests), tuple(blocks), chat, walk, unnamed)
+    history = History(tuple(keys), tuple(digests), tuple(blocks), chat, walk, unnamed)
+    _known.keep(tuple(messages), history, under)
+    return history
+
+
+def _beginning(namespace: bytes, conversation: str | None) -> History:
+    """A history in which nothing was said yet."""
+    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
+    unnamed = _Walk(namespace, None) if conversation else None
+    chat = digest(namespace, b"conversation", text_bytes(conversation)) if conversation else b""
+    return History((), (), (), chat, _Walk(namespace, conversation), unnamed)
 
 
 class _Walk:
@@ -194,6 +207,8 @@ class _Walk:
     def copy(self) -> "_Walk":
         twin = object.__new__(_Walk)
         twin.__dict__.update(self.__dict__)
+        # Others go on from here as well.
+        twin._results = self._results.copy()
         return twin
 
     def step(self, message: Message, said: Said) -> Keys | None:
@@ -254,3 +269,6 @@ def is_unique_id(call_id: str) -> bool:
 def _link(parent: bytes, own: bytes) -> bytes:
     # Two digests of fixed length: nothing to delimit.
     return hashlib.sha256(parent + own).digest()
+
+
+_known: Beginnings[Message, History] = Beginnings(_MOST_BYTES_KNOWN, lambda message: message.memory)

@@ -1,9 +1,10 @@
 import itertools
 import json
+import random
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
@@ -270,6 +271,43 @@ class TestProofs(unittest.TestCase):
         }.items():
             with self.subTest(call_id):
                 self.assertEqual(is_unique, identity.is_unique_id(call_id))
+
+
+class TestGrowing(unittest.TestCase):
+    """A history that goes on from a known one is identified as if nobody had known it."""
+
+    def test_however_it_grows(self) -> None:
+        rng = random.Random(1)
+        for chat in (None, "a chat"):
+            whole = _some_messages(rng, 40)
+            for _ in range(40):
+                # Also back to an earlier place, and on from there in another way.
+                whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
+                grown, fresh = (identity.identify(ME, each, chat) for each in (whole, [Message(*m) for m in whole]))
+                self.assertEqual(_everything(fresh), _everything(grown))
+
+    def test_nobody_goes_on_from_another_ones(self) -> None:
+        whole = _some_messages(random.Random(2), 12)
+        mine, others = identity.identify(ME, whole), identity.identify(b"you", whole)
+        self.assertTrue(_all(mine).isdisjoint(_all(others)))
+        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat").conversation)
+
+
+def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
+    made = []
+    for _ in range(count):
+        role = rng.choice(["system", "user", "assistant", "assistant", "tool"])
+        calls = tuple(ToolCall(f"call_00_{rng.getrandbits(96):024x}", "read", "{}") for _ in range(rng.randrange(3)))
+        answered = f"call_00_{rng.getrandbits(96):024x}" if role == "tool" else None
+        content = rng.choice(["ok", "go on", "a sentence that is long enough to prove its place"])
+        made.append(Message(role, content, None, calls if role == "assistant" else (), answered))
+    return tuple(made)
+
+
+def _everything(history: identity.History) -> object:
+    keys = [(each.all(), each.linked) if each is not None else None for each in history.keys]
+    answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).all()
+    return keys, history.digests, history.blocks, history.conversation, history.tail, answer
 
 
 def _tuple(keys: identity.Keys, name: str) -> tuple[bytes, ...]:
