@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -39,6 +40,10 @@ class Mark(NamedTuple):
     ids: int = 0
 
 
+# As in identity, which has looked at the same messages before.
+_known: Beginnings[Message, tuple[Mark, ...]] = Beginnings(16 * 1024 * 1024, lambda message: message.memory)
+
+
 @dataclass(frozen=True)
 class Glance:
     """What a request looked like: the system messages in front, the tools by name in order, all other messages."""
@@ -58,12 +63,11 @@ class Glance:
 
     def common(self, other: "Glance") -> int:
         """How many messages both begin with."""
-        count = 0
-        for mine, its in zip(self.marks, other.marks, strict=False):
-            if mine.whole != its.whole:
-                break
-            count += 1
-        return count
+        mine, its = self.marks, other.marks
+        if its == mine[: len(its)]:
+            # As ever, and compared without looking into what is the very same.
+            return len(its)
+        return sum(1 for _ in takewhile(lambda pair: pair[0].whole == pair[1].whole, zip(mine, its, strict=False)))
 
     def likeness(self, other: "Glance") -> int:
         """How much of what an agent is made of is the same: its instructions, its set of tools."""
@@ -104,11 +108,17 @@ def glance(request: ChatRequest, history: History) -> Glance:
     """What a client's request looks like."""
     messages = request.messages
     leading = sum(1 for _ in takewhile(lambda message: message.role == "system", messages))
-    short = [digest[:_SHORT] for digest in history.digests]
+    count, known = _known.longest(messages)
+    new = [
+        _mark(message, digest[:_SHORT])
+        for message, digest in zip(messages[count:], history.digests[count:], strict=True)
+    ]
+    marks = (*(known or ()), *new)
+    _known.keep(messages, marks)
     return Glance(
-        system=tuple(short[:leading]),
+        system=tuple(mark.whole for mark in marks[:leading]),
         tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _EXACT)) for tool in request.tools},
-        marks=tuple(map(_mark, messages[leading:], short[leading:])),
+        marks=marks[leading:],
     )
 
 
