@@ -8,14 +8,13 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # What an entry takes up in memory besides its text and keys, about.
 _BYTES_PER_ENTRY = 500
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
 
     `begun` is what was recorded of it earlier, by the same answer, before it went on thinking.

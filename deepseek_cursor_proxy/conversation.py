@@ -187,8 +187,11 @@ class _Choice:
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
+        # As long as nothing is added to it.
+        self._message: Message | None = None
 
     def add(self, delta: Delta) -> None:
+        self._message = None
         if delta.reasoning:
             self._reasoning.append(delta.reasoning)
         if delta.text:
@@ -202,12 +205,10 @@ class _Choice:
         return bool(self._reasoning or self._text or self._calls)
 
     def message(self) -> Message:
-        return Message(
-            role="assistant",
-            content=joined(self._text),
-            reasoning=joined(self._reasoning),
-            tool_calls=tuple(self._calls[index].whole() for index in sorted(self._calls)),
-        )
+        if self._message is None:
+            calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
+            self._message = Message("assistant", joined(self._text), joined(self._reasoning), calls)
+        return self._message
 
 
 def joined(pieces: list[str]) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.drift import Glance, nearest
@@ -120,7 +120,7 @@ class ConversationStore:
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
         known = [each.written_at for each in (before, *others) if each is not None and each.order == line.order]
-        line = replace(line, written_at=max(known, default=float("-inf")))
+        line = Line(line.order, line.last, max(known, default=float("-inf")))
         if not line.order or now - line.written_at < _USE_RESOLUTION_SECONDS:
             return line
         names = json.dumps(line.order)
@@ -134,7 +134,7 @@ class ConversationStore:
                 "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (conversation, names, now)
             )
             self._pruner.count_a_write()
-            return replace(line, written_at=now)
+            return Line(line.order, line.last, now)
         return line
 
     # Forgetting …

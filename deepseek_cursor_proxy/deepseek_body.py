@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.wire import encode_json
 _MOST_BYTES_OF_MESSAGES = 16 * 1024 * 1024
 # Lists of 40 tools of 1 kB: twenty of them.
 _MOST_BYTES_OF_TOOLS = 2 * 1024 * 1024
+_FEWEST_MESSAGES = 4
 # As in drift: with this form of marshal's the same value has the same bytes, and values that JSON tells apart have not.
 _EXACT = 2
 
@@ -29,6 +30,9 @@ _tools: Memo[bytes, bytes] = Memo(_MOST_BYTES_OF_TOOLS, lambda key, text: len(ke
 
 def encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
     """The JSON of the payload that was made of this request."""
+    if len(request.messages) < _FEWEST_MESSAGES and not request.tools:
+        # The first words of a chat: written in one go before they would be found piece by piece.
+        return encode_json(payload)
     if len(payload["messages"]) != len(request.messages):
         # Something was said in between: the pictures that tools returned, or a schema in words.
         return encode_json(payload)

@@ -194,6 +194,8 @@ class ReasoningStore:
 
     def _write_uses(self, connection: sqlite3.Connection, now: float) -> None:
         """Uses ride along with the next recorded turn: reading stays free of writing."""
+        if not self._used:
+            return
         with self._lock:
             used, self._used = self._used, set()
         connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])

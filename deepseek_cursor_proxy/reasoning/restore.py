@@ -298,7 +298,9 @@ def _to_send(reasoning: str | None, turn: Turn) -> str | None:
 
 def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
     repaired, links = restoration.repaired, restoration.links
-    return Prepared(replace(request, messages=repaired.messages), history, restoration.turns, links, repaired.repairs)
+    if repaired.messages != request.messages:
+        request = replace(request, messages=repaired.messages)
+    return Prepared(request, history, restoration.turns, links, repaired.repairs)
 
 
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
