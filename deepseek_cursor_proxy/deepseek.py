@@ -12,6 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.pictures import in_content, placeholder
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
@@ -34,6 +35,10 @@ FILLER = " "
 _LONG_ARGUMENTS = 16_384
 # More parallel calls than any model makes; a larger index is damage, and would make us hold its empty neighbours.
 _MAX_INDEX = 128
+
+
+# Messages as they were sent: nearly all of a chat was there a request ago. Some ten chats of 200 tool turns.
+_known: Beginnings[Message, list[dict[str, Any]]] = Beginnings(16 * 1024 * 1024, lambda message: message.memory)
 
 
 class Need(Enum):
@@ -119,7 +124,11 @@ def plain_text(content: str | Parts) -> str:
 
 def _messages(request: ChatRequest) -> list[dict[str, Any]]:
     if not sees_pictures(request.model):
-        return [_message(message, plain_text(message.content), request) for message in request.messages]
+        count, known = _known.longest(request.messages, request.thinking)
+        new = [_message(message, plain_text(message.content), request) for message in request.messages[count:]]
+        told = [*(known or ()), *new]
+        _known.keep(request.messages, told, request.thinking)
+        return told.copy()
     sent = []
     # Only user messages may show pictures, so what tools returned is shown in one of ours right behind the results:
     # there in every later request as well, so that the prefix stays.

@@ -39,6 +39,10 @@ class TestBody(unittest.TestCase):
                 REQUEST, model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
             ),
             "a longer chat": replace(REQUEST, messages=(*CHAT, *CHAT)),
+            "the same, grown": replace(
+                REQUEST, messages=(*CHAT, *CHAT, user("go on"), assistant("why", reasoning="a"))
+            ),
+            "the same without thinking": replace(REQUEST, messages=(*CHAT, *CHAT, user("and on")), thinking=False),
         }.items():
             for when in ("first", "again"):
                 with self.subTest(name, when=when):
