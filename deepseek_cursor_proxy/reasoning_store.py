@@ -169,24 +169,27 @@ class ReasoningStore:
         with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
             now = self._clock()
             for key, row, blob, used_at in self._rows(connection, list(keys)):
-                texts = found.setdefault(key, [])
                 text = _decoded(blob)
-                if text not in texts:
+                if (texts := found.get(key)) is None:
+                    found[key] = [text]
+                elif text not in texts:
                     texts.append(text)
                 if now - used_at > _USE_RESOLUTION_SECONDS:
                     self._mark_used(row)
         return found
 
     @staticmethod
-    def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes, int, bytes, float]]:
+    def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
+        rows: list[tuple[bytes, int, bytes, float]] = []
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             some = keys[start : start + _KEYS_PER_QUERY]
-            yield from connection.execute(
+            rows += connection.execute(
                 "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
                 f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(some))}) "
                 "ORDER BY reasonings.id DESC",
                 some,
             )
+        return rows
 
     def _mark_used(self, row: int) -> None:
         with self._lock:
