@@ -54,12 +54,17 @@ class Memo(Generic[Key, Value]):
 
 
 class _Whole(NamedTuple, Generic[Item, State]):
-    """A list that was gone through, under what, what it came to, and how many bytes it holds."""
+    """A list that was gone through, under what, what it came to, and how many bytes both hold."""
 
     items: Sequence[Item]
     under: object
     state: State
-    size: int
+    items_size: int
+    state_size: int
+
+    @property
+    def size(self) -> int:
+        return self.items_size + self.state_size
 
 
 class Beginnings(Generic[Item, State]):
@@ -80,13 +85,13 @@ class Beginnings(Generic[Item, State]):
         found = self._longest(items, under)
         return (len(found.items), found.state) if found is not None else (0, None)
 
-    def keep(self, items: Sequence[Item], state: State, under: object = None) -> None:
+    def keep(self, items: Sequence[Item], state: State, under: object = None, state_size: int = 0) -> None:
         """What all of them came to; instead of what it goes on from, and of the oldest if there is no more room."""
         if len(items) < _FEWEST_ITEMS:
             return
         before = self._longest(items, under)
-        size, known = (before.size, len(before.items)) if before is not None else (0, 0)
-        new = _Whole(items, under, state, size + sum(map(self._size_of, items[known:])))
+        size, known = (before.items_size, len(before.items)) if before is not None else (0, 0)
+        new = _Whole(items, under, state, size + sum(map(self._size_of, items[known:])), state_size)
         kept: list[_Whole[Item, State]] = []
         room = self._most_bytes
         for each in (new, *self._recent)[:_MOST_LISTS]:

@@ -20,12 +20,17 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import display, recovery, remarks
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
 from deepseek_cursor_proxy.tool_history import Repaired, repair
 
 # A block this long that begins like the reasoning is no accident.
 _SHORTEST_BEGINNING = 16
+
+# Of histories that were restored before, with their reasonings: some eight chats of 200 tool turns.
+_MOST_BYTES_KNOWN = 16 * 1024 * 1024
+_BYTES_PER_TURN = 1000
 
 # How a turn may be proven, strongest first, and which of its keys do it.
 _PROOFS = {
@@ -144,18 +149,25 @@ class Prepared:
 def restore(request: ChatRequest, history: History, found: Found) -> Restoration:
     """Fill the reasoning of every assistant that somebody can vouch for, and take our display out of its text."""
     messages = list(request.messages)
-    turns, links = [], []
+    links = []
+    # What became of the assistants of this history when it was shorter, by their places.
+    _, before = _known.longest(request.messages)
+    restored: dict[int, _Restored] = {}
     for index, need in enumerate(needs(request)):
-        if messages[index].role == "assistant":
-            keys = history.keys[index]
-            assert keys is not None
-            blocks = history.blocks[index]
-            known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
-            messages[index], turn = _restore_one(messages[index], index, need, known, blocks)
-            turns.append(turn)
-            if known.key is not None and known.reasoning is not None:
-                links.append(Link(known.key, keys.linked[0], known.reasoning))
-    return Restoration(repair(messages), tuple(turns), tuple(links))
+        keys = history.keys[index]
+        if keys is None:
+            continue
+        blocks = history.blocks[index]
+        known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
+        one = before.get(index) if before is not None else None
+        if one is None or one.turn.need is not need or one.known != known:
+            one = _Restored(known, *_restore_one(messages[index], index, need, known, blocks))
+        restored[index] = one
+        messages[index] = one.message
+        if known.key is not None and known.reasoning is not None:
+            links.append(Link(known.key, keys.linked[0], known.reasoning))
+    _known.keep(request.messages, restored, state_size=sum(one.size for one in restored.values()))
+    return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
 
 
 class Recalled(NamedTuple):
@@ -165,6 +177,21 @@ class Recalled(NamedTuple):
     proof: str
     # The key that found it, when that says nothing about its place: see Prepared.links.
     key: bytes | None = None
+
+
+class _Restored(NamedTuple):
+    """What became of an assistant, and by what the store knew of it; the rest depends on the history before it."""
+
+    known: Recalled
+    message: Message
+    turn: Turn
+
+    @property
+    def size(self) -> int:
+        return _BYTES_PER_TURN + 2 * len(self.message.reasoning or self.known.reasoning or "")
+
+
+_known: Beginnings[Message, Mapping[int, _Restored]] = Beginnings(_MOST_BYTES_KNOWN, lambda message: message.memory)
 
 
 def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Recalled:
@@ -247,17 +274,8 @@ def _restore_one(
         text = display.cut(content, ours)
         content, has_notice = remarks.without(text), remarks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    # Written out, because this runs for every assistant of every request, and _replace() takes three times as long.
-    sent = Message(
-        message.role,
-        content,
-        _to_send(reasoning, turn),
-        message.tool_calls,
-        message.tool_call_id,
-        message.name,
-        message.prefix,
-    )
-    return sent, turn
+    # Without _replace(), which takes three times as long: this runs for every assistant of a history.
+    return Message(message.role, content, _to_send(reasoning, turn), *message[3:]), turn
 
 
 def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:

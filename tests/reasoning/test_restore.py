@@ -350,3 +350,41 @@ class TestAfterARefusal(unittest.TestCase):
     def test_reject_answers_409(self) -> None:
         with self.assertRaises(MissingReasoning):
             self.memory.prepare_again(U, assistant("Hi"), U2, strategy="reject")
+
+
+class TestGrowing(unittest.TestCase):
+    """What was restored before is restored again as long as everything it depends on is the same."""
+
+    def setUp(self) -> None:
+        self.memory = Memory()
+        self.chat: list[Message] = [S, U]
+        for number in range(8):
+            call_id = f"call_00_{number:024x}a"
+            asked = assistant(block(f"thought {number}") + "I look.", (call_id, "read_file", "{}"))
+            if number % 3:
+                self.memory.record(self.chat, asked, f"thought {number}")
+            self.chat += [asked, result(call_id), *([assistant("Well."), U2] if number % 2 else [])]
+
+    def assert_restored_alike(self, *messages: Message, tools: bool = True, thinking: bool = True) -> None:
+        known, new = (
+            self.memory.prepare(*each, strategy="placeholder", tools=tools, thinking=thinking)
+            for each in (messages, [Message(*message) for message in messages])
+        )
+        self.assertEqual((new.request, new.turns, new.links), (known.request, known.turns, known.links))
+
+    def test_it_goes_on_as_if_it_were_new(self) -> None:
+        for count in (9, 12, len(self.chat), 14):
+            self.assert_restored_alike(*self.chat[:count])
+
+    def test_needs_that_change_are_met(self) -> None:
+        for tools, thinking in ((True, True), (False, True), (True, False), (True, True)):
+            self.assert_restored_alike(*self.chat, tools=tools, thinking=thinking)
+
+    def test_what_is_known_since_and_what_is_known_no_more(self) -> None:
+        self.assert_restored_alike(*self.chat)
+        for at, message in enumerate(self.chat):
+            if message.role == "assistant":
+                self.memory.record(self.chat[:at], message, f"another thought {at}")
+                self.assert_restored_alike(*self.chat)
+        self.memory.found.clear()
+        self.assert_restored_alike(*self.chat)
