@@ -40,8 +40,9 @@ class Mark(NamedTuple):
     ids: int = 0
 
 
-# As in identity, which has looked at the same messages before.
-_known: Beginnings[Message, tuple[Mark, ...]] = Beginnings(16 * 1024 * 1024, lambda message: message.memory)
+# By digests: the very same object is only ever the digest of equal messages. Some 200 bytes each, and 30 chats of 200
+# tool turns.
+_known: Beginnings[bytes, tuple[Mark, ...]] = Beginnings(2 * 1024 * 1024, lambda digest: 200)
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,13 @@ def glance(request: ChatRequest, history: History) -> Glance:
     """What a client's request looks like."""
     messages = request.messages
     leading = sum(1 for _ in takewhile(lambda message: message.role == "system", messages))
-    count, known = _known.longest(messages)
+    count, known = _known.longest(history.digests)
     new = [
         _mark(message, digest[:_SHORT])
         for message, digest in zip(messages[count:], history.digests[count:], strict=True)
     ]
     marks = (*(known or ()), *new)
-    _known.keep(messages, marks)
+    _known.keep(history.digests, marks)
     return Glance(
         system=tuple(mark.whole for mark in marks[:leading]),
         tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _EXACT)) for tool in request.tools},

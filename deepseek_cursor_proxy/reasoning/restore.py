@@ -151,7 +151,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
     messages = list(request.messages)
     links = []
     # What became of the assistants of this history when it was shorter, by their places.
-    _, before = _known.longest(request.messages)
+    _, before = _known.longest(history.keys)
     restored: dict[int, _Restored] = {}
     for index, need in enumerate(needs(request)):
         keys = history.keys[index]
@@ -166,7 +166,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         messages[index] = one.message
         if known.key is not None and known.reasoning is not None:
             links.append(Link(known.key, keys.linked[0], known.reasoning))
-    _known.keep(request.messages, restored, state_size=sum(one.size for one in restored.values()))
+    _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
 
 
@@ -188,10 +188,12 @@ class _Restored(NamedTuple):
 
     @property
     def size(self) -> int:
-        return _BYTES_PER_TURN + 2 * len(self.message.reasoning or self.known.reasoning or "")
+        reasoning = self.message.reasoning or self.known.reasoning or ""
+        return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
 
 
-_known: Beginnings[Message, Mapping[int, _Restored]] = Beginnings(_MOST_BYTES_KNOWN, lambda message: message.memory)
+# By keys: the very same object only ever stands for the same turn after the same history.
+_known: Beginnings[Keys | None, Mapping[int, _Restored]] = Beginnings(_MOST_BYTES_KNOWN, lambda keys: 0)
 
 
 def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Recalled:
