@@ -228,15 +228,16 @@ class Responding:
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self._namespace(request)
         number = responses_listing.starting_after(request.query)
+        # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
+        job = self._services.jobs.find(namespace, response_id) if number is not None else None
+        found = self._found(namespace, response_id, with_events=number is not None and job is None)
         if number is None:
-            return HttpReply.json(self._found(namespace, response_id).body)
-        job = self._services.jobs.find(namespace, response_id)
+            return HttpReply.json(found.body)
         if job is not None:
             return HttpReply.events(_Rest(job.follow(request.peer), number))
-        events = self._found(namespace, response_id, with_events=True).events
-        if events is None:
+        if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(responses_listing.events_behind(events, number))
+        return HttpReply.events(responses_listing.events_behind(found.events, number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._found(self._namespace(request), response_id)
