@@ -1,0 +1,142 @@
+"""A client of the Responses API that believes nothing: every stream it reads has to keep the laws of a stream."""
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
+
+Json = dict[str, Any]
+PATH = "/v1/responses"
+TOOLS = [{"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}, "strict": False}]
+_LAST = ("response.completed", "response.incomplete", "response.failed")
+_TEXTS = {
+    "response.output_text": "text",
+    "response.reasoning_text": "text",
+    "response.reasoning_summary_text": "text",
+    "response.function_call_arguments": "arguments",
+    "response.custom_tool_call_input": "input",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A reply as it was read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def value(self) -> Json:
+        return dict(json.loads(self.body))
+
+    @property
+    def error(self) -> Json:
+        return dict(self.value["error"])
+
+    @property
+    def events(self) -> list[Json]:
+        return events(self.body)
+
+    @property
+    def response(self) -> Json:
+        """The object of a plain reply, or that of the last event of a stream."""
+        if self.headers.get("content-type", "").startswith("text/event-stream"):
+            return dict(self.events[-1]["response"])
+        return self.value
+
+
+def events(stream: bytes) -> list[Json]:
+    """The events in the bytes of a stream; an event that has not arrived as a whole is none yet."""
+    found = []
+    for block in stream.split(b"\n\n")[:-1]:
+        kind, _, data = block.partition(b"\ndata: ")
+        event = json.loads(data)
+        assert kind == b"event: " + event["type"].encode(), block
+        found.append(event)
+    return found
+
+
+def check_stream(found: Sequence[Json], first: int = 0) -> Json:
+    """The laws of a whole stream; returns the response in its last event."""
+    assert [event["sequence_number"] for event in found] == list(range(first, first + len(found))), found
+    assert [event["type"] for event in found if event["type"] in _LAST] == [found[-1]["type"]], found
+    response = found[-1]["response"]
+    assert {event["response"]["id"] for event in found if "response" in event} == {response["id"]}
+    if first == 0:
+        check_items(found, response["output"])
+    return dict(response)
+
+
+def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
+    """Every item is added, said and done under one id and index, and is in the end what its pieces said."""
+    added = {event["output_index"]: event["item"] for event in found if event["type"].endswith("output_item.added")}
+    done = {event["output_index"]: event["item"] for event in found if event["type"].endswith("output_item.done")}
+    assert list(added) == list(range(len(output))), found
+    assert [done[index] for index in range(len(output))] == list(output), found
+    assert [item["id"] for item in added.values()] == [item["id"] for item in output]
+    said: dict[tuple[str, str], str] = {}
+    for event in found:
+        kind, _, phase = event["type"].rpartition(".")
+        if phase == "delta":
+            assert output[event["output_index"]]["id"] == event["item_id"]
+            said[kind, event["item_id"]] = joined(said.get((kind, event["item_id"]), ""), event["delta"])
+        elif phase == "done" and kind in _TEXTS:
+            assert said.pop((kind, event["item_id"]), "") == event[_TEXTS[kind]], event
+    assert not said, said
+
+
+def joined(*texts: str) -> str:
+    """Texts as a client joins them whose strings are UTF-16, as those of most are."""
+    return "".join(texts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def question(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def output(call_id: str, text: str = "42") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def kinds(items: Sequence[Json]) -> list[str]:
+    return [item["type"] for item in items]
+
+
+class ResponsesTestCase(SocketTestCase):
+    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None, key: str = "sk-test") -> Told:
+        with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+            data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
+            reply = connection.getresponse()
+            headers = {name.lower(): value for name, value in reply.getheaders()}
+            return Told(reply.status, headers, reply.read())
+
+    def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> Told:
+        """A response, whose stream keeps the laws if it is one."""
+        told = self.send(proxy, "POST", PATH, {"input": input, **body}, key)
+        if body.get("stream") and told.status == 200:
+            check_stream(told.events)
+        return told
+
+    def good(self, proxy: RunningProxy, input: Any, **body: Any) -> Json:
+        """A response that succeeded."""
+        told = self.create(proxy, input, **body)
+        self.assertEqual(200, told.status, told.body)
+        self.assertEqual("completed", told.response["status"], told.body)
+        return told.response
+
+    def get(self, proxy: RunningProxy, response: Mapping[str, Any], rest: str = "", **details: Any) -> Told:
+        return self.send(proxy, "GET", f"{PATH}/{response['id']}{rest}", **details)
+
+    @contextlib.contextmanager
+    def asking(self, proxy: RunningProxy, input: Any, **body: Any) -> Iterator[socket.socket]:
+        """Somebody who has asked for a stream and not read it yet."""
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes({"input": input, "stream": True, **body}, path=PATH))
+            yield sock
