@@ -1,0 +1,234 @@
+"""Responses while they are written: silence, breaks, clients that leave, crowds; and what clients keep sealed."""
+
+import http.client
+import secrets
+import select
+import threading
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from deepseek_cursor_proxy import pump as pumps
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.protocols import responses_stream
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from tests.gauges import eventually
+from tests.harness import PATIENCE, RunningProxy
+from tests.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
+from tests.test_leaving import WAYS, read_until
+from tests.test_responding_background import first_response, types
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+SEALED = "reasoning.encrypted_content"
+
+
+class TestTheStream(ResponsesTestCase):
+    def test_its_events_come_in_order(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
+        told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+        part = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
+        part += ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+        thought = ["response.output_item.added", "response.reasoning_text.delta", "response.reasoning_text.done"]
+        call = ["response.output_item.added", "response.function_call_arguments.delta"]
+        call += ["response.function_call_arguments.done", "response.output_item.done"]
+        expected = ["response.created", "response.in_progress", *thought, "response.output_item.done", *part, *call]
+        self.assertEqual([*expected, "response.completed"], types(told.events))
+        self.assertNotIn(b"[DONE]", told.body)
+
+    def test_a_summary_is_told_to_whoever_asks(self) -> None:
+        self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
+        told = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
+        found = [kind for kind in types(told.events) if "summary" in kind]
+        self.assertEqual("response.reasoning_summary_part.added", found[0])
+        self.assertEqual(
+            ["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"],
+            found[-2:],
+        )
+        thought = told.response["output"][0]
+        self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
+
+    def test_silence_and_comments_both_become_events(self) -> None:
+        """Codex counts no comments."""
+        proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)
+        self.fake.answer(Answer(content="y", stall_after=0))
+        told = self.create(proxy, "q", stream=True)
+        self.assertGreater(types(told.events).count("response.in_progress"), 3)
+        self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
+        self.enterContext(mock.patch.object(responses_stream, "_SECONDS_BETWEEN_SIGNS", 0.0))
+        self.fake.answer(Answer(content="y", comments=5))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(6, types(told.events).count("response.in_progress"))
+
+    def test_many_comments_are_not_many_events(self) -> None:
+        self.fake.answer(Answer(content="y", comments=50))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(1, types(told.events).count("response.in_progress"))
+
+    def test_a_break_is_told_under_the_same_id(self) -> None:
+        error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
+        piece = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+        raw = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + piece + error)
+        for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), raw):
+            proxy = self.proxy()
+            self.fake.answer(step)
+            told = self.create(proxy, "q", stream=True)
+            self.assertEqual("response.failed", told.events[-1]["type"])
+            self.assertEqual({"code", "message"}, told.response["error"].keys())
+            self.assertEqual("incomplete", told.response["output"][-1]["status"])
+            self.assertEqual(told.response, self.get(proxy, told.response).value)
+
+    def test_a_plain_answer_that_breaks_is_an_error_and_leaves_nothing(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
+        self.assertEqual(502, self.create(proxy, "q").status)
+        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+
+    def test_a_client_that_leaves_ends_the_call_and_finds_what_there_was(self) -> None:
+        for leave in WAYS:
+            with self.subTest(leave.__name__):
+                self.fake.forget()
+                proxy = self.proxy()
+                self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
+                with self.asking(proxy, "q") as sock:
+                    response = first_response(read_until(sock, b"Half of it"))
+                    leave(sock)
+                    self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+                self.assertTrue(eventually(lambda: self.get(proxy, response).status == 200))  # noqa: B023
+                found = self.get(proxy, response).value
+                self.assertEqual("Half of it", found["output_text"])
+                self.assertNotIn(found["status"], ("queued", "in_progress", "completed"))
+                self.good(proxy, "go on", tools=TOOLS, previous_response_id=response["id"])
+                self.assert_upstream_saw("A thought.")
+
+    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
+        for stream in (True, False):
+            self.fake.forget()
+            self.fake.answer(Answer(content="y", stall_after=0))
+            with self.asking(self.proxy(), "q", stream=stream):
+                self.fake.stalls.get(timeout=PATIENCE)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_proxy_that_stops_tells_so_under_the_same_id(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
+        with self.asking(proxy, "q") as sock:
+            seen = read_until(sock, b"Half of it")
+            proxy.server.shutdown()
+            proxy.server.drain(0)
+            seen += read_until(sock, b"event: response.failed")
+        self.assertIn(b"being stopped or restarted", seen)
+
+
+class TestACrowd(ResponsesTestCase):
+    def test_many_streams_at_once_all_come_to_their_end_in_order(self) -> None:
+        proxy = self.proxy()
+        text = " ".join(f"word{number}" for number in range(200))
+        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * 24)
+        problems: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                found = self.good(proxy, "q", stream=True, tools=TOOLS)
+                assert [found["output_text"], found["output"][0]["content"][0]["text"]] == [text, text]
+                assert self.get(proxy, found).value == found
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual([], problems)
+
+
+@unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+class TestTheStreamInACrowd(TestTheStream):
+    """Whatever holds for a stream holds for one that the pump drives."""
+
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
+        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
+        super().setUp()
+
+
+class TestUpgrades(ResponsesTestCase):
+    def test_a_web_socket_is_refused_in_the_way_that_codex_takes_for_an_answer(self) -> None:
+        proxy = self.proxy()
+        connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Authorization": "Bearer sk-test"}
+        headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        for path in (PATH, "/responses", f"{PATH}/"):
+            connection.request("GET", path, headers=headers)
+            reply = connection.getresponse()
+            self.assertEqual(426, reply.status, reply.read())
+            reply.read()
+        self.assertEqual(200, self.create(proxy, "q").status)
+
+
+class TestWhatClientsKeepSealed(ResponsesTestCase):
+    """Clients that drop the reasoning but keep its envelope, on a proxy that has lost its database."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = Path(self.enterContext(TemporaryDirectory()))
+
+    def with_new_store(self) -> RunningProxy:
+        return self.proxy(ReasoningStore(self.place / f"{secrets.token_hex(4)}.sqlite3"))
+
+    def sealed(self, proxy: RunningProxy, **details: str) -> list[Json]:
+        """A history as opencode sends it: no ids, no reasoning, only the envelope."""
+        self.fake.answer(Answer("A sealed thought.", calls=(CALL,)))
+        answer = self.good(proxy, "q", tools=TOOLS, store=False, include=[SEALED], **details)
+        thought, call = ({name: each[name] for name in each if name != "id"} for each in answer["output"])
+        self.assertEqual(["reasoning", "function_call"], kinds(answer["output"]))
+        return [question("q"), {**thought, "content": None}, call, output(CALL.id)]
+
+    def test_the_envelope_restores_the_turn(self) -> None:
+        history = self.sealed(self.with_new_store())
+        for stream in (True, False):
+            self.good(self.with_new_store(), history, tools=TOOLS, stream=stream)
+            self.assert_upstream_saw("A sealed thought.")
+
+    def test_what_is_not_asked_for_is_not_sealed(self) -> None:
+        answer = self.good(self.proxy(), "q", store=False)
+        self.assertNotIn("encrypted_content", answer["output"][0])
+
+    def test_envelopes_that_are_not_ours_are_not_opened(self) -> None:
+        history = self.sealed(self.with_new_store())
+        envelope = history[1]["encrypted_content"]
+        flipped = envelope[:40] + ("A" if envelope[40] != "A" else "B") + envelope[41:]
+        others = self.sealed(self.with_new_store(), key="sk-other")[1]["encrypted_content"]
+        for name, other in {
+            "cut": envelope[:-4],
+            "changed": flipped,
+            "another caller's": others,
+            "made up": "gAAAAABo",
+            "empty": "",
+            "not ASCII": "é" * 40,
+        }.items():
+            with self.subTest(name):
+                self.fake.forget()
+                told = self.create(
+                    self.with_new_store(), [history[0], {**history[1], "encrypted_content": other}, *history[2:]]
+                )
+                self.assertEqual(200, told.status, told.body)
+                self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
+                self.assertEqual([], self.fake.refused)
+
+    def test_another_secret_opens_nothing(self) -> None:
+        history = self.sealed(self.with_new_store())
+        self.good(self.proxy(), history, tools=TOOLS)
+        self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
+
+
+class TestBusyness(ResponsesTestCase):
+    def test_whoever_has_to_come_back_is_told_when(self) -> None:
+        for status in (429, 503):
+            for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
+                self.fake.answer(Failure(status, headers=headers))
+                told = self.create(self.proxy(), "q", stream=True)
+                self.assertEqual(status, told.status)
+                self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
