@@ -8,7 +8,6 @@ Ids lead back to where they come from: `resp_<mark>` has the items `rs_<mark>_0`
 to an item is found without an index of all of them.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +15,11 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.wire import encode_json, safe_text
 
 _SEALED = "reasoning.encrypted_content"
-_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")
 
 # What concerns the response and not the conversation: DeepSeek gets to see nothing of it.
 _AROUND = (
@@ -149,7 +148,7 @@ def reference(item: Json, param: str) -> Reference | None:
     """What an item refers to; None for one that speaks for itself."""
     if item.get("type") != "item_reference":
         return None
-    found = _ITEM_ID.fullmatch(optional_string(item, "id", param) or "")
+    found = OWN_ID.fullmatch(optional_string(item, "id", param) or "")
     if found is None:
         raise unknown_item(item)
     return Reference(f"resp_{found[1]}", int(found[2]))

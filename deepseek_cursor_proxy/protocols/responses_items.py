@@ -7,6 +7,7 @@ message, up to the first result or the next question:
     └───────────────── one assistant message ─────────────────┘  └─ a tool message
 
 A turn also ends where the next one visibly begins: new reasoning or new text after text, as long as nothing was called.
+Items of our own say by their ids which answer they are of, so that one which thinks or speaks twice stays one turn.
 Only reasoning in plain words counts: a summary is not what the model thought, and encrypted content is opaque here, so
 both leave the reasoning unknown and the store is asked for it. Items of unknown kinds stay readable as JSON; those that
 say nothing at all are named in `dropped`.
@@ -15,16 +16,20 @@ Tools may be declared in the list as well. They are read first, by `declared_too
 called depends on what other tools there are.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, joined
 from deepseek_cursor_proxy.protocols import content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.wire import safe_text
+
+# An item of an answer of ours: the mark of that answer, and its place there.
+OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")
 
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -77,6 +82,8 @@ class _Turn:
     """The assistant message that is being put together."""
 
     def __init__(self) -> None:
+        # The answer of ours that this is, if it is one.
+        self.mark: str | None = None
         self.thoughts: list[str] = []
         self.said: list[Message] = []
         self.calls: list[ToolCall] = []
@@ -85,14 +92,22 @@ class _Turn:
         """The message, or None if nothing was said; a reasoning that nobody can read says nothing."""
         if not (self.thoughts or self.said or self.calls):
             return None
-        reasoning: str | None = "\n\n".join(self.thoughts) if self.thoughts else None
+        reasoning = self._reasoning()
         for each in self.said:
             reasoning = each.reasoning if reasoning is None else reasoning
         calls = [call for each in self.said for call in each.tool_calls] + self.calls
         name = next((each.name for each in self.said if each.name is not None), None)
         return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
 
+    def _reasoning(self) -> str | None:
+        if not self.thoughts:
+            return None
+        return joined(self.thoughts) if self.mark is not None else "\n\n".join(self.thoughts)
+
     def _content(self) -> str | Parts:
+        texts = [each.content for each in self.said if isinstance(each.content, str)]
+        if self.mark is not None and len(texts) == len(self.said):
+            return joined(texts)
         parts: list[Json] = []
         for each in self.said:
             parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content
@@ -115,6 +130,7 @@ class _Reader:
         elif kind == "reasoning":
             self._take_reasoning(item, param)
         elif kind in _CALLS:
+            self._go_on(item, begins=False)
             self._turn.calls.append(self._call(item, kind, param))
         elif kind in _OUTPUTS:
             self._end_turn()
@@ -133,17 +149,27 @@ class _Reader:
             self._end_turn()
             self._messages += found
             return
-        if self._turn.said and not self._turn.calls:
-            self._end_turn()
+        self._go_on(item, begins=bool(self._turn.said))
         self._turn.said += found
 
     def _take_reasoning(self, item: Json, param: str) -> None:
-        if self._turn.said and not self._turn.calls:
-            self._end_turn()
+        self._go_on(item, begins=bool(self._turn.said))
         parts = optional(item, "content", list, "a list", f"{param}.content") or []
         texts = [_reasoning_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts)]
         if said := [text for text in texts if text is not None]:
             self._turn.thoughts.append("\n".join(said))
+
+    def _go_on(self, item: Json, *, begins: bool) -> None:
+        """Go on with the turn that an item belongs to; without a word of ours one begins where it looks like it."""
+        found = OWN_ID.fullmatch(given) if isinstance(given := item.get("id"), str) else None
+        mark = found[1] if found is not None else None
+        if mark is not None and self._turn.mark is not None:
+            is_another = mark != self._turn.mark
+        else:
+            is_another = begins and not self._turn.calls
+        if is_another:
+            self._end_turn()
+        self._turn.mark = self._turn.mark or mark
 
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
