@@ -129,7 +129,7 @@ class ResponseWriter:
     def _opened(self, kind: type[ReasoningItem] | type[TextItem]) -> Iterable[bytes]:
         if isinstance(self._open, kind):
             return ()
-        written = self._close_all()
+        written = self._close_ready()
         self._open = kind(self._frame, len(self._items), self._events)
         self._items.append(self._open)
         return [*written, self._open.added()]
@@ -141,15 +141,19 @@ class ResponseWriter:
     def _call(self, piece: CallPiece) -> Iterable[bytes]:
         call, written = self._calls.get(piece.index), []
         if call is None:
-            # A call that is whole may begin before the next one is written; clients run it as soon as it is done.
-            written += self._close_open()
-            written += [each.done() for each in self._calls.values() if each.is_whole and not each.is_done]
+            written += self._close_ready()
             call = CallItem(self._frame, len(self._items), self._events, self._request, piece)
             self._calls[piece.index] = call
             self._items.append(call)
             written.append(call.added())
-        written.append(call.said(piece.arguments))
+        if not call.is_done:
+            written.append(call.said(piece.arguments))
         return written
+
+    def _close_ready(self) -> list[bytes]:
+        """End what is whole before the next item begins; clients run a call as soon as it is done."""
+        whole = [call for call in self._calls.values() if call.is_whole and not call.is_done]
+        return [*self._close_open(), *(call.done() for call in whole)]
 
     def _close_open(self, status: str = "completed") -> list[bytes]:
         item, self._open = self._open, None
