@@ -1,0 +1,144 @@
+"""What a request for a response wants, and the object around its answer."""
+
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols import responses
+from deepseek_cursor_proxy.protocols.responses import Frame, Reference, Wanted, state
+
+MARK = "0123456789abcdef" * 2
+QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
+
+
+class TestWanted(unittest.TestCase):
+    def test_what_is_wanted_when_nothing_is_said(self) -> None:
+        self.assertEqual(Wanted((QUESTION,)), responses.wanted({"input": "q"}))
+        self.assertEqual(Wanted(()), responses.wanted({}))
+
+    def test_null_counts_as_absent(self) -> None:
+        names = (
+            "store background stream previous_response_id include metadata reasoning text conversation prompt messages"
+        )
+        self.assertEqual(Wanted((QUESTION,)), responses.wanted({"input": "q", **dict.fromkeys(names.split())}))
+
+    def test_what_is_said_is_wanted(self) -> None:
+        body = {
+            "input": [QUESTION],
+            "store": False,
+            "stream": True,
+            "previous_response_id": "resp_1",
+            "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+            "reasoning": {"summary": "auto"},
+            "text": {"format": {"type": "json_schema"}},
+        }
+        expected = Wanted((QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True)
+        self.assertEqual(expected, responses.wanted(body))
+        self.assertIsNone(responses.wanted({"reasoning": {"summary": "none"}}).summary)
+
+    def test_what_is_wrong_is_named(self) -> None:
+        for body, param in (
+            ({"store": "yes"}, "store"),
+            ({"store": 1}, "store"),
+            ({"background": 0}, "background"),
+            ({"background": True, "store": False}, "background"),
+            ({"stream": "true"}, "stream"),
+            ({"previous_response_id": 7}, "previous_response_id"),
+            ({"include": "reasoning.encrypted_content"}, "include"),
+            ({"metadata": []}, "metadata"),
+            ({"metadata": {"a": 1}}, "metadata.a"),
+            ({"reasoning": "high"}, "reasoning"),
+            ({"reasoning": {"summary": 7}}, "reasoning.summary"),
+            ({"text": "json"}, "text"),
+            ({"text": {"format": "json"}}, "text.format"),
+            ({"input": 7}, "input"),
+            ({"input": {}}, "input"),
+            ({"input": [QUESTION, "q"]}, "input[1]"),
+            ({"conversation": "conv_1"}, "conversation"),
+            ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+            ({"messages": []}, "messages"),
+        ):
+            with self.subTest(body), self.assertRaises(BadRequest) as caught:
+                responses.wanted(body)
+            self.assertEqual(param, caught.exception.param)
+
+
+class TestTheConversation(unittest.TestCase):
+    def test_what_stands_around_it_is_nothing_to_deepseek(self) -> None:
+        around = dict.fromkeys(("store", "background", "include", "metadata", "truncation", "service_tier"), "x")
+        inside = {"model": "m", "temperature": 1, "tools": []}
+        found = responses.conversation({**around, **inside, "input": "q"}, [QUESTION])
+        self.assertEqual({**inside, "input": [QUESTION]}, found)
+
+    def test_the_effort_is_part_of_it_and_the_summary_is_not(self) -> None:
+        found = responses.conversation({"reasoning": {"effort": "low", "summary": "auto"}}, [])
+        self.assertEqual({"effort": "low"}, found["reasoning"])
+
+
+class TestReferences(unittest.TestCase):
+    def test_an_id_leads_to_its_response(self) -> None:
+        for kind in ("rs", "msg", "fc", "ctc"):
+            item = {"type": "item_reference", "id": f"{kind}_{MARK}_12"}
+            self.assertEqual(Reference(f"resp_{MARK}", 12), responses.reference(item, "input[0]"))
+
+    def test_other_items_refer_to_nothing(self) -> None:
+        self.assertIsNone(responses.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
+
+    def test_ids_that_are_not_ours_are_unknown(self) -> None:
+        for given in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
+            with self.subTest(given), self.assertRaises(BadRequest):
+                responses.reference({"type": "item_reference", "id": given}, "input[0]")
+
+
+class TestTheObject(unittest.TestCase):
+    def test_encoded_is_the_same_as_the_object(self) -> None:
+        body = {"input": "q", "tools": [{"type": "function", "name": "f"}], "instructions": "é\ud800"}
+        frame = Frame(MARK, 1, "m", responses.wanted(body), responses.fields(body))
+        so_far = state("completed", output_text="\U0001f600")
+        self.assertEqual(frame.response(so_far), json.loads(frame.encoded(so_far)))
+
+    def test_every_field_of_the_official_type_is_there(self) -> None:
+        frame = Frame(MARK, 1, "m", Wanted(()), responses.fields({}))
+        found = frame.response(state("queued"))
+        names = (
+            "id object created_at status background error incomplete_details instructions max_output_tokens model "
+            "output output_text parallel_tool_calls previous_response_id reasoning store temperature text tool_choice "
+            "tools top_p truncation usage metadata"
+        )
+        self.assertEqual(set(names.split()), set(found))
+
+    def test_tools_are_told_with_the_fields_the_official_types_insist_on(self) -> None:
+        custom = {"type": "custom", "name": "apply_patch"}
+        told = responses.fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
+        self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], told)
+
+    def test_usage_in_the_words_of_this_api(self) -> None:
+        found = responses.usage(
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "total_tokens": 15,
+                "prompt_tokens_details": {"cached_tokens": 8},
+                "completion_tokens_details": {"reasoning_tokens": 3},
+            }
+        )
+        expected = {
+            "input_tokens": 10,
+            "input_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 0},
+            "output_tokens": 5,
+            "output_tokens_details": {"reasoning_tokens": 3},
+            "total_tokens": 15,
+        }
+        self.assertEqual(expected, found)
+
+    def test_usage_that_is_odd_is_counted_as_far_as_it_goes(self) -> None:
+        self.assertIsNone(responses.usage(None))
+        odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": "7", "prompt_tokens_details": 7}, {"total_tokens": -1})
+        for usage in odd:
+            found = responses.usage(usage)
+            assert found is not None
+            self.assertEqual((0, 0, 0), (found["input_tokens"], found["output_tokens"], found["total_tokens"]))
+        found = responses.usage({"prompt_tokens": 2, "completion_tokens": 3})
+        assert found is not None
+        self.assertEqual(5, found["total_tokens"])
