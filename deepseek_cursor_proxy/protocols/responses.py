@@ -24,7 +24,7 @@ _SEALED = "reasoning.encrypted_content"
 # What concerns the response and not the conversation: DeepSeek gets to see nothing of it.
 _AROUND = (
     "store background previous_response_id include metadata parallel_tool_calls max_tool_calls truncation "
-    "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs"
+    "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs n"
 )
 _AROUND_NAMES = frozenset(_AROUND.split())
 # Dropping one of these would answer another question than the one that was asked.
