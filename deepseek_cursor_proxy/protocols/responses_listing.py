@@ -52,7 +52,7 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     found = list(items) if order == "asc" else list(reversed(items))
     start = _behind(found, asked["after"]) if "after" in asked else 0
     limit = _limit(asked)
-    shown = found[start : start + limit]
+    shown = [_shown(item) for item in found[start : start + limit]]
     return {
         "object": "list",
         "data": shown,
@@ -60,6 +60,17 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
         "last_id": shown[-1]["id"] if shown else None,
         "has_more": start + limit < len(found),
     }
+
+
+def _shown(item: Json) -> Json:
+    """The item with what the official types insist on; it is not stored so, because DeepSeek would be told it later."""
+    content = item.get("content")
+    return {**item, "content": [_shown_part(part) for part in content]} if isinstance(content, list) else item
+
+
+def _shown_part(part: Any) -> Any:
+    is_picture = isinstance(part, dict) and part.get("type") == "input_image"
+    return {**part, "detail": part.get("detail") or "auto"} if is_picture else part
 
 
 def _behind(items: Sequence[Json], after: str) -> int:
