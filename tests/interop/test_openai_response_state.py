@@ -1,0 +1,316 @@
+"""Responses that are kept, chained, followed and made in the background, with the official `openai` package.
+
+Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
+`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
+against the package's own types when the test ends (see typed_responses).
+"""
+
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.harness import PATIENCE
+
+try:
+    import openai
+except ImportError:
+    raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
+
+from tests.interop.responses_case import MODEL, PATCH_TEXT, SEALED, THOUGHT, TOOLS, ResponsesCase, calls
+from tests.interop.typed_responses import Json
+
+QUESTION = {"role": "user", "content": "What is the weather, and is the list right?"}
+FOLLOW_UP = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And tomorrow?"}]}
+THOUGHTS = [f"Step {number}.{THOUGHT}" for number in range(5)]
+# Parallel calls of a function and into a namespace, text and a call of a custom tool, an answer, and a follow-up.
+SCRIPT = (
+    Answer(THOUGHTS[0], None, calls(("get_weather", {"city": "Rom"}), ("agents__spawn", {"city": "雨"}))),
+    Answer(THOUGHTS[1], "Now the list.", calls(("apply_patch", {"input": PATCH_TEXT}), turn=1)),
+    Answer(THOUGHTS[2], "Rain – and the list is right."),
+    Answer(THOUGHTS[3], None, calls(("get_weather", {"city": "Oslo"}), turn=3)),
+    Answer(THOUGHTS[4], "Snow."),
+)
+Echo = Callable[[Any], Any]
+
+
+def results(response: Any) -> list[Json]:
+    """What the tools say to the calls of a response."""
+    outputs = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
+    return [
+        {"type": outputs[item.type], "call_id": item.call_id, "output": f"{item.name} says 雨"}
+        for item in response.output
+        if item.type in outputs
+    ]
+
+
+def sealed_only(item: Any) -> Json:
+    """An item as opencode (1.18) sends it back: no ids, and of reasoning nothing but the envelope."""
+    kept = {name: value for name, value in item.to_dict().items() if name not in ("id", "status")}
+    return {**kept, "content": []} if item.type == "reasoning" else kept
+
+
+class ToolLoopTest(ResponsesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake.answer(*SCRIPT)
+
+    def ask(self, items: list[Any], **rest: Any) -> Any:
+        return self.client(self.running).responses.create(model=MODEL, input=items, tools=TOOLS, **rest)
+
+    def ask_streamed(self, items: list[Any], **rest: Any) -> Any:
+        sdk = self.client(self.running)
+        *_, last = sdk.responses.create(model=MODEL, input=items, tools=TOOLS, stream=True, **rest)
+        return last.response
+
+    def assert_loop_is_whole(self, last: Any) -> None:
+        self.assertEqual(last.output_text, "Snow.")
+        self.assertEqual(len(self.fake.accepted), len(SCRIPT))
+        self.assert_upstream_saw(*THOUGHTS[:4])
+        messages = self.fake.accepted[-1]["messages"]
+        turns = [message for message in messages if message["role"] == "assistant"]
+        self.assertEqual([turn["content"] or "" for turn in turns], [said.content or "" for said in SCRIPT[:4]])
+        for turn, said in zip(turns, SCRIPT, strict=False):
+            made = [(call["id"], call["function"]["name"]) for call in turn.get("tool_calls") or ()]
+            self.assertEqual(made, [(call.id, call.name) for call in said.calls])
+        before = self.fake.accepted[-2]["messages"]
+        self.assertEqual(messages[: len(before)], before)
+
+    def chained(self, ask: Callable[..., Any]) -> Any:
+        response = ask([QUESTION])
+        for _ in SCRIPT[1:]:
+            response = ask(results(response) or [FOLLOW_UP], previous_response_id=response.id)
+        return response
+
+    def echoed(self, ask: Callable[..., Any], echo: Echo, *, forgets: bool = False) -> Any:
+        items: list[Any] = [QUESTION]
+        for _ in SCRIPT[1:]:
+            response = ask(items, store=False, include=[SEALED])
+            items += [*map(echo, response.output), *(results(response) or [FOLLOW_UP])]
+            if forgets:
+                self.proxy_without_a_memory()
+        return ask(items, store=False, include=[SEALED])
+
+    def test_a_chain_of_whole_answers_loses_nothing(self) -> None:
+        self.proxy()
+        self.assert_loop_is_whole(self.chained(self.ask))
+
+    def test_a_chain_of_streams_loses_nothing(self) -> None:
+        self.proxy()
+        self.assert_loop_is_whole(self.chained(self.ask_streamed))
+
+    def test_a_chain_made_in_the_background_loses_nothing(self) -> None:
+        self.proxy()
+        self.assert_loop_is_whole(self.chained(lambda items, **rest: self.ask_streamed(items, background=True, **rest)))
+
+    def test_a_chain_goes_on_when_its_links_are_deleted_and_the_proxy_restarts(self) -> None:
+        def ask(items: list[Any], **rest: Any) -> Any:
+            self.proxy()
+            response = self.ask(items, **rest)
+            if "previous_response_id" in rest:
+                self.client(self.running).responses.delete(rest["previous_response_id"])
+            return response
+
+        self.assert_loop_is_whole(self.chained(ask))
+
+    def test_an_echoed_history_loses_nothing(self) -> None:
+        """`input += response.output`, as the package's own documentation has it."""
+        self.proxy()
+        self.assert_loop_is_whole(self.echoed(self.ask, lambda item: item))
+
+    def test_an_echoed_history_loses_nothing_when_the_database_is_deleted_after_every_answer(self) -> None:
+        for name, ask in {"whole": self.ask, "streamed": self.ask_streamed}.items():
+            with self.subTest(name):
+                self.fake.forget()
+                self.fake.answer(*SCRIPT)
+                self.proxy()
+                self.assert_loop_is_whole(self.echoed(ask, sealed_only, forgets=True))
+
+    def test_items_are_found_by_reference(self) -> None:
+        self.proxy()
+        first = self.ask([QUESTION])
+        references = [{"type": "item_reference", "id": item.id} for item in first.output]
+        self.ask([QUESTION, *references, *results(first)])
+        self.assert_upstream_saw(THOUGHTS[0])
+
+
+class StoredTest(ResponsesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sdk = self.client(self.proxy(background_workers=1))
+
+    def test_input_items_are_listed_page_by_page(self) -> None:
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+        looked = {"role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}
+        self.fake.answer(*SCRIPT[:3])
+        first = self.sdk.responses.create(model="deepseek-flash", input=[looked], tools=TOOLS)
+        self.assertEqual(self.fake.accepted[-1]["model"], "deepseek-flash")
+        chain = {"model": "deepseek-flash", "tools": TOOLS}
+        second = self.sdk.responses.create(**chain, input=results(first), previous_response_id=first.id)
+        third = self.sdk.responses.create(**chain, input=results(second), previous_response_id=second.id)
+        asked = [payload["messages"] for payload in self.fake.accepted]
+        self.assertEqual((asked[1][:1], asked[2][: len(asked[1])]), (asked[0], asked[1]))
+        kinds = ["message", "reasoning", "function_call", "function_call", "function_call_output"]
+        kinds += ["function_call_output", "reasoning", "message", "custom_tool_call", "custom_tool_call_output"]
+        for limit in (1, 3, 100):
+            found = list(self.sdk.responses.input_items.list(third.id, order="asc", limit=limit))
+            self.assertEqual([item.type for item in found], kinds)
+        backwards = self.sdk.responses.input_items.list(third.id)
+        self.assertEqual([item.id for item in backwards], [item.id for item in reversed(found)])
+        rest = self.sdk.responses.input_items.list(third.id, order="asc", after=found[-2].id)
+        self.assertEqual([item.id for item in rest], [found[-1].id])
+
+    def test_plain_shapes_of_input_are_listed_in_full(self) -> None:
+        items = [
+            {"role": "developer", "content": "Be short."},
+            {"role": "user", "content": "Hello?"},
+            {"role": "assistant", "content": "Hello."},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+        ]
+        for given in (items, "Hello?"):
+            response = self.sdk.responses.create(model=MODEL, input=given)
+            found = list(self.sdk.responses.input_items.list(response.id, order="asc"))
+            self.assertEqual(len(found), len(items) if given is items else 1)
+            self.assertTrue(all(item.type == "message" for item in found))
+
+    def test_what_is_deleted_or_another_callers_is_not_found(self) -> None:
+        mine = self.sdk.responses.create(model=MODEL, input="Hello?").id
+        gone = self.sdk.responses.create(model=MODEL, input="Hello?").id
+        self.assertIsNone(self.sdk.responses.delete(gone))
+        never = self.sdk.responses.create(model=MODEL, input="Hello?", store=False).id
+        other = self.client(self.running, "sk-other")
+        for sdk, name in ((self.sdk, gone), (self.sdk, never), (self.sdk, "resp_nobody"), (other, mine)):
+            self.assert_unknown(sdk, name)
+        self.assertEqual(self.sdk.responses.retrieve(mine).id, mine)
+
+    def assert_unknown(self, sdk: openai.OpenAI, name: str) -> None:
+        asked: list[Callable[[], Any]] = [
+            lambda: sdk.responses.retrieve(name),
+            lambda: list(sdk.responses.retrieve(name, stream=True)),
+            lambda: sdk.responses.delete(name),
+            lambda: sdk.responses.cancel(name),
+            lambda: sdk.responses.input_items.list(name),
+            lambda: sdk.responses.create(model=MODEL, input="Go on.", previous_response_id=name),
+        ]
+        for ask in asked:
+            with self.assertRaises(openai.NotFoundError) as caught:
+                ask()
+        self.assertEqual(caught.exception.code, "previous_response_not_found")
+
+    def test_only_background_responses_are_cancelled_or_streamed_again(self) -> None:
+        found = self.sdk.responses.create(model=MODEL, input="Hello?").id
+        for ask in (self.sdk.responses.cancel, lambda name: list(self.sdk.responses.retrieve(name, stream=True))):
+            with self.assertRaises(openai.BadRequestError):
+                ask(found)
+
+
+class BackgroundTest(ResponsesCase):
+    """One worker, so that a second response has to wait for the first."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sdk = self.client(self.proxy(background_workers=1, background_queue=1))
+
+    def begin(self, answer: Answer | Failure | None = None, **rest: Any) -> Any:
+        if answer is not None:
+            self.fake.answer(answer)
+        return self.sdk.responses.create(model=MODEL, input="Rain?", background=True, **rest)
+
+    def status(self, response: Any) -> str:
+        return self.sdk.responses.retrieve(response.id).status
+
+    def replayed(self, response: Any, **rest: Any) -> list[Any]:
+        """All events of a response; they end when it does, so this waits for it."""
+        return list(self.sdk.responses.retrieve(response.id, stream=True, **rest))
+
+    def begin_stalled(self) -> Any:
+        """One that DeepSeek has begun to answer, and does not go on with."""
+        response = self.begin(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
+        self.fake.stalls.get(timeout=PATIENCE)
+        return response
+
+    def test_it_is_queued_in_progress_and_completed(self) -> None:
+        running, waiting = self.begin_stalled(), self.begin(Answer(THOUGHT, "Sun."))
+        self.assertEqual([running.status, waiting.status], ["queued", "queued"])
+        self.assertEqual([self.status(running), self.status(waiting)], ["in_progress", "queued"])
+        with self.assertRaises(openai.RateLimitError) as caught:
+            self.begin()
+        self.assertTrue(caught.exception.response.headers["retry-after"].isdigit())
+        self.fake.release.set()
+        for response, text in ((running, "It is raining in Rome."), (waiting, "Sun.")):
+            last = self.replayed(response)[-1].response
+            self.assertEqual((last.status, last.output_text), ("completed", text))
+            self.assertEqual(self.sdk.responses.retrieve(response.id).to_dict(), last.to_dict())
+
+    def test_its_events_are_the_same_streamed_followed_and_replayed_from_anywhere(self) -> None:
+        streamed = list(self.begin(Answer(THOUGHT, "Rain."), stream=True))
+        response = streamed[-1].response
+        self.assertEqual(
+            [event.type for event in streamed[:3]], ["response.created", "response.queued", "response.in_progress"]
+        )
+        for number in range(-1, len(streamed)):
+            rest = {} if number < 0 else {"starting_after": number}
+            if number < len(streamed) - 1:
+                self.assertEqual(self.replayed(response, **rest), streamed[number + 1 :])
+        with self.sdk.responses.stream(response_id=response.id) as stream:
+            self.assertEqual(stream.get_final_response().output_text, "Rain.")
+
+    def test_it_goes_on_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
+        self.fake.answer(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
+        hasty = self.hasty_client(self.running)
+        with hasty.responses.create(model=MODEL, input="Rain?", background=True, stream=True) as stream:
+            seen = [next(stream) for _ in range(4)]
+        response = seen[0].response
+        self.fake.stalls.get(timeout=PATIENCE)
+        self.fake.release.set()
+        rest = self.replayed(response, starting_after=seen[-1].sequence_number)
+        self.assertEqual(rest[-1].response.output_text, "It is raining in Rome.")
+        self.assertEqual([*seen, *rest], self.replayed(response))
+
+    def test_cancelling_ends_the_call_and_is_heard_by_who_follows(self) -> None:
+        running, waiting = self.begin_stalled(), self.begin()
+        self.assertEqual(self.sdk.responses.cancel(waiting.id).status, "cancelled")
+        self.assertEqual(self.sdk.responses.cancel(running.id).status, "cancelled")
+        self.assertTrue(self.fake.wait_for_hangup())
+        for response in (running, waiting):
+            self.assertEqual(self.sdk.responses.cancel(response.id).status, "cancelled")
+            self.assertEqual(self.replayed(response)[-1].response.status, "cancelled")
+        self.assertEqual(len(self.fake.seen), 1)
+
+    def test_one_that_is_finished_is_not_cancelled(self) -> None:
+        response = self.begin()
+        self.replayed(response)
+        self.assertEqual(self.sdk.responses.cancel(response.id).status, "completed")
+
+    def test_deleting_ends_it(self) -> None:
+        response = self.begin_stalled()
+        self.sdk.responses.delete(response.id)
+        self.assertTrue(self.fake.wait_for_hangup())
+        with self.assertRaises(openai.NotFoundError):
+            self.status(response)
+
+    def test_failures_are_told_where_the_answer_would_be(self) -> None:
+        wrong = {
+            "server_error": Answer(THOUGHT, "A long answer that never ends.", cut_after=5),
+            "rate_limit_exceeded": Failure(429, "Too many."),
+            "insufficient_quota": Failure(402, "Insufficient Balance"),
+        }
+        for code, step in wrong.items():
+            with self.subTest(code):
+                last = self.replayed(self.begin(step))[-1]
+                self.assertEqual((last.type, last.response.error.code), ("response.failed", code))
+                self.assertEqual(self.sdk.responses.retrieve(last.response.id).status, "failed")
+
+    def test_length_is_incomplete(self) -> None:
+        last = self.replayed(self.begin(Answer(THOUGHT, "It is", finish_reason="length")))[-1].response
+        self.assertEqual((last.status, last.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+
+    def test_one_that_is_still_being_made_is_no_previous_one(self) -> None:
+        response = self.begin_stalled()
+        with self.assertRaises(openai.BadRequestError):
+            self.sdk.responses.create(model=MODEL, input="Go on.", previous_response_id=response.id)
+        self.fake.release.set()
+
+
+if __name__ == "__main__":
+    unittest.main()

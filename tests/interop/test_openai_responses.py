@@ -1,0 +1,230 @@
+"""Answers of the Responses API, asked for with the official `openai` package, against the strict fake.
+
+Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
+`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
+against the package's own types when the test ends (see typed_responses).
+"""
+
+import json
+import unittest
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepseek_cursor_proxy.lab.completion import PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+
+try:
+    import openai
+except ImportError:
+    raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
+
+from tests.interop.responses_case import (
+    LOOK_UP,
+    MODEL,
+    PATCH_TEXT,
+    SEALED,
+    SEARCH,
+    THOUGHT,
+    TOOLS,
+    ResponsesCase,
+    calls,
+)
+from tests.interop.typed_responses import Json
+
+# One answer, asked for in every way …
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of answer, what is asked for it, and the events it takes besides those every stream has."""
+
+    answer: Answer
+    events: Sequence[str]
+    asked: Json = field(default_factory=dict)
+    status: str = "completed"
+
+    @property
+    def body(self) -> Json:
+        return {"model": MODEL, "input": "What is the weather?", **self.asked}
+
+
+TEXT = ("content_part.added", "output_text.delta", "output_text.done", "content_part.done")
+REASONING = ("reasoning_text.delta", "reasoning_text.done")
+SUMMARY = tuple(f"reasoning_summary_{name}" for name in ("part.added", "text.delta", "text.done", "part.done"))
+CALLS = ("function_call_arguments.delta", "function_call_arguments.done")
+CUSTOM = ("custom_tool_call_input.delta", "custom_tool_call_input.done")
+ITEM = ("output_item.added", "output_item.done")
+
+VARIANTS = {
+    "text only": Variant(Answer(None, "Rain – 雨."), (*ITEM, *TEXT), {"reasoning": {"effort": "none"}}),
+    "reasoning and text": Variant(Answer(THOUGHT, "Rain."), (*ITEM, *REASONING, *TEXT)),
+    "reasoning alone": Variant(Answer(THOUGHT, None), (*ITEM, *REASONING)),
+    "nothing at all": Variant(Answer(None, None), ()),
+    "parallel calls": Variant(
+        Answer(THOUGHT, None, calls(("get_weather", {"city": "雨"}), ("get_weather", {"city": "Rom"}))),
+        (*ITEM, *REASONING, *CALLS),
+        {"tools": TOOLS, "tool_choice": "auto", "parallel_tool_calls": True},
+    ),
+    "text and a call": Variant(
+        Answer(THOUGHT, "I look it up.", calls(("get_weather", {"city": "Rom"}))),
+        (*ITEM, *REASONING, *TEXT, *CALLS),
+        {"tools": TOOLS, "instructions": "Be short.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 1},
+    ),
+    "call of a custom tool": Variant(
+        Answer(THOUGHT, None, calls(("apply_patch", {"input": PATCH_TEXT}))),
+        (*ITEM, *REASONING, *CUSTOM),
+        {"tools": TOOLS},
+    ),
+    "call into a namespace": Variant(
+        Answer(THOUGHT, None, calls(("agents__spawn", {"city": "Rom"}))), (*ITEM, *REASONING, *CALLS), {"tools": TOOLS}
+    ),
+    "summary": Variant(
+        Answer(THOUGHT, "Rain."),
+        (*ITEM, *REASONING, *SUMMARY, *TEXT),
+        {"reasoning": {"effort": "high", "summary": "auto"}},
+    ),
+    "sealed reasoning": Variant(
+        Answer(THOUGHT, "Rain."), (*ITEM, *REASONING, *TEXT), {"include": [SEALED], "store": False}
+    ),
+    "json": Variant(
+        Answer(THOUGHT, '{"weather": "rain"}'),
+        (*ITEM, *REASONING, *TEXT),
+        {"input": "The weather as JSON?", "text": {"format": {"type": "json_object"}}},
+    ),
+    "json of a schema": Variant(
+        Answer(THOUGHT, '{"city": "Rom"}'),
+        (*ITEM, *REASONING, *TEXT),
+        {"text": {"format": {"type": "json_schema", "name": "place", "schema": LOOK_UP, "strict": True}}},
+    ),
+    "length": Variant(
+        Answer(THOUGHT, "It is ra", finish_reason="length"),
+        (*ITEM, *REASONING, *TEXT),
+        {"max_output_tokens": 40},
+        "incomplete",
+    ),
+    "length amid a call": Variant(
+        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"ci'),), finish_reason="length"),
+        (*ITEM, *REASONING, *CALLS),
+        {"tools": TOOLS},
+        "incomplete",
+    ),
+    "content filter": Variant(
+        Answer(THOUGHT, "It is", finish_reason="content_filter"), (*ITEM, *REASONING, *TEXT), {}, "incomplete"
+    ),
+}
+
+
+class VariantTest(ResponsesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sdk = self.client(self.proxy())
+
+    def test_every_kind_of_answer_is_the_same_whole_streamed_and_added_up(self) -> None:
+        for name, variant in VARIANTS.items():
+            with self.subTest(name):
+                self.assert_same_in_every_way(variant)
+
+    def assert_same_in_every_way(self, variant: Variant) -> None:
+        whole = self.once(variant, lambda: self.sdk.responses.create(**variant.body)).to_dict()
+        self.assertEqual(whole["status"], variant.status)
+        events = self.once(variant, lambda: [*self.sdk.responses.create(**variant.body, stream=True)])
+        self.assert_events(events, variant)
+        self.assertEqual(neutral(events[-1].response.to_dict()), neutral(whole))
+        self.assertEqual(neutral(self.once(variant, lambda: self.added_up(variant))), neutral(whole))
+        if whole["store"]:
+            self.assertEqual(self.sdk.responses.retrieve(whole["id"]).to_dict(), whole)
+
+    def once(self, variant: Variant, ask: Callable[[], Any]) -> Any:
+        # Without its cache DeepSeek counts the same tokens every time.
+        self.fake.cache = PrefixCache()
+        self.fake.answer(variant.answer)
+        return ask()
+
+    def added_up(self, variant: Variant) -> Json:
+        """The answer as the package's own accumulator has it in the end."""
+        body = dict(variant.body)
+        # The helper wants tools as classes of its own, and these go on as they are.
+        rest = {"tools": body.pop("tools")} if "tools" in body else None
+        with self.sdk.responses.stream(**body, extra_body=rest) as stream:
+            *_, last = stream
+            found = stream.get_final_response() if variant.status == "completed" else last.response
+        return found.to_dict()
+
+    def assert_events(self, events: Sequence[Any], variant: Variant) -> None:
+        frame = ("created", "in_progress", variant.status)
+        self.assertEqual({event.type for event in events}, {f"response.{kind}" for kind in (*frame, *variant.events)})
+        self.assertEqual([event.type for event in events[:2]], ["response.created", "response.in_progress"])
+
+
+def neutral(response: Json) -> Json:
+    """A response without what differs from one time to the next, and without what the package's helper adds."""
+    text = json.dumps(without_parsed(response)).replace(response["id"].removeprefix("resp_"), "MARK")
+    return {**json.loads(text), "created_at": 0}
+
+
+def without_parsed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_parsed(each) for name, each in value.items() if not name.startswith("parsed")}
+    return [without_parsed(each) for each in value] if isinstance(value, list) else value
+
+
+class FailureTest(ResponsesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sdk = self.client(self.proxy())
+
+    def assert_failed(self, answer: Answer, words: str) -> None:
+        self.fake.answer(answer)
+        with self.sdk.responses.stream(model=MODEL, input="Rain?") as stream:
+            *_, last = stream
+        self.assertEqual((last.type, last.response.status), ("response.failed", "failed"))
+        self.assertEqual(last.response.error.code, "server_error")
+        self.assertIn(words, last.response.error.message)
+        self.assertEqual(self.sdk.responses.retrieve(last.response.id).to_dict(), last.response.to_dict())
+
+    def test_an_answer_that_breaks_off_has_failed(self) -> None:
+        self.assert_failed(Answer(THOUGHT, "A long answer that never ends.", cut_after=5), "cut off")
+
+    def test_an_answer_that_breaks_off_amid_a_call_has_failed(self) -> None:
+        self.assert_failed(Answer(None, "", calls(("f", {"a": "b" * 80})), cut_after=4), "cut off")
+
+    def test_a_whole_answer_that_breaks_off_is_a_server_error(self) -> None:
+        self.fake.answer(Answer(THOUGHT, "A long answer that never ends.", cut_after=5))
+        with self.assertRaises(openai.InternalServerError):
+            self.sdk.responses.create(model=MODEL, input="Rain?")
+
+    def test_an_answer_that_deepseek_gives_up_has_failed(self) -> None:
+        self.assert_failed(Answer(THOUGHT, "It is", finish_reason="insufficient_system_resource"), "capacity")
+
+    def test_an_answer_that_is_no_json_when_that_was_asked_for_has_failed(self) -> None:
+        self.fake.answer(Answer(THOUGHT, "Rain."))
+        form = {"format": {"type": "json_object"}}
+        *_, last = self.sdk.responses.create(model=MODEL, input="JSON?", text=form, stream=True)
+        self.assertEqual(last.type, "response.failed")
+
+    def test_a_busy_deepseek_is_a_rate_limit_with_a_time_to_wait(self) -> None:
+        for stream in (False, True):
+            self.fake.answer(Failure(429, "Too many."))
+            with self.subTest(stream=stream), self.assertRaises(openai.RateLimitError) as caught:
+                self.sdk.responses.create(model=MODEL, input="Rain?", stream=stream)
+            self.assertRegex(caught.exception.response.headers["retry-after"], r"^[0-9]+$")
+
+    def test_what_cannot_be_answered_is_a_bad_request_that_names_its_field(self) -> None:
+        wrong = {
+            "conversation": {"conversation": "conv_1"},
+            "prompt": {"prompt": {"id": "pmpt_1"}},
+            "background": {"background": True, "store": False},
+            "metadata.a": {"metadata": {"a": 1}},
+            "input": {"input": 7},
+            "tool_choice": {"tools": [SEARCH], "tool_choice": {"type": "web_search"}},
+        }
+        for param, asked in wrong.items():
+            with self.subTest(param), self.assertRaises(openai.BadRequestError) as caught:
+                self.sdk.responses.create(**{"model": MODEL, "input": "Rain?", **asked})
+            self.assertEqual(caught.exception.param, param)
+        self.assertEqual(self.fake.seen, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
