@@ -68,6 +68,7 @@ LEVELS = {
         "tool_history",
         "tool_order",
         "drift",
+        "tokens",
     ],
     0: [
         "conversation",

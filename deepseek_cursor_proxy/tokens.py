@@ -1,0 +1,177 @@
+"""How many tokens a prompt has: how DeepSeek lays it out, and a guess at a text that needs no vocabulary.
+
+A text is read as classes of bytes, and short patterns of classes are counted: a word behind a space, a digit behind a
+letter, a Chinese character. Each count has a weight, and their sum is the guess. Counting a pattern takes 2 ms per MB
+here, so all of them together are twice as fast as one pass of a regular expression over the words.
+
+The weights are those that fit DeepSeek's own tokenizer best on half of a corpus (the README tells how well they do on
+the other half), found with none below zero and with something for every class, so that no text counts as nothing.
+This file knows no store: what real prompts turned out to have is token_ratios' part.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.pictures import in_content
+
+# What DeepSeek's layout of a prompt adds, in its own tokens: the marks around messages, the words that explain tools,
+# the tags of calls and results. The layout is that of the V4 models, as public code that runs them writes it.
+_BEGINNING = 1
+_MARK = 1
+_END_OF_ANSWER = 1
+_THINKING_TAGS = 2
+_LAST_MARKS = 2
+_ABOUT_TOOLS = 222
+_BETWEEN_TOOLS = 1
+_AROUND_CALLS = 13
+_AROUND_CALL = 12
+_AROUND_ARGUMENT = 14
+_AROUND_RESULT = 8
+# DeepSeek's vision guide: at most so many for one picture. Smaller ones take fewer; how many is not told.
+_PICTURE = 1024
+
+
+def prompt_tokens(request: ChatRequest, count: Callable[[str], float]) -> int:
+    """How many tokens a request has as DeepSeek reads it, if `count` tells how many a text has."""
+    needs = deepseek.needs(request)
+    total: float = _BEGINNING + _LAST_MARKS + _tools(request, count)
+    for message, need in zip(request.messages, needs, strict=True):
+        # Reasoning that nobody asked for is dropped on the other side.
+        total += _message(message, request, count) + _reasoning(message, need, count)
+    return round(total)
+
+
+def _message(message: Message, request: ChatRequest, count: Callable[[str], float]) -> float:
+    total = count(deepseek.plain_text(message.content)) + _MARK
+    if message.role in ("user", "tool") and deepseek.sees_pictures(request.model):
+        total += _PICTURE * sum(part["type"] == "image_url" for part in in_content(message))
+    if message.role == "assistant":
+        total += _END_OF_ANSWER + _calls(message, count)
+    if message.role == "tool":
+        total += _AROUND_RESULT
+    return total
+
+
+def _reasoning(message: Message, need: deepseek.Need, count: Callable[[str], float]) -> float:
+    if message.role != "assistant":
+        return 0
+    is_sent = message.reasoning and need is not deepseek.Need.NONE
+    return _THINKING_TAGS + (count(message.reasoning or "") if is_sent else 0)
+
+
+def _calls(message: Message, count: Callable[[str], float]) -> float:
+    if not message.tool_calls:
+        return 0
+    return _AROUND_CALLS + sum(_call(call, count) for call in message.tool_calls)
+
+
+def _call(call: ToolCall, count: Callable[[str], float]) -> float:
+    """Each argument is an element of its own, and text in it is written without quotes and escapes."""
+    total = _AROUND_CALL + count(call.name)
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return total + _AROUND_ARGUMENT + count(call.arguments)
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else _written(value)
+        total += _AROUND_ARGUMENT + count(name) + count(text)
+    return total
+
+
+def _tools(request: ChatRequest, count: Callable[[str], float]) -> float:
+    # Tools that must not be called are left out of the prompt.
+    if not request.tools or request.tool_choice == "none":
+        return 0
+    return _ABOUT_TOOLS + sum(_BETWEEN_TOOLS + count(_schema(tool)) for tool in request.tools)
+
+
+def _schema(tool: Mapping[str, Any]) -> str:
+    return _written(tool.get("function", tool))
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# A guess at a text …
+
+
+def estimated(text: str) -> float:
+    """About how many tokens a text has."""
+    classes = _BEFORE + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
+    total = sum([classes.count(pattern) * weight for pattern, weight in _ASCII])
+    if not text.isascii():
+        total += sum([classes.count(pattern) * weight for pattern, weight in _OTHERS])
+    return total
+
+
+def _class(byte: int) -> str:
+    character = chr(byte)
+    if byte < 0x80:
+        if character.isalnum():
+            return "0" if character.isdigit() else "a" if character.islower() else "A"
+        return "n" if character in "\r\n" else "s" if character.isspace() else "_" if character == "_" else "p"
+    # The first byte of a character tells its script, roughly; the others tell nothing.
+    return next(letter for below, letter in _FIRST_BYTES if byte < below)
+
+
+_FIRST_BYTES = (
+    (0xC0, "x"),  # not a first one
+    (0xCE, "L"),  # Latin
+    (0xD0, "G"),  # Greek
+    (0xD4, "C"),  # Cyrillic
+    (0xE0, "R"),  # Arabic, Hebrew, Armenian
+    (0xE2, "I"),  # India, Thailand and around
+    (0xE3, "S"),  # punctuation, arrows, boxes
+    (0xE4, "K"),  # kana, East Asian punctuation
+    (0xEA, "H"),  # Chinese characters
+    (0xEE, "O"),  # Hangul
+    (0xF0, "F"),  # full-width forms
+    (0x100, "E"),  # emoji and what else is rare
+)
+_CLASSES = "".join(map(_class, range(256))).encode()
+# A text begins like a line of its own.
+_BEFORE = b"s"
+
+_ASCII = (
+    (b"a", 0.15),
+    (b"sa", 0.27),
+    (b"na", 1.37),
+    (b"ssa", 0.74),
+    (b"_", 0.74),
+    (b"A", 0.43),
+    (b"0", 0.25),
+    (b"s0", 2.18),
+    (b"p0", 1.97),
+    (b"a0", 1.52),
+    (b"A0", 2.8),
+    (b"p", 0.07),
+    (b"ps", 0.93),
+    (b"ssp", 1.43),
+    (b"aap", 0.63),
+    (b"ppa", 0.73),
+    (b"pap", 2.11),
+    (b"n", 0.92),
+    # Too little to matter beside anything else: runs of spaces are few tokens, but not none.
+    (b"s" * 8, 0.05),
+)
+_OTHERS = (
+    (b"L", 2.18),
+    (b"G", 0.4),
+    (b"C", 0.28),
+    (b"R", 0.35),
+    (b"I", 0.41),
+    (b"S", 0.24),
+    (b"K", 0.59),
+    (b"H", 0.6),
+    (b"O", 0.63),
+    (b"F", 0.65),
+    (b"E", 2.0),
+    (b"xn", 0.81),
+    (b"xs", 1.02),
+)
