@@ -1,0 +1,32 @@
+"""The laws over generated chains: whichever door a turn comes through, all reasoning is there in the next request."""
+
+import contextlib
+import os
+import unittest
+
+from tests.generated_chains import Proxy, Twins
+
+SECRET = b"s" * 32
+CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
+STEPS = 3
+
+
+class TestChains(unittest.TestCase):
+    def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
+        with contextlib.closing(Proxy(SECRET)) as proxy, contextlib.closing(Proxy(SECRET)) as other:
+            # Two chains each.
+            for seed in range(CHAINS // 2):
+                with self.subTest(seed=seed):
+                    twins = Twins(seed, proxy)
+                    for _ in range(STEPS):
+                        twins.step()
+                    twins.move(other)
+            self.assertGreater(proxy.services.responses.stats().responses, CHAINS)
+
+    def test_long_chains_too(self) -> None:
+        with contextlib.closing(Proxy(SECRET)) as proxy:
+            for seed in range(6):
+                with self.subTest(seed=seed):
+                    twins = Twins(seed, proxy)
+                    for _ in range(25):
+                        twins.step()
