@@ -7,8 +7,7 @@ import unittest
 from tests.generated_chains import Proxy, Twins
 
 SECRET = b"s" * 32
-CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
-STEPS = 3
+CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 800
 
 
 class TestChains(unittest.TestCase):
@@ -18,15 +17,16 @@ class TestChains(unittest.TestCase):
             for seed in range(CHAINS // 2):
                 with self.subTest(seed=seed):
                     twins = Twins(seed, proxy)
-                    for _ in range(STEPS):
+                    for _ in range(3 if seed % 8 == 0 else 2):
                         twins.step()
-                    twins.move(other)
-            self.assertGreater(proxy.services.responses.stats().responses, CHAINS)
+                    if seed % 8 == 0:
+                        twins.move(other)
+            self.assertGreater(proxy.services.responses.stats().responses, CHAINS // 2)
 
     def test_long_chains_too(self) -> None:
         with contextlib.closing(Proxy(SECRET)) as proxy:
-            for seed in range(6):
+            for seed in range(3):
                 with self.subTest(seed=seed):
                     twins = Twins(seed, proxy)
-                    for _ in range(25):
+                    for _ in range(20):
                         twins.step()
