@@ -120,6 +120,7 @@ class TestAccessKeys(OpenDoorTestCase):
                 ("DELETE", "/v1/responses/resp_1", 401),
                 ("POST", "/v1/responses/resp_1/cancel", 401),
                 ("PUT", "/v1/responses/resp_1", 405),
+                ("POST", "/v1/embeddings", 404),
                 ("GET", "/", 404),
                 ("GET", "/metrics", 404),
             ):
