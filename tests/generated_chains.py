@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.secret_file import Secret
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.wire import HttpRequest
 from tests.histories import TOOLS
@@ -70,7 +71,7 @@ class _Heard:
 class Proxy:
     """An app with a memory of its own."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: Secret) -> None:
         self.upstream = Upstream()
         self._store = ReasoningStore(":memory:")
         services = Services.build(CONFIG, self._store)

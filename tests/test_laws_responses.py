@@ -3,16 +3,18 @@
 import contextlib
 import os
 import unittest
+from pathlib import Path
 
+from deepseek_cursor_proxy.secret_file import Secret
 from tests.generated_chains import Proxy, Twins
 
-SECRET = b"s" * 32
-CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 800
+CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
 
 
 class TestChains(unittest.TestCase):
     def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
-        with contextlib.closing(Proxy(SECRET)) as proxy, contextlib.closing(Proxy(SECRET)) as other:
+        secret = Secret(Path(":memory:"))
+        with contextlib.closing(Proxy(secret)) as proxy, contextlib.closing(Proxy(secret)) as other:
             # Two chains each.
             for seed in range(CHAINS // 2):
                 with self.subTest(seed=seed):
@@ -24,7 +26,7 @@ class TestChains(unittest.TestCase):
             self.assertGreater(proxy.services.responses.stats().responses, CHAINS // 2)
 
     def test_long_chains_too(self) -> None:
-        with contextlib.closing(Proxy(SECRET)) as proxy:
+        with contextlib.closing(Proxy(Secret(Path(":memory:")))) as proxy:
             for seed in range(3):
                 with self.subTest(seed=seed):
                     twins = Twins(seed, proxy)
