@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy import deepseek, deepseek_body
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek_errors import explained
+from deepseek_cursor_proxy.dialects import CHAT, Dialect
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import History, identify
@@ -41,20 +42,22 @@ class Caller:
 
 
 class Asked(NamedTuple):
-    """A client's request, parsed and as it came."""
+    """A client's request, parsed and as it came, and what DeepSeek is to be asked in."""
 
     request: ChatRequest
     body: Mapping[str, Any]
     body_bytes: int
+    dialect: Dialect = CHAT
 
 
 class Calling:
     """The calls of one exchange, until one is answered. Used by the thread that runs the exchange."""
 
-    def __init__(self, number: int, caller: Caller, request: ChatRequest, services: Services) -> None:
+    def __init__(self, number: int, caller: Caller, asked: Asked, services: Services) -> None:
         self._number = number
         self._caller = caller
-        self._request = request
+        self._request = asked.request
+        self._dialect = asked.dialect
         self._services = services
         self._started = time.monotonic()
         self._place = caller.place
@@ -126,13 +129,13 @@ class Calling:
     def _send(self, prepared: Prepared) -> None:
         assert self._continuation is not None
         self.prepared = self._continuation.place(prepared)
-        self._notice(Restored(self._number, self.prepared, self._has_healed))
+        self._notice(Restored(self._number, self.prepared, self._has_healed, self._dialect))
         self._transmit(self.prepared)
 
     def _transmit(self, prepared: Prepared) -> None:
         assert self._continuation is not None
-        payload = deepseek.payload(prepared.request)
-        body = deepseek_body.encode(prepared.request, payload)
+        payload = self._dialect.payload(prepared.request)
+        body = self._dialect.encode(prepared.request, payload)
         self.answer = self._call(body)
         if prepared.request.stream:
             self.answer.raise_unless_stream()
@@ -143,7 +146,8 @@ class Calling:
         while True:
             place, self._place = self._place, None
             try:
-                return self._services.upstream.send(body, self._caller.credential, self._caller.peer, place)
+                caller, path = self._caller, self._dialect.path
+                return self._services.upstream.send(body, caller.credential, caller.peer, place, path)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None

@@ -33,6 +33,8 @@ FILLER = " "
 
 # Beyond this a call counts as whole only when the answer says that it has finished.
 _LONG_ARGUMENTS = 16_384
+# What chat completions and Responses call reasoning that has to be sent back.
+_REASONING_NAMES = ("reasoning_content", "reasoning_text")
 # More parallel calls than any model makes; a larger index is damage, and would make us hold its empty neighbours.
 _MAX_INDEX = 128
 
@@ -87,8 +89,8 @@ def is_whole_call(call: ToolCall) -> bool:
 
 
 def is_reasoning_refusal(status: int, message: str) -> bool:
-    """Whether an error says that reasoning of earlier turns is missing."""
-    return status == 400 and "reasoning_content" in message and "passed back" in message
+    """Whether an error says that reasoning of earlier turns is missing; each of DeepSeek's APIs has a name for it."""
+    return status == 400 and "passed back" in message and any(name in message for name in _REASONING_NAMES)
 
 
 # Out: the canonical request in DeepSeek's words …
@@ -98,7 +100,7 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     """The body of the upstream call."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": _messages(request),
+        "messages": messages(request),
         "thinking": {"type": "enabled" if request.thinking else "disabled"},
     }
     if request.thinking:
@@ -122,7 +124,8 @@ def plain_text(content: str | Parts) -> str:
     return "\n".join(part["text"] if part["type"] == "text" else placeholder(part) for part in content)
 
 
-def _messages(request: ChatRequest) -> list[dict[str, Any]]:
+def messages(request: ChatRequest) -> list[dict[str, Any]]:
+    """The history as it is sent, with what this model can see of its pictures."""
     if not sees_pictures(request.model):
         count, known = _known.longest(request.messages, request.thinking)
         new = [_message(message, plain_text(message.content), request) for message in request.messages[count:]]

@@ -4,7 +4,9 @@ Most events are equal to the one before but for a piece of text; these are read 
 else is parsed. Both ways say the same, byte for byte; see stencils for why.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
 from deepseek_cursor_proxy.conversation import Aside, Batch, Delta
@@ -33,36 +35,20 @@ class Said:
         return self.is_done or self.problem is not None
 
 
-class StreamReader:
-    """Reads one stream. Used by one thread."""
+class EventReader:
+    """Reads one stream, event by event; what an event says is for each dialect to tell. Used by one thread."""
 
     def __init__(self) -> None:
         self._parser = sse.Parser()
-        self._stencil: Stencil | None = None
-        self._has_fitted = True
-        self._in_vain = 0
 
     def read(self, data: bytes) -> Said:
         """What these bytes complete; nothing is read behind the end or a problem."""
-        said, at = Said(), 0
-        while at < len(data) and not said.is_over:
-            at = self._read_run(said, data, at)
-            # One event at a time, because it may make a stencil for those behind it.
-            end = data.find(b"\n\n", at) + 2
-            end = end if end >= 2 else len(data)
-            if at < end:
-                self._read_events(said, data[at:end])
-            at = end
+        said = Said()
+        self._read_events(said, data)
         return said
 
-    def _read_run(self, said: Said, data: bytes, at: int) -> int:
-        if self._stencil is None or not self._parser.is_between_events:
-            return at
-        delta, at = self._stencil.read(data, at)
-        if delta is not None:
-            said.batch.append(delta)
-            said.is_progress = self._has_fitted = True
-        return at
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        raise AssertionError
 
     def _read_events(self, said: Said, data: bytes) -> None:
         try:
@@ -78,27 +64,66 @@ class StreamReader:
             if said.is_over:
                 return
 
-    def _read_event(self, said: Said, data: str) -> None:
+    def _read_event(self, said: Said, data: str) -> list[Delta]:
+        """Add what an event says, which is returned as well."""
         if not data:
-            return
+            return []
         if data.strip() == "[DONE]":
             said.is_done = True
-            return
+            return []
         try:
             chunk = decode_foreign_json(data)
-            if not isinstance(chunk, dict):
-                return
-            deltas = deepseek.deltas(chunk)
+            deltas = self._deltas(chunk) if isinstance(chunk, dict) else []
         except ProxyError as error:
             said.problem = error
         except ValueError:
             said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
             said.batch += deltas
-            said.is_progress = True
+            said.is_progress = said.is_progress or bool(deltas)
             said.is_weighty = said.is_weighty or any(map(_may_complete, deltas))
-            if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
-                self._cut(data, deltas[0])
+            return deltas
+        return []
+
+
+class StreamReader(EventReader):
+    """Reads one stream of chat completions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stencil: Stencil | None = None
+        self._has_fitted = True
+        self._in_vain = 0
+
+    def read(self, data: bytes) -> Said:
+        said, at = Said(), 0
+        while at < len(data) and not said.is_over:
+            at = self._read_run(said, data, at)
+            # One event at a time, because it may make a stencil for those behind it.
+            end = data.find(b"\n\n", at) + 2
+            end = end if end >= 2 else len(data)
+            if at < end:
+                self._read_events(said, data[at:end])
+            at = end
+        return said
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        return deepseek.deltas(chunk)
+
+    def _read_run(self, said: Said, data: bytes, at: int) -> int:
+        if self._stencil is None or not self._parser.is_between_events:
+            return at
+        delta, at = self._stencil.read(data, at)
+        if delta is not None:
+            said.batch.append(delta)
+            said.is_progress = self._has_fitted = True
+        return at
+
+    def _read_event(self, said: Said, data: str) -> list[Delta]:
+        deltas = super()._read_event(said, data)
+        if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
+            self._cut(data, deltas[0])
+        return deltas
 
     def _cut(self, data: str, delta: Delta) -> None:
         stencil = Stencil.cut(data.encode(), delta)

@@ -14,7 +14,7 @@ from contextlib import closing
 from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.calling import Asked, Caller, Calling
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek_stream import Said, StreamReader
+from deepseek_cursor_proxy.deepseek_stream import Said
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
@@ -38,6 +38,7 @@ class Exchange:
     def __init__(self, caller: Caller, asked: Asked, services: Services) -> None:
         self._services = services
         self._caller = caller
+        self._dialect = asked.dialect
         self._number = next(services.numbers)
         self._started = time.monotonic()
         self._first_delta: float | None = None
@@ -53,7 +54,7 @@ class Exchange:
         services.observers.notice(
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
-        self._calling = Calling(self._number, caller, asked.request, services)
+        self._calling = Calling(self._number, caller, asked, services)
 
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "Exchange":
@@ -124,12 +125,12 @@ class Exchange:
             raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
         if not isinstance(body, dict):
             raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
-        batch: Batch = list(deepseek.completion(body))
+        batch: Batch = list(self._dialect.answer(body))
         self._take(batch)
         return batch
 
     def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
-        reader, self.awaited = StreamReader(), answer
+        reader, self.awaited = self._dialect.reader(), answer
         with closing(answer.stream(with_lulls=with_lulls)) as pieces:
             try:
                 for piece in pieces:

@@ -22,13 +22,15 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Peer
 
+_CHAT = "/chat/completions"
+
 
 class Upstream:
     """Called by handler threads; the pool and the gate in front of it are all they share."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self._deepseek = Destination(config.upstream_base_url.rstrip("/") + "/chat/completions")
+        self._deepseek = config.upstream_base_url.rstrip("/")
         self._admission = Admission(config.max_upstream_calls, config.queue_timeout)
         self._pool = ConnectionPool(Connector(config).open)
         self._opener = urllib.request.OpenerDirector()
@@ -38,12 +40,14 @@ class Upstream:
         """The right to several calls at once, for those who need all of them; see `send`."""
         return self._admission.enter(peer, calls)
 
-    def send(self, body: bytes, credential: str, peer: Peer | None, place: Place | None = None) -> Answer:
+    def send(
+        self, body: bytes, credential: str, peer: Peer | None, place: Place | None = None, path: str = _CHAT
+    ) -> Answer:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
 
         It waits until there is a place for it, unless it brings one. Either way the place goes with the answer.
         """
-        answer = self.relay(self._deepseek, body, credential, peer, place)
+        answer = self.relay(Destination(self._deepseek + path), body, credential, peer, place)
         try:
             answer.raise_for_status()
         except BaseException:

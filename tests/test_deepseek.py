@@ -39,6 +39,15 @@ class TestNeeds(unittest.TestCase):
                 self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
 
 
+class TestRefusals(unittest.TestCase):
+    def test_missing_reasoning_is_known_by_either_of_its_names(self) -> None:
+        for name in ("reasoning_content", "reasoning_text"):
+            words = f"The `{name}` in the thinking mode must be passed back to the API."
+            self.assertTrue(deepseek.is_reasoning_refusal(400, words))
+            self.assertFalse(deepseek.is_reasoning_refusal(500, words))
+        self.assertFalse(deepseek.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
+
+
 class TestPayload(unittest.TestCase):
     def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
         self.assertEqual({"type": "enabled"}, deepseek.payload(request(user("u")))["thinking"])

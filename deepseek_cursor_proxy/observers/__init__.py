@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.dialects import CHAT, Dialect
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 
@@ -28,11 +29,12 @@ class Received(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The history is ready; `is_retry` after DeepSeek refused the first one."""
+    """The history is ready; `is_retry` after DeepSeek refused the first one. It is sent in this dialect."""
 
     number: int
     prepared: Prepared
     is_retry: bool
+    dialect: Dialect = CHAT
 
 
 class Sent(NamedTuple):

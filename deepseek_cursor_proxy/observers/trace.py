@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy import deepseek, private_files
+from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
@@ -47,7 +47,7 @@ class Trace:
                 with self._lock:
                     request = self._asked[event.number]
                 self._trace_of(event).setdefault("restored", []).append(_restored(event, request))
-                self._trace_of(event)["upstream_request"] = deepseek.payload(event.prepared.request)
+                self._trace_of(event)["upstream_request"] = event.dialect.payload(event.prepared.request)
             case Sent():
                 self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
             case Finished():
