@@ -159,19 +159,19 @@ def _deltas(answer: Answer, thinking: bool) -> tuple[bytes, ...]:
     silent = {"reasoning_content": None} if thinking else {}
     first = {"content": None, "reasoning_content": ""} if thinking else {"content": ""}
     deltas: list[dict[str, Any]] = [{"role": "assistant", **first}]
-    for piece in _pieces(answer.reasoning if thinking else None, answer.piece):
+    for piece in pieces(answer.reasoning if thinking else None, answer.piece):
         deltas.append({"content": None, "reasoning_content": piece})
-    for piece in _pieces(answer.content, answer.piece):
+    for piece in pieces(answer.content, answer.piece):
         deltas.append({"content": piece, **silent})
     for index, call in enumerate(answer.calls):
         deltas.append({"tool_calls": [{"index": index, **_call(call, "")}]})
-        for piece in _pieces(call.arguments, answer.piece):
+        for piece in pieces(call.arguments, answer.piece):
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     deltas.append({"content": "", **silent})
     return tuple(encode_json(delta) for delta in deltas)
 
 
-def _pieces(text: str | None, size: int) -> Iterator[str]:
+def pieces(text: str | None, size: int) -> Iterator[str]:
     text = text or ""
     return (text[at : at + size] for at in range(0, len(text), size))
 

@@ -2,9 +2,9 @@
 
 Queue steps with `answer`; each accepted request takes the next one, an empty queue asks the responder. Faults (Failure,
 Raw) are played to whoever comes next; an Answer is only spent on a request that keeps the contract, and every other
-request gets DeepSeek's refusal. What it refuses is `contract`, how it writes an answer `completion`; here are the
-socket and the script. Rule: what a request gets is in `seen` before its first byte leaves, so a test that has its
-answer need not wait. Nothing outlives `close`.
+request gets DeepSeek's refusal. What it refuses is `contract`, how it writes an answer `completion`, and `native` says
+both in the words of its Responses API; here are the socket and the script. Rule: what a request gets is in `seen`
+before its first byte leaves, so a test that has its answer need not wait. Nothing outlives `close`.
 """
 
 import selectors
@@ -17,14 +17,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, count
 from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
-from deepseek_cursor_proxy.lab import contract
+from deepseek_cursor_proxy.lab import endpoints
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache, listed_model
 from deepseek_cursor_proxy.lab.contract import Refusal
 from deepseek_cursor_proxy.wire import encode_json
@@ -58,7 +57,7 @@ Step = Answer | Failure | Raw
 
 @dataclass(frozen=True)
 class Seen:
-    """One POST and what it got; the status of a Raw is 0."""
+    """One POST and what it got; the status of a Raw is 0. Whatever its path, its payload is that of a chat."""
 
     path: str
     headers: dict[str, str]
@@ -88,7 +87,7 @@ class FakeDeepSeek:
         self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
         self.cache = PrefixCache()
-        self._refusal = partial(contract.refusal, rule=rule, refuse_empty=refuse_empty_reasoning)
+        self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
         self.idle_seconds = idle_seconds
@@ -152,18 +151,19 @@ class FakeDeepSeek:
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decides what a POST gets, and notes it in `seen`."""
-        parsed = contract.read(body)
+        endpoint = endpoints.at(path)
+        parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
-        step, refused = None, self.refusal_at_the_door(path, "/chat/completions", headers)
+        step, refused = None, self.refusal_at_the_door(path, endpoint.path, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
-            beta = path.startswith("/beta/")
-            refused = parsed if isinstance(parsed, Refusal) else self._refusal(parsed, beta=beta)
+            rules = {**self._rules, "beta": path.startswith("/beta/")}
+            refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(parsed, **rules)
         if refused is not None:
             step = _as_failure(refused)
         step = step or self._take(Answer, Failure, Raw) or self._responder(payload)
         status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
         self.seen.append(Seen(path, headers, payload, status, refused.message if refused else None, body))
-        return _Reply(step, payload)
+        return _Reply(step, payload, endpoint.writer)
 
     def refusal_at_the_door(self, path: str, endpoint: str, headers: dict[str, str]) -> Refusal | None:
         if path.partition("?")[0] not in (endpoint, f"/v1{endpoint}", f"/beta{endpoint}"):
@@ -185,6 +185,7 @@ class FakeDeepSeek:
 class _Reply:
     step: Step
     payload: dict[str, Any]
+    writer: type[Completion]
 
 
 def _as_failure(refused: Refusal) -> Failure:
@@ -258,15 +259,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         reply = fake.reply_to(self.path, self._headers(), body)
         try:
-            self._play(reply.step, reply.payload)
+            self._play(reply)
         except OSError:
             self.close_connection = True
             if not fake.closing.is_set():
                 fake.hang_ups.put(time.monotonic())
                 fake.hung_up.set()
 
-    def _play(self, step: Step, payload: dict[str, Any]) -> None:
-        match step:
+    def _play(self, reply: "_Reply") -> None:
+        match step := reply.step:
             case Raw():
                 self.connection.sendall(step.data)
                 if step.then_stall:
@@ -275,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
             case Failure():
                 self._fail(step)
             case Answer():
-                self._answer(step, payload)
+                self._answer(step, reply)
 
     def _headers(self) -> dict[str, str]:
         return {name.lower(): value for name, value in self.headers.items()}
@@ -289,9 +290,10 @@ class _Handler(BaseHTTPRequestHandler):
         typed = () if any(name.lower() == "content-type" for name, _ in headers) else (_JSON,)
         self.connection.sendall(_head(status, (*typed, *headers, ("Content-Length", str(len(body))))) + body)
 
-    def _answer(self, answer: Answer, payload: dict[str, Any]) -> None:
-        completion = Completion(answer, payload, self.server.fake.cache, str(uuid.uuid4()), int(time.time()))
-        if payload.get("stream"):
+    def _answer(self, answer: Answer, reply: _Reply) -> None:
+        cache, id = self.server.fake.cache, str(uuid.uuid4())
+        completion = reply.writer(answer, reply.payload, cache, id, int(time.time()))
+        if reply.payload.get("stream"):
             self.connection.sendall(_head(200, (_EVENTS, ("Transfer-Encoding", "chunked"))))
             for _ in range(answer.comments):
                 self.connection.sendall(_chunk(b": keep-alive\n\n"))

@@ -1,0 +1,281 @@
+"""DeepSeek's Responses API, as strict as its chat completions: the same contract, the same answers, in other words.
+
+A body is put into the words of chat completions, `contract` judges that, and what it says is said in the words of this
+API. Of a history only what DeepSeek joins counts: items of unknown kinds are passed over, calls belong to the reasoning
+right before them, and reasoning that is empty, summarised or encrypted is none at all.
+Written apart from the proxy's own translation, so that the two can disagree. This file knows no socket or script.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from deepseek_cursor_proxy.lab import contract
+from deepseek_cursor_proxy.lab.completion import Call, Completion, pieces
+from deepseek_cursor_proxy.lab.contract import DESERIALIZE, MISSING_REASONING, UNANSWERED_CALLS, Refusal
+from deepseek_cursor_proxy.wire import encode_json
+
+MISSING_REASONING_TEXT = "The `reasoning_text` in the thinking mode must be passed back to the API."
+NO_OUTPUT = "No tool output found for tool call"
+_WORDS = {MISSING_REASONING: MISSING_REASONING_TEXT, UNANSWERED_CALLS: NO_OUTPUT}
+_NAMES = {"max_output_tokens": "max_tokens", "user": "user_id"}
+_SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+# What is refused …
+
+
+def read(body: bytes) -> dict[str, Any] | Refusal:
+    """What a body asks for, as a body of chat completions, or the 400 that it earns as it is."""
+    parsed = contract.read(body)
+    if isinstance(parsed, Refusal):
+        return parsed
+    try:
+        return _chat(parsed)
+    except (_Misfit, AttributeError, KeyError, TypeError) as misfit:
+        # The latter: something else than an object, or one without a field that it needs.
+        return Refusal(DESERIALIZE + str(misfit))
+
+
+def refusal(payload: Mapping[str, Any], rule: str, *, refuse_empty: bool, beta: bool) -> Refusal | None:
+    """The 400 that a body earns which `read` has put into the words of chat completions."""
+    # Whether chats may have an empty one makes no difference: here it is as good as none.
+    found = contract.refusal(payload, rule, refuse_empty=True, beta=beta)
+    return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
+
+
+class _Misfit(Exception):
+    """Where a body is not of the shape that it should have."""
+
+
+def _fit(condition: object, words: str) -> None:
+    if not condition:
+        raise _Misfit(words)
+
+
+def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
+    effort = (body.get("reasoning") or {}).get("effort")
+    chat: dict[str, Any] = {name: body[name] for name in _SAME_NAMES if name in body}
+    chat |= {theirs: body[ours] for ours, theirs in _NAMES.items() if ours in body}
+    chat["messages"] = _messages(body)
+    if effort is not None:
+        chat["reasoning_effort"] = effort
+    if body.get("tools") is not None:
+        chat["tools"] = [_tool(tool) for tool in body["tools"] if tool.get("type") in ("function", "custom")]
+    if body.get("tool_choice") is not None:
+        choice = body["tool_choice"]
+        chat["tool_choice"] = choice if isinstance(choice, str) else _named(choice)
+    form = (body.get("text") or {}).get("format")
+    if form is not None:
+        _fit(form.get("type") in ("text", "json_object", "json_schema"), "text.format.type: unknown variant")
+        _fit(form["type"] != "json_schema" or isinstance(form.get("schema"), dict), "text.format: missing `schema`")
+        chat["response_format"] = {"type": "text" if form["type"] == "text" else "json_object"}
+    return chat
+
+
+def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": choice.get("type"), "function": {"name": choice.get("name")}}
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    _fit(isinstance(tool.get("name"), str), "tools: missing field `name`")
+    if tool["type"] == "custom":
+        _fit(tool["name"] == "apply_patch", "tools: the only custom tool is apply_patch")
+    function = {name: value for name, value in tool.items() if name not in ("type", "format")}
+    return {"type": "function", "function": function}
+
+
+def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    asked, instructions = body.get("input"), body.get("instructions")
+    _fit(asked is not None or instructions is not None, "one of `input` and `instructions` is needed")
+    history = _History()
+    if instructions is not None:
+        history.messages.append({"role": "system", "content": instructions})
+    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
+    _fit(isinstance(items, list) and all(isinstance(item, dict) for item in items), "input: expected a sequence")
+    for index, item in enumerate(items):
+        history.take(item, f"input[{index}]")
+    history.end_turn()
+    return history.messages
+
+
+class _History:
+    """Items, put together to the messages that the model is shown."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._turn: dict[str, Any] | None = None
+
+    def take(self, item: Mapping[str, Any], where: str) -> None:
+        match item.get("type", "message"):
+            case "reasoning":
+                self._think(item, where)
+            case "message" if item.get("role") == "assistant":
+                self._say(_content(item.get("content"), where))
+            case "message":
+                self.end_turn()
+                role = {"developer": "user"}.get(item.get("role", ""), item.get("role"))
+                self.messages.append({"role": role, "content": _content(item.get("content"), where)})
+            case "function_call":
+                _fit(all(isinstance(item.get(name), str) for name in ("call_id", "name", "arguments")), where)
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                self._open().setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                self.end_turn()
+                said = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+                self.messages.append(said)
+
+    def end_turn(self) -> None:
+        if self._turn is not None:
+            self.messages.append(self._turn)
+        self._turn = None
+
+    def _end_if_spoken(self) -> None:
+        """Thoughts, or words, behind the words or calls of a turn are another turn's."""
+        if self._turn is not None and (self._turn["content"] or "tool_calls" in self._turn):
+            self.end_turn()
+
+    def _open(self) -> dict[str, Any]:
+        if self._turn is None:
+            self._turn = {"role": "assistant", "content": ""}
+        return self._turn
+
+    def _think(self, item: Mapping[str, Any], where: str) -> None:
+        _fit(isinstance(item.get("summary"), list), f"{where}: missing field `summary`")
+        _fit(item.get("encrypted_content", "") is not None, f"{where}: invalid type: null, expected a string")
+        self._end_if_spoken()
+        parts = item.get("content") or []
+        text = "".join(part["text"] for part in parts if part.get("type") == "reasoning_text")
+        turn = self._open()
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+    def _say(self, content: Any) -> None:
+        self._end_if_spoken()
+        self._open()["content"] = content
+
+
+def _content(content: Any, where: str) -> Any:
+    if isinstance(content, str):
+        return content
+    _fit(isinstance(content, list), f"{where}.content: expected a string or a sequence")
+    parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if part.get("type") in ("input_text", "output_text"):
+        _fit(isinstance(part.get("text"), str), f"{where}: missing field `text`")
+        return {"type": "text", "text": part["text"]}
+    _fit(part.get("type") == "input_image", f"{where}.type: unknown variant")
+    _fit(("image_url" in part) != ("file_id" in part), f"{where}: needs exactly one of image_url and file_id")
+    if "file_id" in part:
+        return {"type": "file", "file": {"file_id": part["file_id"]}}
+    detail = {"detail": part["detail"]} if "detail" in part else {}
+    return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+
+
+# How answers are written …
+
+
+class Response(Completion):
+    """One answer to one accepted request, as a response object or as its events."""
+
+    def body(self) -> bytes:
+        self._cache.keep(self._prompt, self._message())
+        items = [item for item, _ in self._items()]
+        return encode_json(self._object(self._status, items))
+
+    def events(self) -> Iterator[bytes]:
+        for number, event in enumerate(self._told()):
+            written = encode_json({**event, "sequence_number": number})
+            yield b"event: %b\ndata: %b\n\n" % (event["type"].encode(), written)
+
+    @property
+    def _status(self) -> str:
+        if self._finish in _INCOMPLETE:
+            return "incomplete"
+        return "completed" if self._finish in ("stop", "tool_calls") else "failed"
+
+    def _told(self) -> Iterator[dict[str, Any]]:
+        for kind in ("response.created", "response.in_progress"):
+            yield {"type": kind, "response": self._object("in_progress", [])}
+        items = []
+        for index, (item, text) in enumerate(self._items()):
+            items.append(item)
+            for event in _item_events(item, text, self._answer.piece):
+                yield {**event, "output_index": index}
+        self._cache.keep(self._prompt, self._message())
+        yield {"type": f"response.{self._status}", "response": self._object(self._status, items)}
+
+    def _items(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The items of the output, each with the text that is streamed of it."""
+        answer = self._answer
+        if self._thinking and answer.reasoning:
+            part = {"type": "reasoning_text", "text": answer.reasoning}
+            yield self._item("reasoning", summary=[], content=[part]), answer.reasoning
+        if answer.content:
+            part = {"type": "output_text", "text": answer.content}
+            yield self._item("message", role="assistant", content=[{**part, "annotations": []}]), answer.content
+        for call in answer.calls:
+            yield self._called(call), call.arguments
+
+    def _called(self, call: Call) -> dict[str, Any]:
+        return self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
+
+    def _item(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"id": str(uuid.uuid4()), "type": kind, "status": "completed", **fields}
+
+    def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        reason = _INCOMPLETE.get(self._finish)
+        error = {"code": "server_error", "message": f"The answer ended with {self._finish}."}
+        return {
+            "id": self._header["id"],
+            "object": "response",
+            "created_at": self._header["created"],
+            "model": self._header["model"],
+            "status": status,
+            "error": error if status == "failed" else None,
+            "incomplete_details": {"reason": reason} if status == "incomplete" else None,
+            "output": output,
+            "store": False,
+            "usage": self._native_usage() if status != "in_progress" else None,
+        }
+
+    def _native_usage(self) -> dict[str, Any]:
+        usage = self._usage()
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": usage["completion_tokens_details"],
+            "total_tokens": usage["total_tokens"],
+        }
+
+
+_TOLD = {
+    "reasoning": "response.reasoning_text",
+    "message": "response.output_text",
+    "function_call": "response.function_call_arguments",
+}
+
+
+def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[str, Any]]:
+    is_call = item["type"] == "function_call"
+    nothing: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+    yield {"type": "response.output_item.added", "item": {**item, **nothing, "status": "in_progress"}}
+    at = {"item_id": item["id"]} if is_call else {"item_id": item["id"], "content_index": 0}
+    part = {} if is_call else {"part": item["content"][0]}
+    if not is_call:
+        yield {"type": "response.content_part.added", **at, "part": {**part["part"], "text": ""}}
+    told = _TOLD[item["type"]]
+    for piece in pieces(text, size):
+        yield {"type": f"{told}.delta", **at, "delta": piece}
+    yield {"type": f"{told}.done", **at, "arguments" if is_call else "text": text}
+    if not is_call:
+        yield {"type": "response.content_part.done", **at, **part}
+    yield {"type": "response.output_item.done", "item": item}
