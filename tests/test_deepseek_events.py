@@ -1,0 +1,171 @@
+"""However the events of a response are cut into pieces, and whichever of them there are, they say the same."""
+
+import json
+import random
+import unittest
+from collections.abc import Iterable
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek_events import RESPONSES, ResponseReader
+from deepseek_cursor_proxy.deepseek_stream import Said
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.lab.completion import Answer, Call, PrefixCache
+from deepseek_cursor_proxy.lab.native import Response
+
+REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+CALLS = (Call("call_a", "look", '{"at": "the \U0001f600"}'), Call("call_b", "look", "{}"))
+ANSWERS = (
+    Answer(reasoning="Let me think \U0001f600.", content='Hello, "you".\n', piece=3),
+    Answer(reasoning="I need a tool.", content="Looking.", calls=CALLS, piece=2),
+    Answer(calls=CALLS[:1], piece=1),
+    Answer(content="Cut sho", finish_reason="length"),
+    Answer(reasoning="", content=""),
+)
+
+
+def response(answer: Answer) -> Response:
+    return Response(answer, REQUEST, PrefixCache(), "0", 1)
+
+
+def told(answer: Answer) -> list[dict[str, Any]]:
+    """The events of an answer as objects."""
+    return [json.loads(event.partition(b"data: ")[2]) for event in response(answer).events()]
+
+
+def event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def heard(pieces: Iterable[bytes]) -> tuple[list[Delta], Said]:
+    """All that these pieces say, and the last of it."""
+    reader, deltas, said = ResponseReader(), [], Said()
+    for piece in pieces:
+        said = reader.read(piece)
+        deltas += [item for item in said.batch if isinstance(item, Delta)]
+        if said.is_over:
+            break
+    return deltas, said
+
+
+def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
+    found = Reply()
+    for delta in deltas:
+        found.add(delta)
+    return found.message(), found.finish_reason(), found.usage
+
+
+class TestTheSame(unittest.TestCase):
+    def test_in_pieces_of_any_size(self) -> None:
+        for answer in ANSWERS:
+            data = b"".join(response(answer).events())
+            expected, _ = heard([data])
+            for size in (1, 7, 100):
+                deltas, said = heard(data[at : at + size] for at in range(0, len(data), size))
+                self.assertEqual((expected, True, None), (deltas, said.is_done, said.problem))
+
+    def test_split_at_every_place(self) -> None:
+        data = b"".join(response(Answer(content="ä")).events())
+        expected, _ = heard([data])
+        for at in range(1, len(data)):
+            self.assertEqual(expected, heard([data[:at], data[at:]])[0], at)
+
+    def test_streamed_and_whole_say_the_same(self) -> None:
+        for answer in ANSWERS:
+            whole = RESPONSES.answer(json.loads(response(answer).body()))
+            streamed, _ = heard(response(answer).events())
+            self.assertEqual(reply(whole), reply(streamed))
+
+    def test_what_is_told_whole_only_is_heard_as_well(self) -> None:
+        """Some gateways leave out the pieces, or all but the end."""
+        for answer in ANSWERS:
+            events = told(answer)
+            expected = reply(heard(map(event, events))[0])
+            for kept in ("response.output_item", "response.output_item.done", "response.created"):
+                fewer = [each for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
+                self.assertEqual(expected, reply(heard(map(event, fewer))[0]), kept)
+
+    def test_an_end_without_its_object_is_an_end(self) -> None:
+        events = told(ANSWERS[1])
+        message, ending, _ = reply(heard(map(event, events))[0])
+        events[-1] = {"type": "response.completed"}
+        self.assertEqual((message, ending, None), reply(heard(map(event, events))[0]))
+
+
+class TestReading(unittest.TestCase):
+    def test_nothing_is_read_behind_the_last_event(self) -> None:
+        more = event({"type": "response.output_text.delta", "output_index": 0, "delta": "more"})
+        deltas, said = heard([b"".join(response(ANSWERS[0]).events()) + more])
+        self.assertTrue(said.is_done)
+        self.assertEqual(ANSWERS[0].content, reply(deltas)[0].content)
+
+    def test_a_stream_that_just_ends_has_no_end(self) -> None:
+        for count in range(len(told(ANSWERS[1]))):
+            deltas, said = heard(list(response(ANSWERS[1]).events())[:count])
+            self.assertEqual((False, None), (said.is_done, reply(deltas)[1]))
+
+    def test_failures_are_told_in_their_words(self) -> None:
+        failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "Too hot."}}}
+        for chunk, words in (
+            (failed, "Too hot."),
+            ({"type": "response.failed"}, "no reason given"),
+            ({"type": "error", "code": "server_error", "message": "Too cold."}, "Too cold."),
+            ({"type": "error", "error": {"message": "Too wet."}}, "Too wet."),
+            ({"error": {"message": "Too dry."}}, "Too dry."),
+            ({"type": "response.completed", "response": {}}, "no output"),
+        ):
+            with self.subTest(words):
+                deltas, said = heard([event(chunk) + event({"type": "response.completed", "response": {"output": []}})])
+                self.assertIsInstance(said.problem, UpstreamFailed)
+                self.assertIn(words, str(said.problem))
+                self.assertEqual(([], False), (deltas, said.is_done))
+
+    def test_damage_is_passed_over(self) -> None:
+        for chunk in (
+            7,
+            {},
+            {"type": 5},
+            {"type": "response.output_text.delta"},
+            {"type": "response.output_text.delta", "delta": ["x"], "output_index": {}},
+            {"type": "response.output_item.added", "item": "call"},
+            {"type": "response.output_item.done", "item": None},
+            {"type": "response.function_call_arguments.delta", "delta": "{", "output_index": 3},
+            {"type": "response.something.new", "delta": "x"},
+        ):
+            with self.subTest(chunk):
+                deltas, said = heard([event(chunk)])
+                self.assertEqual(([], None, False), (deltas, said.problem, said.is_progress))
+
+    def test_at_work_is_no_progress_but_a_piece_is(self) -> None:
+        self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
+        said = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
+        self.assertTrue(said.is_progress)
+        self.assertEqual([Aside(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
+
+    def test_a_call_that_may_be_whole_is_worth_storing(self) -> None:
+        reader, weighty = ResponseReader(), []
+        for each in response(Answer(calls=CALLS[1:], piece=1)).events():
+            weighty += [each] if reader.read(each).is_weighty else []
+        self.assertIn(b'"delta":"}"', weighty[0])
+        self.assertIn(b"response.completed", weighty[-1])
+
+    def test_a_done_of_a_gateway_ends_it_too(self) -> None:
+        self.assertTrue(ResponseReader().read(b"data: [DONE]\n\n").is_done)
+
+    def test_made_up_events_never_break_it(self) -> None:
+        kinds = [*sorted({each["type"] for each in told(ANSWERS[1])}), "error", "response.failed", None]
+        values = (None, 0, 1, -1, "x", "}", [], {}, True, {"type": "function_call"}, {"output": [{}]})
+        for seed in range(1000):
+            rng = random.Random(seed)
+            fields = ("output_index", "delta", "item", "response", "arguments", "text")
+            chunks = [
+                {"type": rng.choice(kinds), **{name: rng.choice(values) for name in fields}}
+                for _ in range(rng.randint(1, 6))
+            ]
+            with self.subTest(seed):
+                _, said = heard(map(event, chunks))
+                self.assertTrue(said.problem is None or isinstance(said.problem, UpstreamFailed))
+
+
+if __name__ == "__main__":
+    unittest.main()
