@@ -250,11 +250,13 @@ def _network(source: str) -> bytes:
 def _credential(request: HttpRequest) -> str | None:
     """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess."""
     scheme, _, token = (request.header("authorization") or "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
-    named = (request.header("api-key") or "").strip()
-    if bearer and named and bearer != named:
-        raise BadRequest("Two different keys, in Authorization and in api-key. Send one of them.", code="two_keys")
-    key = bearer or named
+    key = token.strip() if scheme.lower() == "bearer" else ""
+    # Azure's clients, and Anthropic's.
+    for name in ("api-key", "x-api-key"):
+        named = (request.header(name) or "").strip()
+        if key and named and key != named:
+            raise BadRequest(f"Two different keys, one of them in {name}. Send one key.", code="two_keys")
+        key = key or named
     return key if is_credential(key) else None
 
 

@@ -2,15 +2,16 @@
 
 A place is taken before a connection is and given back when the answer is closed, so it is held for exactly as long as
 something upstream costs money. Whoever waits watches its client: one that leaves frees its place in the queue at once.
-One Admission is one gate; several bounds (say, one per model) are several of them.
+Every model has a gate of its own, as DeepSeek counts the calls to each.
 """
 
 import contextlib
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 
-from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.waiting import wait_readable
 from deepseek_cursor_proxy.wire import Peer
 
@@ -41,7 +42,7 @@ class Admission:
         self.running = 0
 
     def enter(self, peer: Peer | None, calls: int = 1) -> tuple[Place, ...]:
-        """As many places as there are calls, all at once; Overloaded when they do not come free in time.
+        """As many places as there are calls, all at once; QueueFull when they do not come free in time.
 
         All at once, because calls that wait for each other with half of the places taken would wait for ever.
         Raises ClientGone when `peer` leaves meanwhile.
@@ -65,11 +66,11 @@ class Admission:
         try:
             waiter = _Waiter(calls)
         except OSError:
-            raise self._overloaded() from None
+            raise self._queue_full() from None
         with contextlib.closing(waiter):
             with self._lock:
                 if len(self._waiting) >= _MOST_WAITING:
-                    raise self._overloaded()
+                    raise self._queue_full()
                 self._waiting.append(waiter)
                 self._admit()
             try:
@@ -79,7 +80,7 @@ class Admission:
                 self._give_up(waiter)
                 raise
             self._give_up(waiter)
-            raise self._overloaded()
+            raise self._queue_full()
 
     def _give_up(self, waiter: "_Waiter") -> None:
         with self._lock:
@@ -99,12 +100,29 @@ class Admission:
         # Whoever wants more than there are gets them when nobody else runs.
         return self.running + calls <= self._limit or self.running == 0
 
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(
-            f"{self._limit} calls are running already and none ended in time. Try again in a moment, "
-            "or raise --max-upstream-calls.",
+    def _queue_full(self) -> QueueFull:
+        return QueueFull(
+            f"{self._limit} calls to this model are running already and none ended in time. Try again in a moment, "
+            "or raise --max-upstream-calls (--max-flash-calls for Flash).",
             retry_after=_RETRY_AFTER_SECONDS,
         )
+
+
+class Gates:
+    """A gate for every model. Called by handler threads; the lock protects `_gates`, which the settings bound."""
+
+    def __init__(self, limit: Callable[[str], int], timeout: float) -> None:
+        self._limit = limit
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._gates: dict[str, Admission] = {}
+
+    def to(self, model: str) -> Admission:
+        gate = self._gates.get(model)
+        if gate is None:
+            with self._lock:
+                gate = self._gates.setdefault(model, Admission(self._limit(model), self._timeout))
+        return gate
 
 
 class _Waiter:

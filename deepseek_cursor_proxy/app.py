@@ -7,10 +7,10 @@ do; only ClientGone passes through, because nobody is left to read one.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy import catalogue
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -31,6 +31,7 @@ from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.generation import Generation
+    from deepseek_cursor_proxy.messaging import Messaging
     from deepseek_cursor_proxy.responding import Responding
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class Route:
     method: str
     path: re.Pattern[str]
     endpoint: Endpoint
+    # How this path tells what went wrong.
+    told: Callable[[ProxyError], HttpReply]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -73,19 +76,20 @@ class App:
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = "unknown path"
+        told: Callable[[ProxyError], HttpReply] = _error_reply
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
             route, group = _find(request.method, request.path)
-            name = route.name
+            name, told = route.name, route.told
             reply = route.endpoint(self, request, group)
         except ProxyError as error:
             if not isinstance(error, _TOLD_ELSEWHERE):
                 # The route's name, never the path: anybody may put anything there, keys included.
                 _log.info("%s refused: %s %s", name, error.status, error.message)
-            reply = _error_reply(error)
+            reply = told(error)
         except RecursionError:
-            reply = _error_reply(BadRequest("The request is nested too deeply."))
+            reply = told(BadRequest("The request is nested too deeply."))
         return self._with_cors(reply)
 
     # Endpoints …
@@ -115,13 +119,26 @@ class App:
         return self._responding().cancel(request, response_id)
 
     def _responding(self) -> "Responding":
-        # Only here: most people use one of the two APIs.
+        # Only here: most people use one of these APIs.
         from deepseek_cursor_proxy.responding import Responding
 
         return Responding(self._generation())
 
+    def message(self, request: HttpRequest, _: str) -> HttpReply:
+        return self._messaging().create(request)
+
+    def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
+        return self._messaging().count_tokens(request)
+
+    def _messaging(self) -> "Messaging":
+        from deepseek_cursor_proxy.messaging import Messaging
+
+        return Messaging(self._generation())
+
     def models(self, request: HttpRequest, _: str) -> HttpReply:
         names = catalogue.listed(self._config)
+        if request.header("anthropic-version") is not None:
+            return HttpReply.json(_models_of_messages(names))
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
         return HttpReply.json({"object": "list", "data": data})
 
@@ -137,8 +154,35 @@ class App:
         return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
 
 
+def _error_reply(error: ProxyError) -> HttpReply:
+    headers: Headers = ()
+    if error.retry_after is not None:
+        headers += (("Retry-After", str(error.retry_after)),)
+    if isinstance(error, MethodNotAllowed):
+        headers += (("Allow", error.allow),)
+    if isinstance(error, Unauthorized):
+        headers += (("WWW-Authenticate", "Bearer"),)
+    return HttpReply.json(error.payload(), error.status, headers)
+
+
+def _told_in_messages(error: ProxyError) -> HttpReply:
+    """In the shape of Anthropic's API."""
+    from deepseek_cursor_proxy.messaging import failed
+
+    return failed(error)
+
+
+def _models_of_messages(names: Sequence[str]) -> dict[str, Any]:
+    """The list of models in the shape of Anthropic's API."""
+    models = [
+        {"type": "model", "id": name, "display_name": name, "created_at": "2026-04-24T00:00:00Z", "lifecycle": "active"}
+        for name in names
+    ]
+    return {"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+
+
 _ROUTES = tuple(
-    Route(name, method, re.compile(path), endpoint)
+    Route(name, method, re.compile(path), endpoint, _told_in_messages if name == "messages" else _error_reply)
     for name, method, path, endpoint in (
         ("chat completions", "POST", r"(?:/v1)?/chat/completions()", App.chat),
         ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),
@@ -148,6 +192,8 @@ _ROUTES = tuple(
         ("response", "DELETE", r"(?:/v1)?/responses/([^/]+)", App.delete),
         ("response", "GET", r"(?:/v1)?/responses/([^/]+)/input_items", App.input_items),
         ("response", "POST", r"(?:/v1)?/responses/([^/]+)/cancel", App.cancel),
+        ("messages", "POST", r"(?:/v1)?/messages()", App.message),
+        ("messages", "POST", r"(?:/v1)?/messages/count_tokens()", App.count_tokens),
         ("models", "GET", r"(?:/v1)?/models()", App.models),
         ("health", "GET", r"(?:/v1)?/healthz()", App.health),
         ("health", "GET", r"/health()", App.health_with_model),
@@ -169,14 +215,3 @@ def _find(method: str, asked: str) -> tuple[Route, str]:
         "Nothing answers at this path. Chat completions are at /v1/chat/completions; "
         "in Cursor the base URL ends in /v1."
     )
-
-
-def _error_reply(error: ProxyError) -> HttpReply:
-    headers: Headers = ()
-    if error.retry_after is not None:
-        headers += (("Retry-After", str(error.retry_after)),)
-    if isinstance(error, MethodNotAllowed):
-        headers += (("Allow", error.allow),)
-    if isinstance(error, Unauthorized):
-        headers += (("WWW-Authenticate", "Bearer"),)
-    return HttpReply.json(error.payload(), error.status, headers)

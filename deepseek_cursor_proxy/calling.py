@@ -144,13 +144,19 @@ class Calling:
 
     def _call(self, body: bytes) -> Answer:
         while True:
-            place, self._place = self._place, None
             try:
-                caller, path = self._caller, self._dialect.path
-                return self._services.upstream.send(body, caller.credential, caller.peer, place, path)
+                caller, place = self._caller, self._admitted()
+                return self._services.upstream.send(body, caller.credential, caller.peer, place, self._dialect.path)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
+
+    def _admitted(self) -> Place:
+        """The place that was brought, for the first call; one that is waited for, for any other."""
+        place, self._place = self._place, None
+        if place is None:
+            (place,) = self._services.upstream.gates.to(self._request.model).enter(self._caller.peer)
+        return place
 
     def _told(self, refusal: UpstreamRefused) -> ProxyError:
         if refusal.status == 401 and self._caller.is_held:

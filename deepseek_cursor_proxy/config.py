@@ -86,11 +86,15 @@ class ProxyConfig:
     )
     # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
     max_upstream_calls: int = setting(
-        480, "calls to DeepSeek at once; further ones wait for a place", at_least=1, at_most=_PLENTY
+        480, "calls to a model at once; further ones wait for a place", at_least=1, at_most=_PLENTY
+    )
+    # DeepSeek allows 2500.
+    max_flash_calls: int = setting(
+        2400, "the same for Flash, of which DeepSeek allows more", at_least=1, at_most=_PLENTY
     )
     # Whoever got no place by then is better told than kept: tunnels give up on a silent answer after 100 seconds.
     queue_timeout: float = setting(
-        30.0, "seconds a call may wait for a place before 503 is answered", at_least=0, at_most=_DAY
+        30.0, "seconds a call may wait for a place before 429 is answered", at_least=0, at_most=_DAY
     )
     https_proxy: str = setting(
         "environment",
@@ -217,6 +221,10 @@ class ProxyConfig:
         object.__setattr__(self, "access_keys", given)
         object.__setattr__(self, "models", frozen(self.models))
         object.__setattr__(self, "passthrough", frozen(self.passthrough, PassthroughRoute))
+
+    def most_calls(self, model: str) -> int:
+        """How many calls to a model may run at once."""
+        return self.max_flash_calls if "flash" in model else self.max_upstream_calls
 
     @property
     def is_exposed(self) -> bool:

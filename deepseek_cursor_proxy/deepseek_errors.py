@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.errors import UpstreamRefused
+from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
 
 # DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
 _RETRY_AFTER_SECONDS = 5
@@ -56,6 +56,18 @@ _ADVICE = {
     402: "Top up the balance at https://platform.deepseek.com.",
     403: "Check at https://platform.deepseek.com what this key may do, and which key Cursor's settings hold.",
 }
+
+
+_EARLY_ENDS = {
+    "insufficient_system_resource": "DeepSeek ran out of capacity before the answer was complete. Try again.",
+    "aborted": "DeepSeek interrupted the answer. Try again.",
+}
+
+
+def broken_off(finish_reason: str | None) -> UpstreamFailed | None:
+    """The failure that a finish_reason stands for, in APIs that have no other word for it."""
+    why = _EARLY_ENDS.get(finish_reason or "")
+    return UpstreamFailed(why, code=finish_reason) if why is not None else None
 
 
 def explained(refusal: UpstreamRefused) -> UpstreamRefused:

@@ -11,7 +11,7 @@
     ├── UnknownEncoding  415
     ├── UpgradeRefused   426    a WebSocket was asked for where there is none
     ├── TooManyAttempts  429    too many wrong keys from one place
-    ├── QueueFull        429    as many background responses wait as may
+    ├── QueueFull        429    as many calls, or background responses, run and wait as may
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── Overloaded       503    a bound of this proxy is reached
     ├── ProxyStopping    503    the proxy ends before the answer does

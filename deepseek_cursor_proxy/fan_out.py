@@ -45,7 +45,7 @@ class FanOut:
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; if one fails, none is left open and its error is raised."""
-        places = services.upstream.places(caller.peer, asked.request.choices)
+        places = services.upstream.gates.to(asked.request.model).enter(caller.peer, asked.request.choices)
         with ThreadPoolExecutor(len(places), "choice") as pool:
             callers = [replace(caller, place=place) for place in places]
             calls = [pool.submit(Exchange.open, each, asked, services) for each in callers]

@@ -4,6 +4,7 @@ Key first, then body, then the corridor. Everything that a chat needs is importe
 proxy is: what listens and answers small questions is there before the rest of the program has been read.
 """
 
+import secrets
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from deepseek_cursor_proxy import models, passthrough
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
+from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -46,7 +48,7 @@ class Generation:
     def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
         visitor = self.services.access.admit(request)
         raw = request.read_body()
-        body = self._bodies.decode(raw)
+        body = self.decoded(raw)
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}
@@ -54,6 +56,10 @@ class Generation:
         if passed is not None:
             return passed
         return self._generate(request, visitor, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
+
+    def decoded(self, raw: bytes) -> dict[str, Any]:
+        """The JSON of a body, which nobody changes."""
+        return self._bodies.decode(raw)
 
     def passed_on(
         self, request: HttpRequest, visitor: Visitor, body: Mapping[str, Any], raw: bytes, path: str = CHAT
@@ -69,7 +75,8 @@ class Generation:
     def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
-        shown = display.mirror(exchange.batches(with_lulls=chat.stream), self._form(), exchange.notice)
+        said = forced_tools.raised(exchange.batches(with_lulls=chat.stream), chat, _call_id())
+        shown = display.mirror(said, self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -77,6 +84,12 @@ class Generation:
             return HttpReply.json(protocol.reply(chat, deltas))
         finally:
             exchange.close()
+
+    def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
+        """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
+        batches = exchange.batches(with_lulls=with_lulls and chat.stream)
+        said = forced_tools.raised(batches, chat, _call_id())
+        return display.mirror(said, None, exchange.notice, with_remarks=False)
 
     def caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
         namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)
@@ -100,6 +113,11 @@ class Generation:
         if not self.services.config.display_reasoning:
             return None
         return display.COLLAPSIBLE if self.services.config.collapsible_reasoning else display.PLAIN
+
+
+def _call_id() -> str:
+    """For a call that DeepSeek only wrote about."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 def _opener(asked: Asked) -> "type[Exchange | FanOut]":

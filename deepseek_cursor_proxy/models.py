@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek
-from deepseek_cursor_proxy.catalogue import KNOWN_MODELS
+from deepseek_cursor_proxy.catalogue import KNOWN_MODELS, MODELS
 from deepseek_cursor_proxy.config import ProxyConfig
 
 # What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
@@ -46,6 +46,14 @@ def _resolved(asked: str, aliases: tuple[tuple[str, str], ...], otherwise: str) 
 
 
 _known = lru_cache(_KNOWN_NAMES)(_resolved)
+
+
+def named_claude(asked: str, config: ProxyConfig) -> str:
+    """The model to ask for in place of one of Anthropic's, as DeepSeek's own Messages API has it."""
+    name = asked.strip().lower()
+    if not name.startswith("claude") or _find(asked, config.models, config.upstream_model).weight:
+        return asked
+    return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
 
 
 def passed_on(asked: object, config: ProxyConfig) -> str | None:

@@ -35,6 +35,7 @@ CHAT = "/chat/completions"
 _LAST_WORDS = {
     CHAT: re.compile(rb"data: \[DONE\]"),
     "/responses": re.compile(rb"event: response\.(?:completed|incomplete|failed)\b"),
+    "/messages": re.compile(rb"event: message_stop\b"),
 }
 
 
@@ -63,7 +64,8 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
     destination = Destination(route.base_url + passed.path, _host(route.base_url), f"base_url of {setting}")
     told = _Told(services, passed.model, destination.name)
     try:
-        answer = services.upstream.relay(destination, passed.body, credential, passed.peer)
+        (place,) = services.upstream.gates.to(setting).enter(passed.peer)
+        answer = services.upstream.relay(destination, passed.body, credential, passed.peer, place)
         if passed.is_stream and answer.status == 200:
             return HttpReply(200, _Stream(answer, told, passed.path), (*_headers(answer), ("X-Accel-Buffering", "no")))
         return _whole(answer, credential, told)

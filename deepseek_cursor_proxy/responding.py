@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
-from deepseek_cursor_proxy.conversation import Batches
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound, ProxyError, ProxyStopping, UpstreamFailed
 from deepseek_cursor_proxy.generation import Generation, Stream
 from deepseek_cursor_proxy.jobs import Following, Job
@@ -22,10 +21,9 @@ from deepseek_cursor_proxy.protocols import chat_request, responses, responses_l
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter
-from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, decode_json_object, safe_text
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange import Exchange
@@ -62,7 +60,7 @@ class Responding:
     def create(self, request: HttpRequest) -> HttpReply:
         visitor = self._services.access.admit(request)
         raw = request.read_body()
-        body = decode_json_object(raw)
+        body = self._generation.decoded(raw)
         passed = self._generation.passed_on(request, visitor, body, raw, "/responses")
         if passed is not None:
             return passed
@@ -129,12 +127,9 @@ class Responding:
             own.append(outputs[referred.response_id][referred.index])
         return own
 
-    def _shown(self, exchange: "Exchange | FanOut", *, with_lulls: bool) -> Batches:
-        return display.mirror(exchange.batches(with_lulls=with_lulls), None, exchange.notice, with_remarks=False)
-
     def _whole(self, planned: Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
         writer = planned.writer()
-        with closing(self._shown(exchange, with_lulls=False)) as shown:
+        with closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown:
             for batch in shown:
                 writer.write(batch)
         writer.end()
@@ -145,7 +140,7 @@ class Responding:
         try:
             yield writer.begin()
             try:
-                with closing(self._shown(exchange, with_lulls=True)) as shown:
+                with closing(self._generation.told(planned.asked.request, exchange)) as shown:
                     for batch in shown:
                         said = writer.write(batch)
                         # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
@@ -217,7 +212,7 @@ class Responding:
         caller = replace(planned.caller, peer=job.peer)
         with (
             closing(self._generation.opened(planned.visitor, caller, planned.asked)) as exchange,
-            closing(self._shown(exchange, with_lulls=False)) as shown,
+            closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown,
         ):
             for batch in shown:
                 job.say(writer.write(batch))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, http1
-from deepseek_cursor_proxy.admission import Admission, Place
+from deepseek_cursor_proxy.admission import Gates, Place
 from deepseek_cursor_proxy.answer_head import CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, is_lasting
@@ -31,21 +31,17 @@ class Upstream:
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._deepseek = config.upstream_base_url.rstrip("/")
-        self._admission = Admission(config.max_upstream_calls, config.queue_timeout)
+        self.gates = Gates(config.most_calls, config.queue_timeout)
         self._pool = ConnectionPool(Connector(config).open)
         self._opener = urllib.request.OpenerDirector()
         self._opener.add_handler(_PoolHandler(self._pool, config))
-
-    def places(self, peer: Peer | None, calls: int) -> tuple[Place, ...]:
-        """The right to several calls at once, for those who need all of them; see `send`."""
-        return self._admission.enter(peer, calls)
 
     def send(
         self, body: bytes, credential: str, peer: Peer | None, place: Place | None = None, path: str = _CHAT
     ) -> Answer:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
 
-        It waits until there is a place for it, unless it brings one. Either way the place goes with the answer.
+        The place that it was admitted to, if it had to be, goes with the answer, and is left when there is none.
         """
         answer = self.relay(Destination(self._deepseek + path), body, credential, peer, place)
         try:
@@ -59,12 +55,11 @@ class Upstream:
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, place: Place | None = None
     ) -> Answer:
         """The same call, to anybody and with whatever status it is answered."""
-        if place is None:
-            (place,) = self._admission.enter(peer)
         try:
             answer = self._ask(_Call(destination, body, peer), credential)
         except BaseException:
-            place.leave()
+            if place is not None:
+                place.leave()
             raise
         answer.place = place
         return answer

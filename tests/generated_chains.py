@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepseek_cursor_proxy.admission import Gates
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.generation import Generation
@@ -36,6 +37,8 @@ class Upstream:
     def __init__(self) -> None:
         self.says = Answer()
         self.payload: Json = {}
+        # Places are not given back here.
+        self.gates = Gates(lambda model: 10**9, 0)
 
     def send(self, body: bytes, *_: Any) -> "_Heard":
         self.payload = json.loads(body)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from unittest import mock
 
 from deepseek_cursor_proxy import admission, waiting
-from deepseek_cursor_proxy.admission import Admission, Place
-from deepseek_cursor_proxy.errors import ClientGone, Overloaded
+from deepseek_cursor_proxy.admission import Admission, Gates, Place
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ClientGone, QueueFull
 from deepseek_cursor_proxy.wire import Peer
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems
@@ -37,9 +38,9 @@ class TestPlaces(AdmissionTestCase):
     def test_as_many_run_as_there_are_places(self) -> None:
         gate = Admission(2, 0.01)
         first, second = (*gate.enter(None), *gate.enter(None))
-        with self.assertRaises(Overloaded) as caught:
+        with self.assertRaises(QueueFull) as caught:
             gate.enter(None)
-        self.assertEqual((503, 2), (caught.exception.status, caught.exception.retry_after))
+        self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
         self.assertIn("--max-upstream-calls", caught.exception.message)
         first.leave()
         gate.enter(None)
@@ -58,7 +59,7 @@ class TestPlaces(AdmissionTestCase):
     def test_several_places_come_together_or_not_at_all(self) -> None:
         gate = Admission(4, 0.01)
         places = gate.enter(None, 3)
-        with self.assertRaises(Overloaded):
+        with self.assertRaises(QueueFull):
             gate.enter(None, 2)
         self.assertEqual(3, gate.running)
         for place in places:
@@ -68,7 +69,7 @@ class TestPlaces(AdmissionTestCase):
     def test_more_than_there_are_come_when_nobody_else_runs(self) -> None:
         gate = Admission(1, 0.01)
         places = gate.enter(None, 8)
-        with self.assertRaises(Overloaded):
+        with self.assertRaises(QueueFull):
             gate.enter(None)
         for place in places:
             place.leave()
@@ -79,7 +80,7 @@ class TestPlaces(AdmissionTestCase):
         (place,) = gate.enter(None)
         waiting = self.in_background(lambda: gate.enter(None)[0].leave())
         self.until_waiting(gate, 1)
-        with mock.patch.object(admission, "_MOST_WAITING", 1), self.assertRaises(Overloaded):
+        with mock.patch.object(admission, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
             gate.enter(None)
         place.leave()
         waiting.join()
@@ -89,7 +90,7 @@ class TestPlaces(AdmissionTestCase):
         gate = Admission(1, PATIENCE)
         gate.enter(None)
         with mock.patch("socket.socketpair", side_effect=OSError(24, "Too many open files")):
-            with self.assertRaises(Overloaded):
+            with self.assertRaises(QueueFull):
                 gate.enter(None)
 
 
@@ -209,3 +210,16 @@ class TestQueue(AdmissionTestCase):
         self.assertEqual(limit, most[0])
         self.assertGreaterEqual(served[0], 45 * 5)
         self.assertEqual((0, 0), (gate.running, len(gate._waiting)))
+
+
+class TestGates(AdmissionTestCase):
+    def test_every_model_has_places_of_its_own(self) -> None:
+        gates = Gates(ProxyConfig(max_upstream_calls=1, max_flash_calls=2).most_calls, 0.01)
+        pro, flash = gates.to("deepseek-v4-pro"), gates.to("deepseek-flash")
+        self.assertIs(pro, gates.to("deepseek-v4-pro"))
+        pro.enter(None)
+        for _ in range(2):
+            flash.enter(None)
+        for gate in (pro, flash):
+            with self.assertRaises(QueueFull):
+                gate.enter(None)

@@ -138,7 +138,7 @@ class TestPlaces(FaultTestCase):
             for number in range(len(endings)):
                 with self.subTest(number):
                     reply = self.ask(self.connect(proxy), number)
-                    self.assertNotEqual("overloaded", reply.error["code"] if reply.status != 200 else "")
+                    self.assertNotEqual("rate_limit_exceeded", reply.error["code"] if reply.status != 200 else "")
 
     def test_waiting_for_another_try_holds_none(self) -> None:
         endings = [Play.of(STREAM_HEAD), Play.of(b""), Play.of(head("Content-Length: 0", status="503 Busy"))]
@@ -146,7 +146,7 @@ class TestPlaces(FaultTestCase):
         held: list[int] = []
 
         def wait(*_: object) -> bool:
-            held.append(proxy.server.generation().services.upstream._admission.running)
+            held.append(proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
             return False
 
         with mock.patch("deepseek_cursor_proxy.retries.Retries.wait", wait):
@@ -174,7 +174,7 @@ class TestPlaces(FaultTestCase):
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
         second.sendall(request_bytes(_body(0)))
-        gate = proxy.server.generation().services.upstream._admission
+        gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
         wait_until(lambda: len(gate._waiting) == 1)
         second.close()
         wait_until(lambda: len(gate._waiting) == 0)
@@ -190,7 +190,7 @@ class TestPlaces(FaultTestCase):
         for stream in (True, False):
             reply = self.ask(self.connect(proxy), stream=stream)
             self.assertEqual(
-                (503, "overloaded", "2"), (reply.status, reply.error["code"], reply.headers["retry-after"])
+                (429, "rate_limit_exceeded", "2"), (reply.status, reply.error["code"], reply.headers["retry-after"])
             )
 
     def test_several_answers_at_once_need_no_more_places_than_there_are(self) -> None:
@@ -200,7 +200,7 @@ class TestPlaces(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.generation().services.upstream._admission.running)
+        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
 
     def test_many_callers_share_a_few_places(self) -> None:
         proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], max_upstream_calls=3, queue_timeout=PATIENCE)
@@ -208,7 +208,7 @@ class TestPlaces(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.generation().services.upstream._admission.running)
+        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
 
 
 class TestMemory(FaultTestCase):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek_errors import broken_off
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.response_items import CallItem, Item, Numbered, ReasoningItem, TextItem
 from deepseek_cursor_proxy.protocols.responses import Frame, state, usage
@@ -22,10 +23,6 @@ from deepseek_cursor_proxy.wire import encode_json
 # Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive.
 _SECONDS_BETWEEN_SIGNS = 5.0
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_FAILED = {
-    "insufficient_system_resource": "DeepSeek ran out of capacity before the answer was complete. Try again.",
-    "aborted": "DeepSeek interrupted the answer. Try again.",
-}
 # What clients act on; everything else is for them a server's trouble, which they try again.
 _CODES = frozenset({"rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "insufficient_quota"})
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
@@ -65,8 +62,8 @@ class ResponseWriter:
     def end(self) -> bytes:
         """The last event of an answer that came to its end."""
         said = b"".join(self._close_all())
-        if self._finish_reason in _FAILED:
-            return said + self.fail(UpstreamFailed(_FAILED[self._finish_reason]))
+        if (failure := broken_off(self._finish_reason)) is not None:
+            return said + self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
             return said + self._last("response.incomplete", "incomplete", incomplete_details=details)

@@ -33,9 +33,3 @@ class TestChatHistory(unittest.TestCase):
         chat_history.read(whole)
         with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):
             chat_history.read([*whole, 5])
-
-    def test_an_item_behind_known_messages_is_noticed(self) -> None:
-        whole = [{"role": "user", "content": f"{number}"} for number in range(9)]
-        chat_history.read(whole)
-        item = {"type": "function_call_output", "call_id": "a", "output": "b"}
-        self.assertEqual("tool", chat_history.read([*whole, item]).messages[-1].role)

@@ -1,0 +1,111 @@
+"""Anthropic Messages: from an HTTP request for a message to the HTTP reply that carries it, and how long it would be.
+
+How an answer comes about is generation's part; what is said in this API's words, protocols/anthropic's.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy import tokens
+from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.generation import Generation, Stream
+from deepseek_cursor_proxy.protocols import anthropic
+from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange import Exchange
+    from deepseek_cursor_proxy.fan_out import FanOut
+
+# What a stream says at its beginning about its input, which DeepSeek counts at its end.
+_BYTES_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A message that is to be made, and for whom."""
+
+    caller: Caller
+    asked: anthropic.Asked
+    sealer: Sealer
+    size: int
+
+    def writer(self) -> MessageWriter:
+        return MessageWriter(f"msg_{secrets.token_hex(12)}", self.asked, self.sealer, self.size // _BYTES_PER_TOKEN)
+
+
+class Messaging:
+    """Called by handler threads; holds nothing that changes."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._services = generation.services
+
+    def create(self, request: HttpRequest) -> HttpReply:
+        visitor = self._services.access.admit(request)
+        raw = request.read_body()
+        body = self._generation.decoded(raw)
+        passed = self._generation.passed_on(request, visitor, body, raw, "/messages")
+        if passed is not None:
+            return passed
+        caller = self._generation.caller(visitor, request.peer)
+        sealer = Sealer(self._services.secret.read(), caller.namespace)
+        planned = _Planned(caller, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
+        chat = planned.asked.request
+        exchange = self._generation.opened(visitor, caller, Asked(chat, body, len(raw)))
+        if chat.stream:
+            return HttpReply.events(Stream(self._events(planned, exchange), exchange))
+        with closing(exchange):
+            return HttpReply.json(self._whole(planned, exchange))
+
+    def count_tokens(self, request: HttpRequest) -> HttpReply:
+        visitor = self._services.access.admit(request)
+        body = self._generation.decoded(request.read_body())
+        sealer = Sealer(self._services.secret.read(), self._generation.caller(visitor, None).namespace)
+        asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
+        return HttpReply.json({"input_tokens": tokens.prompt_tokens(asked.request, tokens.estimated)})
+
+    def _whole(self, planned: _Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
+        writer = planned.writer()
+        with closing(self._generation.told(planned.asked.request, exchange)) as told:
+            for batch in told:
+                writer.write(batch)
+        return writer.message()
+
+    def _events(self, planned: _Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
+        writer = planned.writer()
+        yield writer.begin()
+        try:
+            with closing(self._generation.told(planned.asked.request, exchange)) as told:
+                for batch in told:
+                    said = writer.write(batch)
+                    # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
+                    if said or not batch:
+                        yield said
+            last = writer.end()
+        except ProxyError as error:
+            last = writer.fail(error, request_id())
+        except (ValueError, RecursionError):
+            # Read but not writable again, such as JSON nested to the brim: told like any other failure.
+            last = writer.fail(UpstreamFailed("DeepSeek sent an event that cannot be passed on."), request_id())
+        yield last
+
+
+def request_id() -> str:
+    return f"req_{secrets.token_hex(12)}"
+
+
+def failed(error: ProxyError) -> HttpReply:
+    """A failure as the reply of this API."""
+    name = request_id()
+    headers = [("request-id", name)]
+    if anthropic.is_final(error):
+        headers.append(("x-should-retry", "false"))
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(error.retry_after)))
+    return HttpReply.json(anthropic.failure(error, name), anthropic.status(error), tuple(headers))

@@ -1,0 +1,218 @@
+"""Anthropic Messages: a request as a conversation, and the whole message that answers it.
+
+Messages and blocks are read like those that come inside a chat (see anthropic_blocks); here is what only this API has:
+its fields and their names, the signatures of its thinking blocks, and how it counts and fails.
+
+A thinking block of ours has its reasoning sealed in its signature. So a client may send it back whole, emptied, or not
+at all: DeepSeek gets the same words. Signatures of others are ignored.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deepseek_cursor_proxy import models
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError
+from deepseek_cursor_proxy.protocols import chat_request
+from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+
+# Names that mean the same here and in a chat, and those that are called otherwise there.
+_SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
+_RENAMED = {"stop_sequences": "stop"}
+# Taken, because clients send them, and without effect on DeepSeek.
+_WITHOUT_EFFECT = frozenset(
+    {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo"}
+)
+_READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata"})
+# The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
+_BILLING = "x-anthropic-billing-header:"
+_USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
+_LONGEST_USER_ID = 512
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, and what is only said in its answer."""
+
+    request: ChatRequest
+    # Whether thinking is only signed, not told.
+    omits_thinking: bool = False
+    stops: tuple[str, ...] = ()
+
+
+def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> Asked:
+    """The request a body asks for; BadRequest names the field that is wrong."""
+    if not isinstance(body.get("messages"), list):
+        raise wrong("messages", "a list")
+    if needs_limit and body.get("max_tokens") is None:
+        raise BadRequest("max_tokens is missing; say how long the answer may be.", param="max_tokens")
+    asked = optional(body, "model", str, "a string") or config.upstream_model
+    thinking = optional(body, "thinking", dict, "an object") or {}
+    kind = optional_string(thinking, "type", "thinking")
+    if kind not in (None, "enabled", "adaptive", "disabled"):
+        raise wrong("thinking.type", "enabled, adaptive or disabled")
+    inside = _as_chat(body, kind, sealer)
+    inside["model"] = models.named_claude(asked, config)
+    chat = chat_request.parse(inside, config)
+    chat = replace(chat, asked_model=asked, messages=_in_call_order(chat.messages))
+    stops = chat.params.get("stop") or ()
+    return Asked(
+        chat,
+        omits_thinking=thinking.get("display") == "omitted",
+        stops=(stops,) if isinstance(stops, str) else tuple(stops),
+    )
+
+
+def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]:
+    """The body in the words of a chat; what nobody here knows stays, to be named as left out."""
+    known = {*_SAME, *_RENAMED, *_READ_HERE, *_WITHOUT_EFFECT}
+    inside = {name: value for name, value in body.items() if name not in known}
+    inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
+    inside |= {chat: body[name] for name, chat in _RENAMED.items() if body.get(name) is not None}
+    inside["messages"] = [_unsealed(message, f"messages[{at}]", sealer) for at, message in enumerate(body["messages"])]
+    if (system := _system(body.get("system"))) is not None:
+        inside["system"] = system
+    if (tools := optional(body, "tools", list, "a list")) is not None:
+        inside["tools"] = [tool for tool in tools if not _is_deferred(tool)]
+    output = optional(body, "output_config", dict, "an object") or {}
+    effort = optional_string(output, "effort", "output_config")
+    if thinking == "disabled" or effort is not None:
+        inside["reasoning_effort"] = "none" if thinking == "disabled" else effort
+    if (user := _user(body)) is not None:
+        inside["user"] = user
+    return inside
+
+
+def _is_deferred(tool: Any) -> bool:
+    """Whether a tool is only announced: it comes without the mark once somebody has looked for it."""
+    return isinstance(tool, dict) and tool.get("defer_loading") is True
+
+
+def _system(system: Any) -> Any:
+    if not isinstance(system, list):
+        return system
+    return [
+        block for block in system if not (isinstance(block, dict) and str(block.get("text", "")).startswith(_BILLING))
+    ]
+
+
+def _user(body: Json) -> str | None:
+    """Claude Code's id is JSON; what DeepSeek takes of it still tells one user from another."""
+    metadata = optional(body, "metadata", dict, "an object") or {}
+    user = optional_string(metadata, "user_id", "metadata")
+    return (_USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None) if user else None
+
+
+def _in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Results of parallel calls come as each of them ended; they are told in the order they were asked for."""
+    found: list[Message] = []
+    order: dict[str | None, int] = {}
+    start = 0
+    for message in messages:
+        if message.role != "tool":
+            start = len(found) + 1
+            order = {call.id: place for place, call in enumerate(message.tool_calls)}
+        found.append(message)
+        if message.role == "tool" and len(found) - start > 1:
+            found[start:] = sorted(found[start:], key=lambda each: order.get(each.tool_call_id, len(order)))
+    return tuple(found)
+
+
+# Thinking that clients keep for us …
+
+
+def _unsealed(message: Any, param: str, sealer: Sealer) -> Any:
+    """A message with its thinking as it was, wherever a signature of ours tells that."""
+    blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
+    if not isinstance(blocks, list):
+        return message
+    opened = {at: text for at, block in enumerate(blocks) if (text := _opened(block, sealer)) is not None}
+    if not opened:
+        return message
+    # All of it was one reasoning, however many blocks it was told in.
+    first, whole = min(opened), "".join(opened.values())
+    kept = [
+        {"type": "thinking", "thinking": whole} if at == first else block
+        for at, block in enumerate(blocks)
+        if at == first or at not in opened
+    ]
+    return {**message, "content": kept}
+
+
+def _opened(block: Any, sealer: Sealer) -> str | None:
+    is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
+    signature = block.get("signature") if is_thinking else None
+    return sealer.opened(signature) if isinstance(signature, str) else None
+
+
+# What is counted …
+
+
+def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, int]:
+    """DeepSeek's usage in the words of this API, where what was read from the cache is not part of the input."""
+    if found is None:
+        return _usage(estimate, 0, 0)
+    details = found.get("prompt_tokens_details")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
+    return _usage(max(0, _count(found, "prompt_tokens") - cached), cached, _count(found, "completion_tokens"))
+
+
+def _usage(fresh: int, cached: int, said: int) -> dict[str, int]:
+    return {
+        "input_tokens": fresh,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": said,
+    }
+
+
+def _count(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+# … and how it fails.
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_OVERFLOW = "context_length_exceeded"
+_NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
+# What another try cannot change; Claude Code would go on for minutes.
+_FINAL = frozenset({400, 401, 402, 403, 404, 413})
+
+
+def status(error: ProxyError) -> int:
+    """The status this API knows for a failure."""
+    if error.status == 503 or error.code == "insufficient_system_resource":
+        return 529
+    return error.status if error.status < 500 else 500
+
+
+def is_final(error: ProxyError) -> bool:
+    return error.status in _FINAL
+
+
+def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
+    """A failure as the JSON of this API."""
+    kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
+    told = error.payload()["error"]
+    message = told.get("message") or error.message
+    if told.get("code") == _OVERFLOW:
+        # The words by which clients know that they have to shorten the chat.
+        numbers = _NUMBERS.search(message)
+        limit = int(numbers[1]) if numbers else 0
+        asked = int(numbers[2]) if numbers and numbers[2] else limit + 1
+        kind, message = "invalid_request_error", f"prompt is too long: {asked} tokens > {limit} maximum"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}

@@ -1,0 +1,292 @@
+"""Anthropic Messages, the answer: deltas in, events out, and in the end the whole message.
+
+    message_start
+    for every block   content_block_start, its deltas, content_block_stop: one open block at a time
+    message_delta with why it ended and what it cost, message_stop
+
+A whole message is written the same way and only the message is sent, so both say the same. What DeepSeek sends in a
+run of equal chunks is spliced into events without being encoded again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deepseek_cursor_proxy import sse
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, ToolCall, joined
+from deepseek_cursor_proxy.deepseek import is_whole_call
+from deepseek_cursor_proxy.deepseek_errors import broken_off
+from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.protocols import anthropic
+from deepseek_cursor_proxy.protocols.anthropic import Asked
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.wire import decode_foreign_json, encode_json
+
+PING = sse.event(b'{"type": "ping"}', "ping")
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+}
+
+
+class MessageWriter:
+    """Writes one message. Used by one thread."""
+
+    def __init__(self, message_id: str, asked: Asked, sealer: Sealer, estimate: int = 0) -> None:
+        self._id = message_id
+        self._asked = asked
+        self._sealer = sealer
+        self._estimate = estimate
+        self._blocks: list[_Block] = []
+        self._open: _Block | None = None
+        self._calls: dict[int, _Call] = {}
+        self._usage: Mapping[str, Any] | None = None
+        self._finish_reason: str | None = None
+        self._stop_sequence: str | None = None
+
+    def begin(self) -> bytes:
+        message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
+        return _event("message_start", message={**message, "usage": anthropic.usage(None, self._estimate)})
+
+    def write(self, batch: Iterable[Delta | Aside]) -> bytes:
+        return b"".join([piece for item in batch for piece in self._written(item)])
+
+    def end(self) -> bytes:
+        """The last events of an answer that came to its end; raises what it was if that was none."""
+        self._check_end()
+        closed = b"".join(self._close_all())
+        reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
+        told = _event("message_delta", delta=reason, usage=anthropic.usage(self._usage, self._estimate))
+        return closed + told + _event("message_stop")
+
+    def fail(self, error: ProxyError, request_id: str) -> bytes:
+        """The last events of an answer that broke."""
+        failed = encode_json(anthropic.failure(error, request_id))
+        return b"".join(self._close_open()) + sse.event(failed, "error")
+
+    def message(self) -> dict[str, Any]:
+        """The whole message, after its end; raises what it was if that was none."""
+        self._check_end()
+        content = [block.value for block in self._blocks]
+        reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
+        return {**self._frame(), "content": content, **reason, "usage": anthropic.usage(self._usage, self._estimate)}
+
+    def _check_end(self) -> None:
+        if (failure := broken_off(self._finish_reason)) is not None:
+            raise failure
+
+    def _frame(self) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._asked.request.asked_model}
+
+    def _stop_reason(self) -> str:
+        if self._stop_sequence is not None:
+            return "stop_sequence"
+        if self._calls and self._finish_reason == "stop":
+            return "tool_use"
+        return _STOP_REASONS.get(self._finish_reason or "", "end_turn")
+
+    # The answer …
+
+    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
+        if isinstance(item, Aside):
+            return (PING,) if not item.line else ()
+        self._usage = self._usage if item.usage is None else item.usage
+        written: list[bytes] = []
+        strings = item.run.strings if item.run is not None else None
+        if item.reasoning:
+            written += self._said(_Thinking, item.reasoning, strings)
+        if item.text:
+            written += self._said(_Text, item.text, strings)
+        for piece in item.calls:
+            written += self._call(piece)
+        if item.finish_reason is not None:
+            self._finish_reason = item.finish_reason
+            self._stop_sequence = self._matched(item)
+            written += self._close_all()
+        return written
+
+    def _matched(self, delta: Delta) -> str | None:
+        """The stop sequence that ended the answer; DeepSeek does not tell it, some who serve its models do."""
+        choices = (delta.source or {}).get("choices") or [{}]
+        found = choices[0].get("stop_reason") if isinstance(choices[0], dict) else None
+        return found if isinstance(found, str) and found in self._asked.stops else None
+
+    def _said(
+        self, kind: "type[_Thinking] | type[_Text]", text: str, strings: Iterable[bytes] | None
+    ) -> Iterable[bytes]:
+        written: list[bytes] = []
+        if not isinstance(self._open, kind):
+            written += self._close_open()
+            written.append(self._begun(kind(len(self._blocks), self._sealer, self._asked.omits_thinking)))
+        assert self._open is not None
+        return [*written, self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)]
+
+    def _begun(self, block: "_Block") -> bytes:
+        self._open = block
+        self._blocks.append(block)
+        return _event("content_block_start", index=block.index, content_block=block.beginning)
+
+    def _close_open(self) -> list[bytes]:
+        block, self._open = self._open, None
+        return [] if block is None else [block.done(), _event("content_block_stop", index=block.index)]
+
+    # Calls, of which one is told at a time …
+
+    def _call(self, piece: CallPiece) -> Iterable[bytes]:
+        call = self._calls.setdefault(piece.index, _Call())
+        call.hear(piece)
+        return [] if self._is_busy(call) else self._told(call)
+
+    def _is_busy(self, call: "_Call") -> bool:
+        """Whether another call is being told that is not whole yet; this one waits meanwhile."""
+        others = [each for each in self._calls.values() if each.block is not None and each is not call]
+        return call.block is None and any(each.block is self._open and not each.is_whole for each in others)
+
+    def _told(self, call: "_Call") -> list[bytes]:
+        if not call.name:
+            return []
+        written: list[bytes] = []
+        if call.block is None:
+            written += self._close_open()
+            call.block = _ToolUse(len(self._blocks), call.id or f"toolu_{self._id}_{len(self._blocks)}", call.name)
+            written.append(self._begun(call.block))
+        if call.block is self._open and (fragment := call.untold()):
+            written.append(call.block.said(fragment, [encode_json(fragment)[1:-1]]))
+        return written
+
+    def _close_all(self) -> list[bytes]:
+        written: list[bytes] = []
+        for index in sorted(self._calls):
+            if self._calls[index].block is None:
+                written += self._told(self._calls[index])
+        return written + self._close_open()
+
+
+class _Call:
+    """What was heard of one call, and how much of it was told."""
+
+    def __init__(self) -> None:
+        self.id = self.name = ""
+        self.block: _ToolUse | None = None
+        self._arguments: list[str] = []
+        self._told = 0
+
+    def hear(self, piece: CallPiece) -> None:
+        self.id, self.name = self.id or piece.id, self.name or piece.name
+        if piece.arguments:
+            self._arguments.append(piece.arguments)
+
+    @property
+    def is_whole(self) -> bool:
+        return is_whole_call(ToolCall(self.id or "-", self.name, "".join(self._arguments)))
+
+    def untold(self) -> str:
+        fragment = "".join(self._arguments[self._told :])
+        self._told = len(self._arguments)
+        return fragment
+
+
+class _Block:
+    """One block of the content; `delta` is the kind of its deltas and the name of the text in them."""
+
+    delta = ("", "")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self._pieces: list[str] = []
+        kind, name = self.delta
+        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
+        self._around = head + b'"delta":{"type":"%b","%b":"' % (kind.encode(), name.encode()), b'"}}\n\n'
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        raise AssertionError
+
+    @property
+    def value(self) -> dict[str, Any]:
+        raise AssertionError
+
+    @property
+    def text(self) -> str:
+        return joined(self._pieces)
+
+    def said(self, text: str, strings: Iterable[bytes]) -> bytes:
+        self._pieces.append(text)
+        return b"".join([string.join(self._around) for string in strings])
+
+    def done(self) -> bytes:
+        return b""
+
+
+class _Thinking(_Block):
+    delta = ("thinking_delta", "thinking")
+
+    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
+        super().__init__(index)
+        self._sealer = sealer
+        self._is_omitted = is_omitted
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": "", "signature": ""}
+
+    @property
+    def value(self) -> dict[str, Any]:
+        shown = "" if self._is_omitted else self.text
+        return {"type": "thinking", "thinking": shown, "signature": self._sealer.sealed(self.text)}
+
+    def said(self, text: str, strings: Iterable[bytes]) -> bytes:
+        said = super().said(text, strings)
+        return b"" if self._is_omitted else said
+
+    def done(self) -> bytes:
+        # Never empty: some clients drop thinking that is not signed, or take it for text.
+        delta = {"type": "signature_delta", "signature": self._sealer.sealed(self.text)}
+        return _event("content_block_delta", index=self.index, delta=delta)
+
+
+class _Text(_Block):
+    delta = ("text_delta", "text")
+
+    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
+        super().__init__(index)
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        return {"type": "text", "text": ""}
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return {"type": "text", "text": self.text}
+
+
+class _ToolUse(_Block):
+    delta = ("input_json_delta", "partial_json")
+
+    def __init__(self, index: int, call_id: str, name: str) -> None:
+        super().__init__(index)
+        self._call_id = call_id
+        self._name = name
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        return {"type": "tool_use", "id": self._call_id, "name": self._name, "input": {}}
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return {**self.beginning, "input": _object(self.text)}
+
+
+def _object(arguments: str) -> Any:
+    """Arguments as the object they stand for; what is none, as after a stop, is told as it is."""
+    if not arguments.strip():
+        return {}
+    try:
+        return decode_foreign_json(arguments)
+    except ValueError:
+        return {"arguments": arguments}
+
+
+def _event(kind: str, **rest: Any) -> bytes:
+    return sse.event(encode_json({"type": kind, **rest}), kind)
