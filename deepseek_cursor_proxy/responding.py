@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.deepseek_events import RESPONSES
+from deepseek_cursor_proxy.dialects import CHAT, Dialect
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound, ProxyError, ProxyStopping, UpstreamFailed
 from deepseek_cursor_proxy.generation import Generation, Stream
 from deepseek_cursor_proxy.jobs import Following, Job
@@ -87,7 +89,10 @@ class Responding:
             chat = replace(chat, stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
         listed = responses_listing.listed(own, mark, len(inherited))
-        return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size))
+        return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size, self._dialect()))
+
+    def _dialect(self) -> Dialect:
+        return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
 
     def _inherited(self, namespace: bytes, wanted: Wanted) -> list[Json]:
         """What was asked and answered before this."""

@@ -39,15 +39,6 @@ class TestNeeds(unittest.TestCase):
                 self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
 
 
-class TestRefusals(unittest.TestCase):
-    def test_missing_reasoning_is_known_by_either_of_its_names(self) -> None:
-        for name in ("reasoning_content", "reasoning_text"):
-            words = f"The `{name}` in the thinking mode must be passed back to the API."
-            self.assertTrue(deepseek.is_reasoning_refusal(400, words))
-            self.assertFalse(deepseek.is_reasoning_refusal(500, words))
-        self.assertFalse(deepseek.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
-
-
 class TestPayload(unittest.TestCase):
     def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
         self.assertEqual({"type": "enabled"}, deepseek.payload(request(user("u")))["thinking"])
@@ -238,11 +229,13 @@ class TestDeltas(unittest.TestCase):
             kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
             self.assertEqual({name: usage[name] for name in kept}, kept)
 
-    def test_the_reasoning_refusal_is_recognised_in_both_spellings(self) -> None:
+    def test_the_reasoning_refusal_is_recognised_in_every_spelling(self) -> None:
         for message in (
+            "The `reasoning_text` in the thinking mode must be passed back to the API.",
             "The `reasoning_content` in the thinking mode must be passed back to the API.",
             "The reasoning_content in the thinking mode must be passed back to the API.",
         ):
             self.assertTrue(deepseek.is_reasoning_refusal(400, message))
+        self.assertFalse(deepseek.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
         self.assertFalse(deepseek.is_reasoning_refusal(400, "Model Not Exist"))
         self.assertFalse(deepseek.is_reasoning_refusal(500, message))
