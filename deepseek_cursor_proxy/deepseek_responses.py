@@ -19,13 +19,7 @@ from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.pictures import placeholder
 
 # What this API calls the plain fields of a request; those it has no word for are left out.
-_PARAMS = {
-    "max_tokens": "max_output_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_logprobs": "top_logprobs",
-    "user_id": "user",
-}
+_PARAMS = {"max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p", "user_id": "user"}
 _FINISHED: dict[str | None, str] = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For whatever reason it may name one day: nothing that the client asked for ended the answer.
 _CUT_SHORT = "aborted"
