@@ -284,7 +284,7 @@ class TestPassedOn(ResponsesTestCase):
         proxy = self.proxy(passthrough={"gpt-*": route})
         body = b'{ "model" : "gpt-9", "input":"q", "store": true }'
         told = self.send(proxy, "POST", PATH, body)
-        # Whatever it is answered there: this one knows no such model.
+        # What stands in for the other place knows DeepSeek's models only.
         self.assertEqual(400, told.status)
         [seen] = other.seen
         self.assertEqual((body, PATH), (seen.body, seen.path))
