@@ -7,25 +7,18 @@ written from the tools that the agent offers, so it knows no agent: a tool is fo
 """
 
 import json
-import re
-import shutil
-import subprocess
 import unittest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.interop import npm
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 
 # Pinned: these were seen to run on Node 20, without any install script.
 CN = "@continuedev/cli@1.5.47"
 PI = "@earendil-works/pi-coding-agent@0.74.2"
-NPM = shutil.which("npm")
-INSTALL_SECONDS = 120
 RUN_SECONDS = 120
-
-_OUT_OF_REACH = re.compile(r"code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT)")
 
 # Node runs this before the agent: cn would report to its makers.
 LOOPBACK_ONLY = """
@@ -40,25 +33,12 @@ net.Socket.prototype.connect = function (...given) {
 };
 """
 
-_installed = Path()
+_commands = Path()
 
 
 def setUpModule() -> None:
-    if NPM is None or shutil.which("node") is None:
-        raise unittest.SkipTest("npm and node are not on the PATH: no agent can be installed")
-    global _installed
-    _installed = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="agents-")))
-    # No install scripts: nobody here has read them. By itself npm tries a dead registry for minutes.
-    options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
-    command = [NPM, "install", "--prefix", str(_installed), *options, CN, PI]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise unittest.SkipTest(f"npm has not installed {CN} and {PI} within {INSTALL_SECONDS} s") from None
-    if done.returncode and (found := _OUT_OF_REACH.search(done.stderr)):
-        raise unittest.SkipTest(f"npm cannot reach its registry to install {CN} and {PI}: {found[1]}")
-    if done.returncode:
-        raise AssertionError(f"npm ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    global _commands
+    _commands = npm.installed(CN, PI)
 
 
 class AgentCase(ClientCase):
@@ -74,7 +54,7 @@ class AgentCase(ClientCase):
 
     def program(self, name: str, **environment: str) -> Program:
         given = tuple({"NODE_OPTIONS": f"--require={self.guard}", **environment}.items())
-        return Program((str(_installed / "node_modules" / ".bin" / name),), given, RUN_SECONDS)
+        return Program((str(_commands / name),), given, RUN_SECONDS)
 
     # What the model says …
 
@@ -170,10 +150,12 @@ class ContinueTest(AgentCase):
         self.assert_refused_without_the_proxy()
 
 
-class PiTest(AgentCase):
+class PiCase(AgentCase):
+    api = ""
+
     def point_at(self, url: str) -> None:
         model = {"id": MODEL, "reasoning": True, "contextWindow": 128000, "maxTokens": 8192}
-        provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": KEY, "models": [model]}
+        provider = {"baseUrl": f"{url}/v1", "api": self.api, "apiKey": KEY, "models": [model]}
         place = self.home / ".pi" / "agent"
         place.mkdir(parents=True, exist_ok=True)
         (place / "models.json").write_text(json.dumps({"providers": {"proxy": provider}}), encoding="utf-8")
@@ -188,11 +170,31 @@ class PiTest(AgentCase):
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
 
+
+class PiTest(PiCase):
+    api = "openai-completions"
+
     def test_the_task(self) -> None:
         self.assert_loop(display=False)
 
     def test_the_task_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
+
+
+class PiResponsesTest(PiCase):
+    """The same by the Responses API, where pi keeps the items it was sent."""
+
+    api = "openai-responses"
+
+    def test_the_task(self) -> None:
+        self.assert_loop(display=False)
+
+    def test_the_chat_goes_on_through_a_proxy_that_never_saw_it(self) -> None:
+        self.point_at(self.new_proxy(display=False))
+        self.assert_task_done(self.ask("Put Brötchen on my list instead of bread."))
+        self.point_at(self.new_proxy(display=False))
+        self.ask("How many did I want?", "-c")
+        self.assert_whole_chat()
 
 
 if __name__ == "__main__":
