@@ -21,9 +21,11 @@ PATIENCE = 10.0
 class RunningProxy:
     """The proxy built the way outside code builds it, serving on a thread."""
 
-    def __init__(self, upstream_url: str, store: ReasoningStore | None = None, **settings: Any) -> None:
+    def __init__(
+        self, upstream_url: str, store: ReasoningStore | None = None, *, port: int = 0, **settings: Any
+    ) -> None:
         self.store = store or ReasoningStore(":memory:")
-        self.server = DeepSeekProxyServer(("127.0.0.1", 0), DeepSeekProxyHandler)
+        self.server = DeepSeekProxyServer(("127.0.0.1", port), DeepSeekProxyHandler)
         # A scripted failure is meant to be told; tests of second chances say so.
         self.server.config = ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
         self.server.reasoning_store = self.store

@@ -1,0 +1,227 @@
+"""Codex through the proxy, against the strict fake: it runs commands and patches a file as the model asks.
+
+Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
+where npm is, and skips where it is not. Its configuration is the README's, word for word but for the port. Codex sends
+no `previous_response_id`: it echoes every item it was sent, reasoning included, in a task and when one is resumed.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import threading
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from tests.harness import PATIENCE, RunningProxy
+from tests.interop import npm
+from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
+from tests.test_readme import block
+
+CODEX = "@openai/codex@0.166.0"
+RUN_SECONDS = 60
+# A name for which this Codex offers its own tool for patches; for a name it does not know it offers none.
+PATCHING_MODEL = "gpt-5.5"
+PATCH = """*** Begin Patch
+*** Update File: notes.txt
+@@
+ milk
+-bread
++Brötchen – "zwei" 🌧
+*** End Patch
+"""
+PATCHED = 'milk\nBrötchen – "zwei" 🌧\n'
+
+# What a test needs and a user may choose: no questions, and nothing looked up outside this machine.
+ALONE = ("check_for_update_on_startup", "analytics.enabled", "features.apps", "features.plugins")
+OPTIONS = ("--dangerously-bypass-approvals-and-sandbox", *(word for name in ALONE for word in ("-c", f"{name}=false")))
+
+_commands = Path()
+
+
+def setUpModule() -> None:
+    if shutil.which("git") is None or os.name != "posix":
+        raise unittest.SkipTest("Codex is tried in a git repository on a POSIX system only")
+    global _commands
+    _commands = npm.installed(CODEX)
+    # The program itself is an optional package, one for each system: npm says nothing when there is none.
+    done = subprocess.run([_commands / "codex", "--version"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise unittest.SkipTest(f"{CODEX} does not run on {platform.platform()}: {done.stderr.strip()[-200:]}")
+
+
+class CodexCase(ClientCase):
+    """The task: look around, change a file, look again; then a second question in the same session."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.notes = self.scratch / "notes.txt"
+        self.notes.write_text("milk\nbread\n", encoding="utf-8")
+        subprocess.run(["git", "init", "--quiet", str(self.scratch)], check=True)
+        self.place = self.home / "proxy"
+        self.place.mkdir()
+        self.proxy: RunningProxy | None = None
+        self.addCleanup(self.stop_proxy)
+        # What the second step runs, besides listing the files.
+        self.pause = "git status --short"
+
+    def start_proxy(self, port: int = 0) -> None:
+        store = ReasoningStore(self.place / "reasoning.sqlite3")
+        self.proxy = RunningProxy(self.fake.url, store, port=port, models={PATCHING_MODEL: MODEL})
+
+    def stop_proxy(self) -> None:
+        proxy, self.proxy = self.proxy, None
+        if proxy is not None:
+            proxy.close()
+
+    def lose_the_database(self) -> None:
+        """Another proxy at the same address, in a place where nothing is left but its secret."""
+        assert self.proxy is not None
+        port = self.proxy.server.server_port
+        self.stop_proxy()
+        for path in self.place.glob("reasoning.sqlite3*"):
+            path.unlink()
+        self.assertEqual([path.name for path in self.place.iterdir()], ["secret.key"])
+        self.start_proxy(port)
+
+    def codex(self, *arguments: str, config: str | None = None) -> str:
+        assert self.proxy is not None
+        written = block("toml", f'model = "{MODEL}"') if config is None else config
+        place = self.home / ".codex"
+        place.mkdir(exist_ok=True)
+        here = written.replace("http://127.0.0.1:9000/v1", self.proxy.url)
+        (place / "config.toml").write_text(here, encoding="utf-8")
+        environment = {"CODEX_HOME": str(place), "DEEPSEEK_API_KEY": KEY, "CODEX_API_KEY": KEY}
+        program = Program((str(_commands / "codex"),), tuple(environment.items()), RUN_SECONDS)
+        return self.run_client(program, *arguments)
+
+    def ask(self, question: str, *options: str) -> str:
+        return self.codex("exec", *OPTIONS, *options, question)
+
+    def ask_again(self, question: str, *options: str) -> str:
+        return self.codex("exec", "resume", *OPTIONS, *options, "--last", question)
+
+    # What the model says …
+
+    def script(self, payload: Json) -> Answer:
+        number = len(self.said)
+        thought = f"Step {number}.{AWKWARD}"
+        match number:
+            case 0:
+                return Answer(thought, None, self.commands("cat notes.txt"))
+            case 1:
+                return Answer(thought, "I look around.", self.commands("ls -a", self.pause))
+            case 2:
+                return Answer(thought, "", self.patch(payload))
+            case 3:
+                return Answer(thought, None, self.other_agent(payload) + self.commands("cat notes.txt"))
+            case 5:
+                return Answer(thought, None, self.commands("wc -l notes.txt"))
+        return Answer(thought, f"Done with step {number}.")
+
+    def call(self, index: int, name: str, arguments: Json) -> Call:
+        return Call(f"call_{index:02}_{len(self.said):024}", name, json.dumps(arguments))
+
+    def commands(self, *commands: str) -> tuple[Call, ...]:
+        return tuple(self.call(index, "exec_command", {"cmd": command}) for index, command in enumerate(commands))
+
+    def patch(self, payload: Json) -> tuple[Call, ...]:
+        """By the tool for it where there is one, else by the command that Codex finds in what a shell is to run."""
+        if any(tool["function"]["name"] == "apply_patch" for tool in payload["tools"]):
+            return (self.call(0, "apply_patch", {"input": PATCH}),)
+        return self.commands(f"apply_patch <<'EOF'\n{PATCH}EOF\n")
+
+    def other_agent(self, payload: Json) -> tuple[Call, ...]:
+        """A call into a namespace, where Codex has one: closing an agent that was never there."""
+        names = [tool["function"]["name"] for tool in payload["tools"]]
+        return tuple(self.call(9, name, {"target": "nobody"}) for name in names if name.endswith("close_agent"))
+
+    # What must come of it …
+
+    def assert_task_done(self, printed: str) -> None:
+        self.assertIn("Done with step 4.", printed)
+        self.assertEqual(self.notes.read_text("utf-8"), PATCHED, self.output)
+
+    def assert_whole_session(self) -> None:
+        self.assertEqual(len(self.said), 7, self.output)
+        self.assert_nothing_lost()
+        results = self.tool_results()
+        self.assertIn("bread", results[0])
+        self.assertIn("notes.txt", results[1])
+        self.assertIn("Success", results[3])
+        self.assertNotIn("unsupported call", "".join(results), self.output)
+        self.assertIn("Brötchen", results[-2])
+        self.assertIn("2 notes.txt", results[-1])
+
+
+class CodexTest(CodexCase):
+    def assert_session(self, *options: str, between: Callable[[], Any] = lambda: None) -> None:
+        self.start_proxy()
+        self.assert_task_done(self.ask("Put Brötchen on my list instead of bread.", *options))
+        between()
+        self.assertIn("Done with step 6.", self.ask_again("How many lines are these?", *options))
+        self.assert_whole_session()
+
+    def test_the_task(self) -> None:
+        self.assert_session()
+        self.assertIn("multi_agent_v1__close_agent", [call.name for call in self.said[3].calls])
+
+    def test_the_task_with_the_tool_for_patches(self) -> None:
+        self.assert_session("--model", PATCHING_MODEL)
+        self.assertEqual(["apply_patch"], [call.name for call in self.said[2].calls])
+
+    def test_a_session_goes_on_from_sealed_reasoning_when_the_database_is_lost(self) -> None:
+        """Codex 0.166 keeps the plain words of an item as well; they are taken from it."""
+        self.assert_session(between=lambda: (self.lose_the_database(), self.leave_only_sealed_reasoning()))
+
+    def test_a_task_goes_on_when_the_database_is_lost_amid_it(self) -> None:
+        """A command tells when it runs, and waits until everything but the secret is gone."""
+        begun, done = self.home / "begun", self.home / "done"
+        os.mkfifo(begun)
+        os.mkfifo(done)
+        self.pause = f"echo now > {begun}; cat {done}"
+        lost = threading.Event()
+
+        def lose() -> None:
+            if begun.read_bytes():
+                self.lose_the_database()
+                done.write_bytes(b"")
+                lost.set()
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        try:
+            self.assert_session()
+        finally:
+            # Where no command came so far, whoever waits at one of the two is let go.
+            for path in (begun, done) if thread.is_alive() else ():
+                os.close(os.open(path, os.O_RDWR))
+            thread.join(PATIENCE)
+        self.assertTrue(lost.is_set())
+
+    def leave_only_sealed_reasoning(self) -> None:
+        [session] = (self.home / ".codex" / "sessions").rglob("*.jsonl")
+        lines = [json.loads(line) for line in session.read_text("utf-8").splitlines()]
+        thoughts = [line["payload"] for line in lines if line["payload"].get("type") == "reasoning"]
+        self.assertEqual(len(thoughts), len(self.said))
+        for thought in thoughts:
+            thought |= {"summary": [], "content": None}
+        session.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+    def test_the_provider_that_wants_a_web_socket_is_sent_to_post_at_once(self) -> None:
+        self.start_proxy()
+        built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n'
+        with self.assertLogs("deepseek_cursor_proxy.app", "INFO") as logs:
+            printed = self.codex("exec", *OPTIONS, "Put Brötchen on my list instead of bread.", config=built_in)
+        self.assert_task_done(printed)
+        self.assert_nothing_lost()
+        self.assertEqual(["426" in line for line in logs.output], [True], logs.output)
+
+
+if __name__ == "__main__":
+    unittest.main()
