@@ -213,6 +213,7 @@ def fields(body: Json) -> dict[str, Any]:
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     told["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
     told["text"] = {**text, "format": text.get("format") or {"type": "text"}}
+    told["tool_choice"] = _flat(told["tool_choice"])
     told["tools"] = [_told_tool(tool) for tool in body.get("tools") or ()]
     # A history that does not fit is refused, never cut.
     told["truncation"] = "disabled"
@@ -221,9 +222,18 @@ def fields(body: Json) -> dict[str, Any]:
 
 def _told_tool(tool: Any) -> Any:
     """A tool with the fields that the official types insist on."""
+    tool = _flat(tool)
     if isinstance(tool, dict) and tool.get("type") == "function":
         return {**tool, "parameters": tool.get("parameters"), "strict": tool.get("strict") or False}
+    if isinstance(tool, dict) and tool.get("type") == "namespace":
+        return {**tool, "description": tool.get("description") or ""}
     return tool
+
+
+def _flat(tool: Any) -> Any:
+    """A function, or the choice of one, in the form of this API; it may have come in that of chat completions."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return {**function, "type": tool.get("type")} if isinstance(function, dict) else tool
 
 
 def state(status: str, **known: Any) -> dict[str, Any]:

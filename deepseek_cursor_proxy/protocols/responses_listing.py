@@ -64,13 +64,18 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
 
 def _shown(item: Json) -> Json:
     """The item with what the official types insist on; it is not stored so, because DeepSeek would be told it later."""
-    content = item.get("content")
-    return {**item, "content": [_shown_part(part) for part in content]} if isinstance(content, list) else item
+    is_answer = item.get("role") == "assistant"
+    lists = [name for name in ("content", "output") if isinstance(item.get(name), list)]
+    return {**item, **{name: [_shown_part(part, is_answer) for part in item[name]] for name in lists}}
 
 
-def _shown_part(part: Any) -> Any:
-    is_picture = isinstance(part, dict) and part.get("type") == "input_image"
-    return {**part, "detail": part.get("detail") or "auto"} if is_picture else part
+def _shown_part(part: Any, is_answer: bool) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_image":
+        return {**part, "detail": part.get("detail") or "auto"}
+    if is_answer and kind in ("input_text", "output_text", "text"):
+        return {**part, "type": "output_text", "annotations": part.get("annotations") or []}
+    return part
 
 
 def _behind(items: Sequence[Json], after: str) -> int:

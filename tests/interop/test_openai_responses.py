@@ -169,6 +169,45 @@ def without_parsed(value: Any) -> Any:
     return [without_parsed(each) for each in value] if isinstance(value, list) else value
 
 
+class ToldBackTest(ResponsesCase):
+    """What a request said is told back in its response, in the form of this API whatever form it had."""
+
+    def test_every_way_to_offer_and_to_choose_tools(self) -> None:
+        sdk = self.client(self.proxy())
+        name = "get_weather"
+        bare = {"type": "function", "name": name}
+        of_chat = {"type": "function", "function": {"name": name, "parameters": LOOK_UP}}
+        built_in = [{"type": "file_search", "vector_store_ids": ["vs_1"]}, {"type": "local_shell"}, SEARCH]
+        for tool in (bare, {**bare, "parameters": None, "strict": None}, of_chat):
+            for choice in ("auto", "none", "required", bare, {"type": "function", "function": {"name": name}}):
+                with self.subTest(tool=tool, choice=choice):
+                    found = sdk.responses.create(model=MODEL, input="?", tools=[tool, *built_in], tool_choice=choice)
+                    self.assertEqual(found.tools[0].name, name)
+                    chosen = found.tool_choice if isinstance(choice, str) else found.tool_choice.name
+                    self.assertEqual(chosen, choice if isinstance(choice, str) else name)
+
+    def test_every_other_field(self) -> None:
+        sdk = self.client(self.proxy())
+        asked: Json = {
+            "instructions": "Be short.",
+            "max_output_tokens": 100,
+            "max_tool_calls": 3,
+            "metadata": {"a": "b"},
+            "parallel_tool_calls": False,
+            "prompt_cache_key": "thread-1",
+            "reasoning": {"effort": "xhigh", "summary": "detailed"},
+            "safety_identifier": "somebody",
+            "temperature": 1,
+            "text": {"format": {"type": "text"}, "verbosity": "low"},
+            "top_p": 0.5,
+        }
+        found = sdk.responses.create(model=MODEL, input="?", **asked).to_dict()
+        self.assertEqual({field: found[field] for field in asked}, asked)
+        nothing = dict.fromkeys((*asked, "tools", "tool_choice", "store", "include", "background"))
+        found = sdk.responses.create(model=MODEL, input="?", **nothing)
+        self.assertEqual((found.store, found.tool_choice, found.truncation), (True, "auto", "disabled"))
+
+
 class FailureTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
