@@ -165,7 +165,7 @@ class TestOddities(ResponsesTestCase):
         second = self.good(proxy, "and now?", tools=TOOLS, previous_response_id=first["id"])
         listed = self.get(proxy, second, "/input_items?limit=100").value
         self.assertEqual((100, True), (len(listed["data"]), listed["has_more"]))
-        # Measured at a fifth of that on a slow machine; what grows with the square of it would take minutes.
+        # Two seconds on a slow machine, all three; what grows with the square of the items would take minutes.
         self.assertLess(time.monotonic() - began, 30)
         thoughts = [f"thought {number}" for number in turns]
         self.assert_upstream_saw(*thoughts, "Thinking about it.")
