@@ -23,9 +23,9 @@ from deepseek_cursor_proxy.reasoning.sealing import Sealer
 # Names that mean the same here and in a chat, and those that are called otherwise there.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
 _RENAMED = {"stop_sequences": "stop"}
-# Taken, because clients send them, and without effect on DeepSeek.
+# Taken, because clients send them, and without effect on DeepSeek; a message is one answer, whatever n says.
 _WITHOUT_EFFECT = frozenset(
-    {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo"}
+    {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
 _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata"})
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
