@@ -13,6 +13,7 @@ from deepseek_cursor_proxy import tokens
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.generation import Generation, Stream
+from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
@@ -50,7 +51,7 @@ class Messaging:
         visitor = self._services.access.admit(request)
         raw = request.read_body()
         body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, visitor, body, raw, "/messages")
+        passed = self._generation.passed_on(request, visitor, body, raw, MESSAGES)
         if passed is not None:
             return passed
         caller = self._generation.caller(visitor, request.peer)

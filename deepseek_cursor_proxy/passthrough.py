@@ -9,6 +9,7 @@ Of the answer's head only status, content type and the time to wait are kept.
 import logging
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -31,11 +32,12 @@ _LONGEST_LINE = 1024 * 1024
 
 
 CHAT = "/chat/completions"
+MESSAGES = "/messages"
 # By its path, what ends the streams of an API.
 _LAST_WORDS = {
     CHAT: re.compile(rb"data: \[DONE\]"),
     "/responses": re.compile(rb"event: response\.(?:completed|incomplete|failed)\b"),
-    "/messages": re.compile(rb"event: message_stop\b"),
+    MESSAGES: re.compile(rb"event: message_stop\b"),
 }
 
 
@@ -123,6 +125,12 @@ class _Stream:
             yield b"\n" + self._failed(error)
 
     def _failed(self, error: ProxyError) -> bytes:
+        if self._path == MESSAGES:
+            # Only here: it brings a whole API with it.
+            from deepseek_cursor_proxy.protocols import anthropic
+
+            failure = anthropic.failure(error, f"req_{secrets.token_hex(12)}")
+            return sse.event(encode_json(failure), "error")
         words = {"message": error.message, "param": None, "code": error.code}
         if self._path != CHAT:
             return sse.event(encode_json({"type": "error", **words}), "error")
