@@ -7,9 +7,11 @@
 What a client saw complete is stored before the batch that completes it is handed on.
 """
 
+import secrets
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import cached_property
 
 from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.calling import Asked, Caller, Calling
@@ -17,6 +19,7 @@ from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta, Mes
 from deepseek_cursor_proxy.deepseek_stream import Said
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.observers import Finished, Received
+from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer
@@ -54,6 +57,7 @@ class Exchange:
         services.observers.notice(
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
+        self._request = asked.request
         self._calling = Calling(self._number, caller, asked, services)
 
     @classmethod
@@ -76,13 +80,25 @@ class Exchange:
         prepared = self._calling.prepared
         return prepared.notice if prepared is not None else ""
 
+    @cached_property
+    def _call_id(self) -> str:
+        """For a call that DeepSeek only wrote about."""
+        return f"call_{secrets.token_hex(12)}"
+
     # Reading the answer …
 
     def batches(self, *, with_lulls: bool = False) -> Batches:
         """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it.
 
-        With lulls, an empty batch says that whoever drives this waits for `awaited`, or lets it take its time.
+        With lulls, an empty batch says that whoever drives this waits for `awaited`, or lets it take its time. A call
+        that was forced and only written about is handed on as the call.
         """
+        batches = self._batches(with_lulls)
+        if not deepseek.is_forced(self._request.tool_choice):
+            return batches
+        return forced_tools.raised(batches, self._request, self._call_id)
+
+    def _batches(self, with_lulls: bool) -> Batches:
         try:
             while True:
                 try:
@@ -200,6 +216,10 @@ class Exchange:
         prepared = self._calling.prepared
         if answers and prepared is not None:
             history, custom_tools = prepared.history, prepared.request.custom_tools
+            if deepseek.is_forced(self._request.tool_choice):
+                # What was raised is sent back as the call, what was cut short before that as the words.
+                called = [forced_tools.called(answer, prepared.request, self._call_id) for answer in answers]
+                answers = [*answers, *filter(None, called)]
             echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
             entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
             self._services.reasoning_store.record(entries, prepared.links, self._begun)

@@ -4,7 +4,6 @@ Key first, then body, then the corridor. Everything that a chat needs is importe
 proxy is: what listens and answers small questions is there before the rest of the program has been read.
 """
 
-import secrets
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
-from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display, identity
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -75,8 +73,7 @@ class Generation:
     def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
-        said = forced_tools.raised(exchange.batches(with_lulls=chat.stream), chat, _call_id())
-        shown = display.mirror(said, self._form(), exchange.notice)
+        shown = display.mirror(exchange.batches(with_lulls=chat.stream), self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -88,8 +85,7 @@ class Generation:
     def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
-        said = forced_tools.raised(batches, chat, _call_id())
-        return display.mirror(said, None, exchange.notice, with_remarks=False)
+        return display.mirror(batches, None, exchange.notice, with_remarks=False)
 
     def caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
         namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)
@@ -113,11 +109,6 @@ class Generation:
         if not self.services.config.display_reasoning:
             return None
         return display.COLLAPSIBLE if self.services.config.collapsible_reasoning else display.PLAIN
-
-
-def _call_id() -> str:
-    """For a call that DeepSeek only wrote about."""
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _opener(asked: Asked) -> "type[Exchange | FanOut]":

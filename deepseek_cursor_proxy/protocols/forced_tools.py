@@ -15,18 +15,37 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, CallPiece, ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.conversation import (
+    Aside,
+    Batch,
+    Batches,
+    CallPiece,
+    ChatRequest,
+    Delta,
+    Message,
+    Reply,
+    ToolCall,
+)
 from deepseek_cursor_proxy.deepseek import is_forced
+from deepseek_cursor_proxy.wire import decode_foreign_json
 
-_FENCED = re.compile(r"\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
+# In time that grows with the text and no faster, whatever the model writes.
+_FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)
 _ARGUMENTS = ("input", "arguments", "parameters")
 _NAMES = ("name", "tool", "tool_name")
 
 
 def raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
     """The same answer, with the call in place of the words for it."""
-    is_wanted = is_forced(request.tool_choice) and request.choices == 1
-    return _raised(batches, request, call_id) if is_wanted else batches
+    return _raised(batches, request, call_id) if is_forced(request.tool_choice) else batches
+
+
+def called(message: Message, request: ChatRequest, call_id: str) -> Message | None:
+    """The answer as it is with the call in place of the words for it; None when they are not the words for one."""
+    if not is_forced(request.tool_choice) or message.tool_calls or not isinstance(message.content, str):
+        return None
+    call = found(message.content, request)
+    return None if call is None else message._replace(content="", tool_calls=(ToolCall(call_id, *call),))
 
 
 def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
@@ -44,6 +63,9 @@ def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
                 if item.calls or item.finish_reason:
                     passed += _decided(held, reply, request, call_id)
                     held.clear()
+                elif not item.text:
+                    # Only words may stand for something else.
+                    passed.append(held.pop())
             # What says nothing here is a lull only if it was one.
             if passed or not batch:
                 yield passed
@@ -53,31 +75,29 @@ def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
 
 def _decided(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
     """What was held back, or the call it stands for."""
-    message = reply.message()
-    if message.tool_calls or reply.finish_reason() != "stop" or not isinstance(message.content, str):
-        return list(held)
-    call = found(message.content, request)
-    return list(held) if call is None else [_called(held, call, call_id)]
+    message = called(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
+    return list(held) if message is None else [_called(held[-1], message.tool_calls[0])]
 
 
-def _called(held: list[Delta], call: tuple[str, str], call_id: str) -> Delta:
-    last = held[-1]
-    name, arguments = call
-    piece = CallPiece(0, call_id, name, arguments)
+def _called(last: Delta, call: ToolCall) -> Delta:
     return last._replace(
-        text=None, run=None, calls=(piece,), finish_reason="tool_calls", source=_source(last.source, piece)
+        text=None,
+        run=None,
+        calls=(CallPiece(0, *call),),
+        finish_reason="tool_calls",
+        source=_source(last.source, call),
     )
 
 
-def _source(source: Mapping[str, Any] | None, piece: CallPiece) -> Mapping[str, Any] | None:
+def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:
     """The chunk (or completion) as it would have been with the call in it."""
     if source is None or not source.get("choices"):
         return source
     choice = source["choices"][0]
-    function = {"name": piece.name, "arguments": piece.arguments}
-    call = {"index": 0, "id": piece.id, "type": "function", "function": function}
-    part = "message" if "message" in choice else "delta"
-    said = {**(choice.get(part) or {}), "content": None, "tool_calls": [call]}
+    function = {"name": call.name, "arguments": call.arguments}
+    made = {"id": call.id, "type": "function", "function": function}
+    part, calls = ("message", [made]) if "message" in choice else ("delta", [{"index": 0, **made}])
+    said = {**(choice.get(part) or {}), "content": None, "tool_calls": calls}
     return {**source, "choices": [{**choice, part: said, "finish_reason": "tool_calls"}]}
 
 
@@ -85,7 +105,7 @@ def found(text: str, request: ChatRequest) -> tuple[str, str] | None:
     """The name and the arguments of the call that a text stands for; None when it stands for none."""
     fenced = _FENCED.match(text)
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        value = decode_foreign_json(fenced[1] if fenced else text)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and len(value) == 1:
@@ -110,14 +130,23 @@ def _meant(request: ChatRequest) -> str | None:
     return str(request.tools[0]["function"]["name"]) if len(request.tools) == 1 else None
 
 
-def _call(name: str, value: dict[str, Any], *, is_named: bool) -> tuple[str, str] | None:
+def _call(name: str, value: dict[str, Any], *, is_named: bool) -> tuple[str, str]:
     for field in _ARGUMENTS:
-        arguments = value.get(field)
-        others = value.keys() - {field, *_NAMES, "type", "id"}
-        if isinstance(arguments, (dict, str)) and not others and (is_named or isinstance(arguments, dict)):
-            return (name, arguments if isinstance(arguments, str) else _written(arguments))
-    rest = {key: inner for key, inner in value.items() if not (is_named and key in _NAMES)}
-    return name, _written(rest)
+        arguments = _object(value.get(field))
+        if arguments is not None and not value.keys() - {field, *_NAMES, "type", "id"}:
+            return name, arguments
+    return name, _written({key: inner for key, inner in value.items() if not (is_named and key in _NAMES)})
+
+
+def _object(arguments: Any) -> str | None:
+    """Arguments as they are written down in a call, if they are an object or the JSON of one."""
+    if isinstance(arguments, dict):
+        return _written(arguments)
+    try:
+        value = decode_foreign_json(arguments) if isinstance(arguments, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return str(arguments) if isinstance(value, dict) else None
 
 
 def _written(arguments: dict[str, Any]) -> str:
