@@ -2,7 +2,7 @@
 
 Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
 `python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-against the package's own types when the test ends (see typed_responses).
+against the package's own types when the test ends (see typed).
 """
 
 import unittest
@@ -17,8 +17,9 @@ try:
 except ImportError:
     raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
 
-from tests.interop.responses_case import MODEL, PATCH_TEXT, SEALED, THOUGHT, TOOLS, ResponsesCase, calls
-from tests.interop.typed_responses import Json
+from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.responses_case import PATCH_TEXT, SEALED, TOOLS, ResponsesCase, calls
+from tests.interop.typed import Json
 
 QUESTION = {"role": "user", "content": "What is the weather, and is the list right?"}
 FOLLOW_UP = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And tomorrow?"}]}

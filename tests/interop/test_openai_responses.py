@@ -2,7 +2,7 @@
 
 Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
 `python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-against the package's own types when the test ends (see typed_responses).
+against the package's own types when the test ends (see typed).
 """
 
 import json
@@ -19,18 +19,17 @@ try:
 except ImportError:
     raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
 
+from tests.interop.recorded_case import MODEL, THOUGHT
 from tests.interop.responses_case import (
     LOOK_UP,
-    MODEL,
     PATCH_TEXT,
     SEALED,
     SEARCH,
-    THOUGHT,
     TOOLS,
     ResponsesCase,
     calls,
 )
-from tests.interop.typed_responses import Json
+from tests.interop.typed import Json
 
 # One answer, asked for in every way …
 

@@ -1,17 +1,12 @@
-"""What the proxy answers about responses, held strictly against the types of the official `openai` package.
+"""Answers of the Responses API, held strictly against the types of the official `openai` package (see typed).
 
-The package itself builds its objects without looking: what is missing or of another type shows when somebody uses it.
-So a client with a Recorder keeps the bytes of every answer, and `check` reads them once more: every object and every
-event has to be what the package's types say, field by field, with no value that an enumeration does not have. Fields
-the package does not know are allowed. A stream has to tell its story in order besides: numbers rise by one, the pieces
-of an item join to what its end repeats, and the items that were done are the output of the last event.
+A stream has to tell its story in order besides: numbers rise by one, the pieces of an item join to what its end
+repeats, and the items that were done are the output of the last event.
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
@@ -19,47 +14,18 @@ import openai
 from openai.types import responses
 from openai.types.responses import response_item_list
 from openai.types.shared import ErrorObject
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-Json = dict[str, Any]
+from tests.interop.typed import Answered, Json, Recording, check_names, fit
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 # Codes of failed responses that the types do not have: ours for a restart, and two that Codex knows: it gives up at
 # once, where it would try again for any other.
 OTHER_CODES = ("server_restarted", "insufficient_quota", "context_length_exceeded")
-_EVENT = re.compile(r"event: (\S+)\ndata: (.+)\n\n")
 
 
-@dataclass(frozen=True)
-class Answered:
-    """One answer as it came over the wire."""
-
-    method: str
-    path: str
-    status: int
-    is_stream: bool
-    body: str
-
-    @property
-    def events(self) -> list[Json]:
-        return [json.loads(data) for _, data in _EVENT.findall(self.body)]
-
-
-class Recorder(openai.DefaultHttpxClient):
-    """Reads every answer to its end before the package gets it. Used by one thread."""
-
-    def __init__(self) -> None:
-        # A proxy that the environment names is not for loopback.
-        super().__init__(trust_env=False)
-        self.answers: list[Answered] = []
-
-    def send(self, request: Any, **options: Any) -> Any:
-        response = super().send(request, **options)
-        response.read()
-        is_stream = response.headers["content-type"].startswith("text/event-stream")
-        answer = Answered(request.method, request.url.path, response.status_code, is_stream, response.text)
-        self.answers.append(answer)
-        return response
+class Recorder(Recording, openai.DefaultHttpxClient):
+    """A client of the package that keeps what it was answered."""
 
 
 def check(answer: Answered) -> None:
@@ -69,28 +35,13 @@ def check(answer: Answered) -> None:
         return
     body = json.loads(answer.body)
     if answer.status >= 400:
-        _fit(TypeAdapter(ErrorObject), body["error"])
+        fit(TypeAdapter(ErrorObject), body["error"])
     elif answer.method == "DELETE":
         assert body == {"id": answer.path.rpartition("/")[2], "object": "response.deleted", "deleted": True}, body
     elif answer.path.endswith("/input_items"):
-        _fit(TypeAdapter(response_item_list.ResponseItemList), body)
+        fit(TypeAdapter(response_item_list.ResponseItemList), body)
     else:
-        _fit(TypeAdapter(responses.Response), _with_a_known_code(body))
-
-
-def _fit(kind: TypeAdapter[Any], value: Json) -> None:
-    try:
-        kind.validate_python(value, strict=True)
-    except ValidationError as error:
-        raise AssertionError(_told(error)) from None
-
-
-def _told(error: ValidationError) -> str:
-    """What does not fit, without the many kinds of thing that the value does not even claim to be."""
-    wrong = error.errors(include_url=False)
-    others = [each["loc"][:-1] for each in wrong if each["type"] == "literal_error" and each["loc"][-1] == "type"]
-    told = [each for each in wrong if not any(each["loc"][: len(other)] == other for other in others)]
-    return "\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}: {each['input']!r}" for each in told or wrong)
+        fit(TypeAdapter(responses.Response), _with_a_known_code(body))
 
 
 def _with_a_known_code(body: Json) -> Json:
@@ -109,12 +60,11 @@ def _event_types() -> dict[str, TypeAdapter[Any]]:
 
 
 def _check_stream(answer: Answered) -> None:
-    assert _EVENT.sub("", answer.body) == "", "a stream is events with a name and nothing else"
-    assert all(name == json.loads(data)["type"] for name, data in _EVENT.findall(answer.body))
+    check_names(answer)
     events = answer.events
     for event in events:
         known = {**event, "response": _with_a_known_code(event["response"])} if "response" in event else event
-        _fit(_event_types()[event["type"]], known)
+        fit(_event_types()[event["type"]], known)
     first = events[0]["sequence_number"]
     assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
     assert [event["type"] for event in events if event["type"] in ENDS] == [events[-1]["type"]], "one end, at the end"
