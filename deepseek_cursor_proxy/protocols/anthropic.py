@@ -32,6 +32,7 @@ _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadat
 _BILLING = "x-anthropic-billing-header:"
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 _LONGEST_USER_ID = 512
+_THREADS = "thread_unsupported_request"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Asked:
 
 def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> Asked:
     """The request a body asks for; BadRequest names the field that is wrong."""
+    if body.get("thread") is not None:
+        # With this code the official packages send the whole chat themselves; ignored, all but its last turn is lost.
+        raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=_THREADS)
     if not isinstance(body.get("messages"), list):
         raise wrong("messages", "a list")
     if needs_limit and body.get("max_tokens") is None:
@@ -208,6 +212,7 @@ def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
     """A failure as the JSON of this API."""
     kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
     told = error.payload()["error"]
+    details = {"details": {"error_code": _THREADS}} if error.code == _THREADS else {}
     message = told.get("message") or error.message
     if told.get("code") == _OVERFLOW:
         # The words by which clients know that they have to shorten the chat.
@@ -215,4 +220,4 @@ def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
         limit = int(numbers[1]) if numbers else 0
         asked = int(numbers[2]) if numbers and numbers[2] else limit + 1
         kind, message = "invalid_request_error", f"prompt is too long: {asked} tokens > {limit} maximum"
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
