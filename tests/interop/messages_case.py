@@ -1,0 +1,39 @@
+"""What the tests of the Messages API share: clients of the official package, and tools."""
+
+import json
+from typing import Any
+
+import anthropic
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Call
+from tests.harness import RunningProxy
+from tests.interop import typed_messages
+from tests.interop.recorded_case import KEY, SECONDS, RecordedCase
+from tests.interop.typed import Answered, Json
+from tests.interop.typed_messages import Recorder
+
+LIMIT = 4096
+LOOK_UP = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": LOOK_UP}
+LOCATION = {"name": "get_location", "description": "Where we are.", "input_schema": {"type": "object"}}
+TOOLS = (WEATHER, LOCATION)
+
+
+def calls(*wanted: tuple[str, Json], turn: int = 0) -> tuple[Call, ...]:
+    # With spaces and escapes: what comes back are the same values in other bytes.
+    return tuple(Call(f"call_{turn}{index}", name, json.dumps(given)) for index, (name, given) in enumerate(wanted))
+
+
+class MessagesCase(RecordedCase):
+    def check(self, answer: Answered) -> None:
+        typed_messages.check(answer)
+
+    def client(self, proxy: RunningProxy, key: str = KEY, **options: Any) -> anthropic.Anthropic:
+        self.recorders.append(Recorder())
+        return self.connected(proxy, self.recorders[-1], **{"api_key": key, **options})
+
+    def connected(self, proxy: RunningProxy, http: Any, **options: Any) -> anthropic.Anthropic:
+        url = proxy.url.removesuffix("/v1")
+        # No retries: a test wants to see the first answer.
+        client = anthropic.Anthropic(base_url=url, max_retries=0, timeout=SECONDS, http_client=http, **options)
+        return self.stack.enter_context(client)
