@@ -4,6 +4,7 @@ Key first, then body, then the corridor. Everything that a chat needs is importe
 proxy is: what listens and answers small questions is there before the rest of the program has been read.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta
-from deepseek_cursor_proxy.errors import UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
@@ -26,6 +27,8 @@ from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, en
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.fan_out import FanOut
+
+_log = logging.getLogger(__name__)
 
 
 class Generation:
@@ -118,6 +121,18 @@ def _opener(asked: Asked) -> "type[Exchange | FanOut]":
     from deepseek_cursor_proxy.fan_out import FanOut
 
     return FanOut
+
+
+def failure(error: Exception) -> ProxyError:
+    """What a client is told of whatever ended its answer; of a bug of ours the log tells more."""
+    if isinstance(error, ProxyError):
+        return error
+    if isinstance(error, (ValueError, RecursionError)):
+        # Read but not writable again, such as JSON nested to the brim: told like any other failure.
+        return UpstreamFailed("DeepSeek sent an event that cannot be passed on.")
+    details = _log.isEnabledFor(logging.DEBUG)
+    _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
+    return ProxyError("The proxy failed on this request; please report it.")
 
 
 class Stream:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy import tokens
 from deepseek_cursor_proxy.calling import Asked, Caller
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.generation import Generation, Stream
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
@@ -89,11 +89,10 @@ class Messaging:
                     if said or not batch:
                         yield said
             last = writer.end()
-        except ProxyError as error:
-            last = writer.fail(error, request_id())
-        except (ValueError, RecursionError):
-            # Read but not writable again, such as JSON nested to the brim: told like any other failure.
-            last = writer.fail(UpstreamFailed("DeepSeek sent an event that cannot be passed on."), request_id())
+        except ClientGone:
+            raise
+        except Exception as error:
+            last = writer.fail(failure(error), request_id())
         yield last
 
 

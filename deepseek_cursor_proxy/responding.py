@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.deepseek_events import RESPONSES
 from deepseek_cursor_proxy.dialects import CHAT, Dialect
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound, ProxyError, ProxyStopping, UpstreamFailed
-from deepseek_cursor_proxy.generation import Generation, Stream
+from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.jobs import Following, Job
 from deepseek_cursor_proxy.protocols import chat_request, responses, responses_listing
 from deepseek_cursor_proxy.protocols.fields import Json
@@ -152,11 +152,10 @@ class Responding:
                         if said or not batch:
                             yield said
                 last = writer.end()
-            except ProxyError as error:
-                last = writer.fail(error)
-            except (ValueError, RecursionError):
-                # Read but not writable again, such as JSON nested to the brim: told like any other failure.
-                last = writer.fail(UpstreamFailed("DeepSeek sent an event that cannot be passed on."))
+            except ClientGone:
+                raise
+            except Exception as error:
+                last = writer.fail(failure(error))
             self._kept(planned, writer)
             yield last
         finally:

@@ -48,6 +48,15 @@ class TestTheStream(ResponsesTestCase):
         thought = told.response["output"][0]
         self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
 
+    def test_a_bug_of_ours_ends_it_in_its_own_words(self) -> None:
+        proxy = self.proxy()
+        broken = mock.patch.object(responses_stream.ResponseWriter, "write", side_effect=ZeroDivisionError)
+        with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
+            told = self.create(proxy, "q", stream=True)
+        self.assertEqual(("failed", "response.failed"), (told.response["status"], types(told.events)[-1]))
+        self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{told.response['id']}").response["status"])
+        self.assertIn("ZeroDivisionError", logged.output[0])
+
     def test_silence_and_comments_both_become_events(self) -> None:
         """Codex counts no comments."""
         proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)

@@ -39,6 +39,7 @@ class ResponseWriter:
         self._items: list[Item] = []
         self._open: ReasoningItem | TextItem | None = None
         self._calls: dict[int, CallItem] = {}
+        self._nameless: dict[int, CallPiece] = {}
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._told_at = now()
@@ -138,6 +139,11 @@ class ResponseWriter:
     def _call(self, piece: CallPiece) -> Iterable[bytes]:
         call, written = self._calls.get(piece.index), []
         if call is None:
+            piece = _joined(self._nameless.pop(piece.index, None), piece)
+            if not piece.name:
+                # What kind of item it is, its name decides; a gateway may be slow to tell it.
+                self._nameless[piece.index] = piece
+                return []
             written += self._close_ready()
             call = CallItem(self._frame, len(self._items), self._events, self._request, piece)
             self._calls[piece.index] = call
@@ -159,6 +165,12 @@ class ResponseWriter:
     def _close_all(self, status: str = "completed") -> list[bytes]:
         closed = self._close_open(status)
         return closed + [call.done(status) for call in self._calls.values() if not call.is_done]
+
+
+def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
+    if before is None:
+        return piece
+    return CallPiece(piece.index, before.id or piece.id, piece.name, before.arguments + piece.arguments)
 
 
 def told_error(error: ProxyError) -> dict[str, str]:

@@ -72,6 +72,15 @@ class TestTheLawsOfAStream(unittest.TestCase):
         response = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
         self.assertEqual(['{"x":1}', "{}"], [item["arguments"].strip() for item in response["output"][:2]])
 
+    def test_a_call_begins_when_its_name_is_known(self) -> None:
+        writing = writer()
+        batch = [
+            Delta(calls=(CallPiece(0, "a", "", '{"x"'),)),
+            Delta(calls=(CallPiece(0, "", FUNCTION, ":1}"),), finish_reason="tool_calls"),
+        ]
+        [call] = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))["output"]
+        self.assertEqual(("a", FUNCTION, '{"x":1}'), (call["call_id"], call["name"], call["arguments"]))
+
     def test_a_call_is_done_as_soon_as_the_next_one_begins(self) -> None:
         writing = writer()
         first, second = CallPiece(0, "a", FUNCTION, "{}"), CallPiece(1, "b", FUNCTION)
