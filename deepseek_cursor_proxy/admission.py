@@ -41,6 +41,11 @@ class Admission:
         self._waiting: deque[_Waiter] = deque()
         self.running = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many stand in the queue."""
+        return len(self._waiting)
+
     def enter(self, peer: Peer | None, calls: int = 1) -> tuple[Place, ...]:
         """As many places as there are calls, all at once; QueueFull when they do not come free in time.
 

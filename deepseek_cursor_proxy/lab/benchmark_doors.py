@@ -3,10 +3,13 @@
 All of it is about this proxy alone, so every figure has its own chat path to be held against, asked in turns.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from deepseek_cursor_proxy.admission import Admission
 from deepseek_cursor_proxy.lab.benchmark_requests import question
 from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, laps
 from deepseek_cursor_proxy.lab.benchmark_scale import Scale
@@ -16,10 +19,17 @@ from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.wire import encode_json
 
 _MODEL = "deepseek-v4-pro"
+_PATIENCE_SECONDS = 20.0
 
 
 def _response(wish: str) -> bytes:
     return encode_json({"model": _MODEL, "instructions": "You are brief.", "input": wish, "stream": True})
+
+
+def _message(wish: str) -> bytes:
+    messages = [{"role": "user", "content": wish}]
+    asked = {"model": _MODEL, "max_tokens": 1000, "system": "You are brief.", "messages": messages, "stream": True}
+    return encode_json(asked)
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Door:
     question: Callable[[str], bytes]
 
 
-DOORS = (Door("Responses", "/responses", _response),)
+DOORS = (Door("Responses", "/responses", _response), Door("Messages", "/messages", _message))
 
 
 def other_doors(contest: Contest, scale: Scale) -> Iterator[Row]:
@@ -39,6 +49,7 @@ def other_doors(contest: Contest, scale: Scale) -> Iterator[Row]:
         yield from _first_event(door, contest, scale)
         yield from _unpaced(door, contest, scale)
     yield from _chain(contest, scale)
+    yield from _queue(scale)
 
 
 def _first_event(door: Door, contest: Contest, scale: Scale) -> Iterator[Row]:
@@ -92,6 +103,60 @@ def _chain(contest: Contest, scale: Scale) -> Iterator[Row]:
     yield Row(f"response {scale.chained} of it (mean)", "ms", {OURS: Figure.mean([1000 * each for each in late])})
     growth = exponent({tenth: _mean(early), scale.chained - tenth // 2: _mean(late)})
     yield Row("  growth with the length of its input (exponent)", "", {OURS: Figure.single(growth)})
+
+
+def _queue(scale: Scale) -> Iterator[Row]:
+    """Callers at a gate that lets in a third of them at a time: who was served, in which order, and what is left."""
+    served = stand_in_line(scale.callers, scale.callers // 3)
+    yield Row(
+        f"{scale.callers} callers at {scale.callers // 3} places: served", "", {OURS: Figure.single(served.count)}
+    )
+    yield Row("  furthest from its turn, of all callers", "%", {OURS: Figure.single(100 * served.furthest)})
+    yield Row("  places still taken at the end", "", {OURS: Figure.single(served.left)})
+
+
+@dataclass(frozen=True)
+class Served:
+    """How many were let in, how far from his turn anybody was as a share of all, and how many places stayed taken."""
+
+    count: int
+    furthest: float
+    left: int
+
+
+def stand_in_line(callers: int, places: int) -> Served:
+    """Let them all come, one after another, before the first place is given back; then one by one."""
+    gate = Admission(places, _PATIENCE_SECONDS)
+    order: list[int] = []
+    # One for each caller: he gives his place back when it is rung.
+    bells = [threading.Event() for _ in range(callers)]
+
+    def call(number: int) -> None:
+        (place,) = gate.enter(None)
+        order.append(number)
+        bells[number].wait(_PATIENCE_SECONDS)
+        place.leave()
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        _until(lambda number=number: gate.running + gate.waiting > number)  # type: ignore[misc]
+    for turn in range(callers):
+        _until(lambda turn=turn: len(order) > turn)  # type: ignore[misc]
+        bells[order[turn]].set()
+    for thread in threads:
+        thread.join()
+    furthest = max(abs(number - turn) for turn, number in enumerate(order))
+    return Served(len(order), furthest / callers, gate.running)
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    """Waits, not for ever, for something that another thread is about to do."""
+    pause, deadline = threading.Event(), time.monotonic() + _PATIENCE_SECONDS
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed("a caller was left standing")
+        pause.wait(0.0005)
 
 
 def _mean(values: list[float]) -> float:

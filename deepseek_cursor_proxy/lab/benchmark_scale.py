@@ -29,6 +29,8 @@ class Scale:
     rows: int = 100_000
     # Stored responses in a chain.
     chained: int = 1000
+    # At a gate with a third as many places.
+    callers: int = 600
     starts: int = 10
     clients: int = 32
     burst_seconds: float = 3.0
@@ -53,6 +55,7 @@ QUICK = Scale(
     stored=100,
     rows=20_000,
     chained=200,
+    callers=150,
     starts=3,
     burst_seconds=1.0,
     bursts=2,

@@ -41,6 +41,7 @@ TINY = Scale(
     stored=2,
     rows=3,
     chained=4,
+    callers=6,
     starts=1,
     clients=2,
     burst_seconds=0.01,
@@ -101,9 +102,15 @@ class Measurements(LabTest):
             "Responses: first stream event: added p50",
             "Responses: CPU per 10,000 chunks (mean)",
             "against the chat path",
+            "Messages: first stream event: added p50",
+            "Messages: CPU per 10,000 chunks (mean)",
+            "against the chat path",
             "response 1 of a chain: CPU (mean)",
             "response 4 of it (mean)",
             "growth with the length of its input (exponent)",
+            "6 callers at 2 places: served",
+            "furthest from its turn, of all callers",
+            "places still taken at the end",
         )
 
     def test_many_clients(self) -> None:
