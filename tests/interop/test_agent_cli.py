@@ -186,9 +186,6 @@ class PiResponsesTest(PiCase):
 
     api = "openai-responses"
 
-    def test_the_task(self) -> None:
-        self.assert_loop(display=False)
-
     def test_the_chat_goes_on_through_a_proxy_that_never_saw_it(self) -> None:
         self.point_at(self.new_proxy(display=False))
         self.assert_task_done(self.ask("Put Brötchen on my list instead of bread."))

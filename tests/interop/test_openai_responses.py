@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.lab.completion import PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.lab.completion import Completion, PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 
 try:
     import openai
@@ -123,6 +123,15 @@ class VariantTest(ResponsesCase):
         for name, variant in VARIANTS.items():
             with self.subTest(name):
                 self.assert_same_in_every_way(variant)
+
+    def test_an_answer_without_a_word_is_over_when_deepseek_says_so(self) -> None:
+        """All of it comes at once and says nothing; that DeepSeek keeps its connection open is no reason to wait."""
+        asked = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "stream": True}
+        said = b"".join(Completion(Answer(None, None), asked, PrefixCache(), "chat-1", 0).events())
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.fake.answer(Raw(head + b"%x\r\n%b\r\n" % (len(said), said), then_stall=True))
+        *_, last = self.sdk.responses.create(model=MODEL, input="?", stream=True)
+        self.assertEqual((last.type, last.response.output), ("response.completed", []))
 
     def assert_same_in_every_way(self, variant: Variant) -> None:
         whole = self.once(variant, lambda: self.sdk.responses.create(**variant.body)).to_dict()
