@@ -8,12 +8,11 @@ A whole message is written the same way and only the message is sent, so both sa
 run of equal chunks is spliced into events without being encoded again.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import sse
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, ToolCall, joined
-from deepseek_cursor_proxy.deepseek import is_whole_call
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
 from deepseek_cursor_proxy.deepseek_errors import broken_off
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.protocols import anthropic
@@ -41,6 +40,8 @@ class MessageWriter:
         self._blocks: list[_Block] = []
         self._open: _Block | None = None
         self._calls: dict[int, _Call] = {}
+        # What was said in the middle of a call.
+        self._held: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._stop_sequence: str | None = None
@@ -94,10 +95,9 @@ class MessageWriter:
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
-        if item.reasoning:
-            written += self._said(_Thinking, item.reasoning, strings)
-        if item.text:
-            written += self._said(_Text, item.text, strings)
+        for kind, text in ((_Thinking, item.reasoning), (_Text, item.text)):
+            if text:
+                written += self._said(_Words(kind, text, strings or [encode_json(text)[1:-1]]))
         for piece in item.calls:
             written += self._call(piece)
         if item.finish_reason is not None:
@@ -112,15 +112,21 @@ class MessageWriter:
         found = choices[0].get("stop_reason") if isinstance(choices[0], dict) else None
         return found if isinstance(found, str) and found in self._asked.stops else None
 
-    def _said(
-        self, kind: "type[_Thinking] | type[_Text]", text: str, strings: Iterable[bytes] | None
-    ) -> Iterable[bytes]:
+    def _said(self, said: "_Words") -> list[bytes]:
+        if isinstance(self._open, _ToolUse) and not self._calls[self._open.call].is_whole:
+            # A block that was ended cannot be gone on with.
+            self._held.append(said)
+            return []
         written: list[bytes] = []
-        if not isinstance(self._open, kind):
+        if not isinstance(self._open, said.kind):
             written += self._close_open()
-            written.append(self._begun(kind(len(self._blocks), self._sealer, self._asked.omits_thinking)))
+            written.append(self._begun(said.kind(len(self._blocks), self._sealer, self._asked.omits_thinking)))
         assert self._open is not None
-        return [*written, self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)]
+        return [*written, self._open.said(said.text, said.strings)]
+
+    def _released(self) -> list[bytes]:
+        held, self._held = self._held, []
+        return [piece for said in held for piece in self._said(said)]
 
     def _begun(self, block: "_Block") -> bytes:
         self._open = block
@@ -134,22 +140,34 @@ class MessageWriter:
     # Calls, of which one is told at a time …
 
     def _call(self, piece: CallPiece) -> Iterable[bytes]:
-        call = self._calls.setdefault(piece.index, _Call())
-        call.hear(piece)
-        return [] if self._is_busy(call) else self._told(call)
+        self._calls.setdefault(piece.index, _Call()).hear(piece)
+        return self._told_in_turn()
 
-    def _is_busy(self, call: "_Call") -> bool:
-        """Whether another call is being told that is not whole yet; this one waits meanwhile."""
-        others = [each for each in self._calls.values() if each.block is not None and each is not call]
-        return call.block is None and any(each.block is self._open and not each.is_whole for each in others)
+    def _told_in_turn(self) -> list[bytes]:
+        """What can be told of the calls by now: each begins when the one before it is whole, however they came."""
+        written: list[bytes] = []
+        waiting = [index for index in sorted(self._calls) if not self._is_told(index)]
+        while waiting:
+            index = waiting.pop(0)
+            written += self._told(index)
+            if not (waiting or self._held) or not self._calls[index].is_whole:
+                break
+            written += self._close_open() + self._released()
+        return written
 
-    def _told(self, call: "_Call") -> list[bytes]:
+    def _is_told(self, index: int) -> bool:
+        block = self._calls[index].block
+        return block is not None and block is not self._open
+
+    def _told(self, index: int) -> list[bytes]:
+        call = self._calls[index]
         if not call.name:
             return []
         written: list[bytes] = []
         if call.block is None:
             written += self._close_open()
-            call.block = _ToolUse(len(self._blocks), call.id or f"toolu_{self._id}_{len(self._blocks)}", call.name)
+            call_id = call.id or f"toolu_{self._id}_{len(self._blocks)}"
+            call.block = _ToolUse(len(self._blocks), index, call_id, call.name)
             written.append(self._begun(call.block))
         if call.block is self._open and (fragment := call.untold()):
             written.append(call.block.said(fragment, [encode_json(fragment)[1:-1]]))
@@ -158,9 +176,17 @@ class MessageWriter:
     def _close_all(self) -> list[bytes]:
         written: list[bytes] = []
         for index in sorted(self._calls):
-            if self._calls[index].block is None:
-                written += self._told(self._calls[index])
-        return written + self._close_open()
+            if not self._is_told(index):
+                written += self._told(index)
+        return written + self._close_open() + self._released() + self._close_open()
+
+
+class _Words(NamedTuple):
+    """Thinking or text, and how it stands in JSON."""
+
+    kind: "type[_Thinking] | type[_Text]"
+    text: str
+    strings: Sequence[bytes]
 
 
 class _Call:
@@ -170,16 +196,23 @@ class _Call:
         self.id = self.name = ""
         self.block: _ToolUse | None = None
         self._arguments: list[str] = []
-        self._told = 0
+        self._told = self._looked_at = 0
+        self._last = ""
+        self._was_whole = False
 
     def hear(self, piece: CallPiece) -> None:
         self.id, self.name = self.id or piece.id, self.name or piece.name
         if piece.arguments:
             self._arguments.append(piece.arguments)
+            self._last = piece.arguments.rstrip()[-1:] or self._last
 
     @property
     def is_whole(self) -> bool:
-        return is_whole_call(ToolCall(self.id or "-", self.name, "".join(self._arguments)))
+        """Whether nothing of it is still to come; asked only where something else waits, as it may be long."""
+        if self._looked_at < len(self._arguments):
+            self._looked_at = len(self._arguments)
+            self._was_whole = self._last == "}" and _is_object(joined(self._arguments))
+        return self._was_whole and bool(self.name)
 
     def untold(self) -> str:
         fragment = "".join(self._arguments[self._told :])
@@ -264,8 +297,9 @@ class _Text(_Block):
 class _ToolUse(_Block):
     delta = ("input_json_delta", "partial_json")
 
-    def __init__(self, index: int, call_id: str, name: str) -> None:
+    def __init__(self, index: int, call: int, call_id: str, name: str) -> None:
         super().__init__(index)
+        self.call = call
         self._call_id = call_id
         self._name = name
 
@@ -286,6 +320,13 @@ def _object(arguments: str) -> Any:
         return decode_foreign_json(arguments)
     except ValueError:
         return {"arguments": arguments}
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(decode_foreign_json(arguments), dict)
+    except ValueError:
+        return False
 
 
 def _event(kind: str, **rest: Any) -> bytes:
