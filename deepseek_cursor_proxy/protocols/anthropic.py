@@ -20,14 +20,13 @@ from deepseek_cursor_proxy.protocols import chat_request
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 
-# Names that mean the same here and in a chat, and those that are called otherwise there.
+# Names that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
-_RENAMED = {"stop_sequences": "stop"}
 # Taken, because clients send them, and without effect on DeepSeek; a message is one answer, whatever n says.
 _WITHOUT_EFFECT = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
-_READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata"})
+_READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
 _BILLING = "x-anthropic-billing-header:"
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -63,20 +62,14 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     inside["model"] = models.named_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = replace(chat, asked_model=asked, messages=_in_call_order(chat.messages))
-    stops = chat.params.get("stop") or ()
-    return Asked(
-        chat,
-        omits_thinking=thinking.get("display") == "omitted",
-        stops=(stops,) if isinstance(stops, str) else tuple(stops),
-    )
+    return Asked(chat, omits_thinking=thinking.get("display") == "omitted", stops=tuple(_stops(body)))
 
 
 def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]:
     """The body in the words of a chat; what nobody here knows stays, to be named as left out."""
-    known = {*_SAME, *_RENAMED, *_READ_HERE, *_WITHOUT_EFFECT}
+    known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
     inside = {name: value for name, value in body.items() if name not in known}
     inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
-    inside |= {chat: body[name] for name, chat in _RENAMED.items() if body.get(name) is not None}
     inside["messages"] = [_unsealed(message, f"messages[{at}]", sealer) for at, message in enumerate(body["messages"])]
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
@@ -88,6 +81,8 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
         inside["reasoning_effort"] = "none" if thinking == "disabled" else effort
     if (user := _user(body)) is not None:
         inside["user"] = user
+    if stops := _stops(body):
+        inside["stop"] = stops
     return inside
 
 
@@ -109,6 +104,13 @@ def _user(body: Json) -> str | None:
     metadata = optional(body, "metadata", dict, "an object") or {}
     user = optional_string(metadata, "user_id", "metadata")
     return (_USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None) if user else None
+
+
+def _stops(body: Json) -> list[str]:
+    stops = optional(body, "stop_sequences", list, "a list of strings") or []
+    if not all(isinstance(each, str) for each in stops):
+        raise wrong("stop_sequences", "a list of strings")
+    return stops
 
 
 def _in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
