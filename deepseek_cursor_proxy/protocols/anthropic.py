@@ -116,16 +116,20 @@ def _stops(body: Json) -> list[str]:
 def _in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Results of parallel calls come as each of them ended; they are told in the order they were asked for."""
     found: list[Message] = []
-    order: dict[str | None, int] = {}
-    start = 0
+    results: list[Message] = []
+    places: dict[str | None, int] = {}
     for message in messages:
-        if message.role != "tool":
-            start = len(found) + 1
-            order = {call.id: place for place, call in enumerate(message.tool_calls)}
+        if message.role == "tool":
+            results.append(message)
+            continue
+        found += _placed(results, places)
         found.append(message)
-        if message.role == "tool" and len(found) - start > 1:
-            found[start:] = sorted(found[start:], key=lambda each: order.get(each.tool_call_id, len(order)))
-    return tuple(found)
+        results, places = [], {call.id: place for place, call in enumerate(message.tool_calls)}
+    return (*found, *_placed(results, places))
+
+
+def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Message]:
+    return sorted(results, key=lambda each: places.get(each.tool_call_id, len(places)))
 
 
 # Thinking that clients keep for us …
