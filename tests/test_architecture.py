@@ -72,11 +72,13 @@ LEVELS = {
         "tool_order",
         "drift",
         "tokens",
+        "tokenizer",
     ],
     0: [
         "conversation",
         "memo",
         "pictures",
+        "unicode_regex",
         "sse",
         "wire",
         "growing_json",
