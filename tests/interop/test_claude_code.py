@@ -1,0 +1,85 @@
+"""Claude Code through the proxy, set up as the README says, against the strict fake: it changes real files.
+
+Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
+where npm is, and skips where it is not. It streams from the Messages API, asks for thinking that is signed but not
+told, and keeps the signatures with its chats.
+"""
+
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from tests.harness import running_proxy
+from tests.interop.agents import QUESTION, AgentCase, install
+from tests.interop.command_line import KEY, MODEL
+
+# Pinned: this one was seen to run without its install script.
+CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
+README = Path(__file__).parents[2] / "README.md"
+# It refuses to run without asking anybody as root, but not with tools that are allowed by name.
+TOOLS = "Bash,Read,Edit,Write"
+
+_launcher = Path()
+
+
+def setUpModule() -> None:
+    global _launcher
+    # Without install scripts this is what starts the program, which comes in a package of its own for each system.
+    _launcher = install(CLAUDE_CODE) / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
+    found = subprocess.run(["node", str(_launcher), "--version"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise unittest.SkipTest(f"{CLAUDE_CODE} does not run on this system: {found.stderr.strip()}")
+
+
+def environment_of_the_readme(url: str) -> dict[str, str]:
+    """What the README tells people to set, for this proxy and key."""
+    section = README.read_text(encoding="utf-8").partition("\n## Claude Code\n")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^export (\w+)=(\S+)", section, re.MULTILINE))
+    assert told.pop("ANTHROPIC_BASE_URL") == "http://127.0.0.1:9000"
+    assert told.pop("ANTHROPIC_AUTH_TOKEN") == "sk-…"
+    return {**told, "ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY}
+
+
+class ClaudeCodeTest(AgentCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.memory = self.home / "proxy" / "reasoning.sqlite3"
+        self.url = ""
+
+    def start_proxy(self) -> None:
+        """One over the same directory as the one before it, which has ended."""
+        self._proxy.close()
+        self.url = self._proxy.enter_context(running_proxy(self.fake.url, store=ReasoningStore(self.memory)))
+
+    def forget_everything(self) -> None:
+        self._proxy.close()
+        for path in self.memory.parent.glob(f"{self.memory.name}*"):
+            path.unlink()
+        self.assertEqual([path.name for path in self.memory.parent.iterdir()], ["secret.key"])
+
+    def ask(self, question: str, *options: str) -> str:
+        # Nobody listens there: what is meant for the world outside does not get there.
+        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+        program = self.program("node", _launcher, **environment_of_the_readme(self.url), **nowhere)
+        return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
+
+    def test_the_task(self) -> None:
+        self.start_proxy()
+        self.assert_task_done(self.ask(QUESTION))
+        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
+        self.assert_whole_chat()
+        self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
+
+    def test_the_chat_goes_on_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
+        self.start_proxy()
+        self.assert_task_done(self.ask(QUESTION))
+        self.forget_everything()
+        self.start_proxy()
+        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
+        self.assert_whole_chat()
+
+
+if __name__ == "__main__":
+    unittest.main()
