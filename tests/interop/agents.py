@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from tests.harness import running_proxy
 from tests.interop.command_line import AWKWARD, ClientCase, Json, Program
 
 QUESTION = "Put Brötchen on my list instead of bread."
@@ -70,6 +72,20 @@ class AgentCase(ClientCase):
     def program(self, *command: str | Path, **environment: str) -> Program:
         given = tuple({"NODE_OPTIONS": f"--require={self.guard}", **environment}.items())
         return Program(tuple(map(str, command)), given, RUN_SECONDS)
+
+    def proxy_with_a_memory(self) -> str:
+        """The root URL of a proxy that keeps its memory in this home; the one before it has ended."""
+        self._proxy.close()
+        store = ReasoningStore(self.home / "proxy" / "reasoning.sqlite3")
+        return self._proxy.enter_context(running_proxy(self.fake.url, store=store))
+
+    def proxy_with_its_secret_only(self) -> str:
+        """The same after all it remembered was deleted."""
+        self._proxy.close()
+        for path in (self.home / "proxy").glob("reasoning.sqlite3*"):
+            path.unlink()
+        self.assertEqual([path.name for path in (self.home / "proxy").iterdir()], ["secret.key"])
+        return self.proxy_with_a_memory()
 
     # What the model says …
 

@@ -2,7 +2,8 @@
 
 Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs both into a temporary
 directory where npm is, and skips where it is not. `cn` (Continue) drops reasoning_content and writes the arguments of
-calls anew; `pi` keeps reasoning_content, sends content as parts and its prompt as `developer`.
+calls anew; `pi` keeps reasoning_content, sends content as parts and its prompt as `developer`; it speaks
+the Messages API as well.
 """
 
 import json
@@ -64,9 +65,9 @@ class ContinueTest(AgentCase):
 
 
 class PiTest(AgentCase):
-    def point_at(self, url: str) -> None:
+    def point_at(self, url: str, api: str = "openai-completions") -> None:
         model = {"id": MODEL, "reasoning": True, "contextWindow": 128000, "maxTokens": 8192}
-        provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": KEY, "models": [model]}
+        provider = {"baseUrl": url, "api": api, "apiKey": KEY, "models": [model]}
         place = self.home / ".pi" / "agent"
         place.mkdir(parents=True, exist_ok=True)
         (place / "models.json").write_text(json.dumps({"providers": {"proxy": provider}}), encoding="utf-8")
@@ -76,7 +77,7 @@ class PiTest(AgentCase):
         return self.run_client(self.program(_installed / ".bin" / "pi"), *command, "-p", question)
 
     def assert_loop(self, *, display: bool) -> None:
-        self.point_at(self.new_proxy(display=display))
+        self.point_at(f"{self.new_proxy(display=display)}/v1")
         self.assert_task_done(self.ask(QUESTION))
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
@@ -86,6 +87,13 @@ class PiTest(AgentCase):
 
     def test_the_task_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
+
+    def test_the_task_by_messages_through_a_proxy_that_has_its_secret_only(self) -> None:
+        self.point_at(self.proxy_with_a_memory(), "anthropic-messages")
+        self.assert_task_done(self.ask(QUESTION))
+        self.point_at(self.proxy_with_its_secret_only(), "anthropic-messages")
+        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
+        self.assert_whole_chat()
 
 
 if __name__ == "__main__":

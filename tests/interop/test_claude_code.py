@@ -10,8 +10,6 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from tests.harness import running_proxy
 from tests.interop.agents import QUESTION, AgentCase, install
 from tests.interop.command_line import KEY, MODEL
 
@@ -43,40 +41,26 @@ def environment_of_the_readme(url: str) -> dict[str, str]:
 
 
 class ClaudeCodeTest(AgentCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.memory = self.home / "proxy" / "reasoning.sqlite3"
-        self.url = ""
-
-    def start_proxy(self) -> None:
-        """One over the same directory as the one before it, which has ended."""
-        self._proxy.close()
-        self.url = self._proxy.enter_context(running_proxy(self.fake.url, store=ReasoningStore(self.memory)))
-
-    def forget_everything(self) -> None:
-        self._proxy.close()
-        for path in self.memory.parent.glob(f"{self.memory.name}*"):
-            path.unlink()
-        self.assertEqual([path.name for path in self.memory.parent.iterdir()], ["secret.key"])
-
     def ask(self, question: str, *options: str) -> str:
         # Nobody listens there: what is meant for the world outside does not get there.
         nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
         program = self.program("node", _launcher, **environment_of_the_readme(self.url), **nowhere)
         return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
 
+    def point_at(self, url: str) -> None:
+        self.url = url
+
     def test_the_task(self) -> None:
-        self.start_proxy()
+        self.point_at(self.proxy_with_a_memory())
         self.assert_task_done(self.ask(QUESTION))
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
         self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
 
     def test_the_chat_goes_on_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
-        self.start_proxy()
+        self.point_at(self.proxy_with_a_memory())
         self.assert_task_done(self.ask(QUESTION))
-        self.forget_everything()
-        self.start_proxy()
+        self.point_at(self.proxy_with_its_secret_only())
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
 
