@@ -15,7 +15,7 @@ from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
 from deepseek_cursor_proxy.deepseek_errors import broken_off
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.protocols import anthropic
+from deepseek_cursor_proxy.protocols import anthropic, partial_json
 from deepseek_cursor_proxy.protocols.anthropic import Asked
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.wire import decode_foreign_json, encode_json
@@ -312,14 +312,16 @@ class _ToolUse(_Block):
         return {**self.beginning, "input": _object(self.text)}
 
 
-def _object(arguments: str) -> Any:
-    """Arguments as the object they stand for; what is none, as after a stop, is told as it is."""
-    if not arguments.strip():
-        return {}
-    try:
-        return decode_foreign_json(arguments)
-    except ValueError:
-        return {"arguments": arguments}
+def _object(arguments: str) -> dict[str, Any]:
+    """Arguments as the object they stand for, as far as it was said; what is none is told as it is."""
+    for text in (arguments or "{}", partial_json.closed(arguments)):
+        try:
+            found = decode_foreign_json(text)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {"arguments": arguments} if arguments.strip() else {}
 
 
 def _is_object(arguments: str) -> bool:

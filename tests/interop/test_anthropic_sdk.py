@@ -94,6 +94,18 @@ VARIANTS = {
     "length amid thinking": Variant(
         Answer(THOUGHT, None, finish_reason="length"), ("thinking",), "max_tokens", {"max_tokens": 40}
     ),
+    "length amid a call": Variant(
+        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"city": "Rom", "da'),), finish_reason="length"),
+        ("thinking", "tool_use"),
+        "max_tokens",
+        {"tools": TOOLS},
+    ),
+    "length amid the first word of a call": Variant(
+        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"city": "Ro'),), finish_reason="length"),
+        ("thinking", "tool_use"),
+        "max_tokens",
+        {"tools": TOOLS},
+    ),
     "content filter": Variant(
         Answer(THOUGHT, "It is", finish_reason="content_filter"), ("thinking", "text"), "refusal"
     ),
