@@ -1,16 +1,11 @@
-"""Coding agents from npm: how one is installed, and the task that each of them is given.
+"""Coding agents: the task that each of them is given.
 
 The model's side is written from the tools that an agent offers, so it knows no agent: a tool is found by its name, its
 fields by theirs.
 """
 
 import json
-import re
-import shutil
-import subprocess
-import unittest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
@@ -19,10 +14,7 @@ from tests.harness import running_proxy
 from tests.interop.command_line import AWKWARD, ClientCase, Json, Program
 
 QUESTION = "Put Brötchen on my list instead of bread."
-INSTALL_SECONDS = 120
 RUN_SECONDS = 120
-
-_OUT_OF_REACH = re.compile(r"code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT)")
 
 # Node runs this before the agent: cn would report to its makers.
 LOOPBACK_ONLY = """
@@ -36,26 +28,6 @@ net.Socket.prototype.connect = function (...given) {
   return this;
 };
 """
-
-
-def install(*packages: str) -> Path:
-    """Where npm has put these, until the tests of the calling module are over; skips them when it cannot."""
-    npm, names = shutil.which("npm"), " and ".join(packages)
-    if npm is None or shutil.which("node") is None:
-        raise unittest.SkipTest(f"npm and node are not on the PATH: {names} cannot be installed")
-    place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="agents-")))
-    # No install scripts: nobody here has read them. By itself npm tries a dead registry for minutes.
-    options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
-    command = [npm, "install", "--prefix", str(place), *options, *packages]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise unittest.SkipTest(f"npm has not installed {names} within {INSTALL_SECONDS} s") from None
-    if done.returncode and (found := _OUT_OF_REACH.search(done.stderr)):
-        raise unittest.SkipTest(f"npm cannot reach its registry to install {names}: {found[1]}")
-    if done.returncode:
-        raise AssertionError(f"npm ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return place / "node_modules"
 
 
 class AgentCase(ClientCase):

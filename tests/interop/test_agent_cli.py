@@ -2,27 +2,28 @@
 
 Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs both into a temporary
 directory where npm is, and skips where it is not. `cn` (Continue) drops reasoning_content and writes the arguments of
-calls anew; `pi` keeps reasoning_content, sends content as parts and its prompt as `developer`; it speaks
-the Messages API as well.
+calls anew; `pi` keeps reasoning_content, sends content as parts and its prompt as `developer`; it speaks all three
+APIs.
 """
 
 import json
 import unittest
 from pathlib import Path
 
-from tests.interop.agents import QUESTION, AgentCase, install
+from tests.interop import npm
+from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL
 
 # Pinned: these were seen to run on Node 20, without any install script.
 CN = "@continuedev/cli@1.5.47"
 PI = "@earendil-works/pi-coding-agent@0.74.2"
 
-_installed = Path()
+_commands = Path()
 
 
 def setUpModule() -> None:
-    global _installed
-    _installed = install(CN, PI)
+    global _commands
+    _commands = npm.installed(CN, PI)
 
 
 class ContinueTest(AgentCase):
@@ -36,7 +37,7 @@ class ContinueTest(AgentCase):
     def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
         place = {"CONTINUE_GLOBAL_DIR": str(self.home / ".continue"), "CONTINUE_TELEMETRY_ENABLED": "0"}
         command = ("--config", str(self.home / "config.yaml"), "--auto", *options, "-p", question)
-        return self.run_client(self.program(_installed / ".bin" / "cn", **place), *command, may_fail=may_fail)
+        return self.run_client(self.program(_commands / "cn", **place), *command, may_fail=may_fail)
 
     def assert_loop(self, *, display: bool) -> None:
         self.point_at(self.new_proxy(display=display))
@@ -74,7 +75,7 @@ class PiTest(AgentCase):
 
     def ask(self, question: str, *options: str) -> str:
         command = ("--offline", "--provider", "proxy", "--model", MODEL, "--thinking", "high", *options)
-        return self.run_client(self.program(_installed / ".bin" / "pi"), *command, "-p", question)
+        return self.run_client(self.program(_commands / "pi"), *command, "-p", question)
 
     def assert_loop(self, *, display: bool) -> None:
         self.point_at(f"{self.new_proxy(display=display)}/v1")
@@ -87,6 +88,14 @@ class PiTest(AgentCase):
 
     def test_the_task_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
+
+    def test_the_task_by_responses_through_a_proxy_that_never_saw_it(self) -> None:
+        """pi keeps the items it was sent."""
+        self.point_at(f"{self.new_proxy(display=False)}/v1", "openai-responses")
+        self.assert_task_done(self.ask(QUESTION))
+        self.point_at(f"{self.new_proxy(display=False)}/v1", "openai-responses")
+        self.ask("How many did I want?", "-c")
+        self.assert_whole_chat()
 
     def test_the_task_by_messages_through_a_proxy_that_has_its_secret_only(self) -> None:
         self.point_at(self.proxy_with_a_memory(), "anthropic-messages")

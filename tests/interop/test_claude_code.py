@@ -10,7 +10,8 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from tests.interop.agents import QUESTION, AgentCase, install
+from tests.interop import npm
+from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL
 
 # Pinned: this one was seen to run without its install script.
@@ -25,7 +26,7 @@ _launcher = Path()
 def setUpModule() -> None:
     global _launcher
     # Without install scripts this is what starts the program, which comes in a package of its own for each system.
-    _launcher = install(CLAUDE_CODE) / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
+    _launcher = npm.installed(CLAUDE_CODE).parent / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
     found = subprocess.run(["node", str(_launcher), "--version"], capture_output=True, text=True, check=False)
     if found.returncode:
         raise unittest.SkipTest(f"{CLAUDE_CODE} does not run on this system: {found.stderr.strip()}")
