@@ -6,11 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.protocols.anthropic_blocks import ERROR_LINE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import RunningProxy
-from tests.messages_client import TOOLS, Json, MessagesTestCase, assistant, result, user
+from tests.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py", "n": 1.0}')
 OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
@@ -124,6 +124,27 @@ class TestThinking(HistoryTestCase):
             for later in (proxy, self.with_new_store()):
                 self.good(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
                 self.assert_upstream_saw(THOUGHT)
+
+    def test_thinking_that_went_on_in_the_midst_of_the_text_comes_back_as_it_was(self) -> None:
+        pieces = (
+            {"reasoning_content": "Hm. "},
+            {"content": "Well, "},
+            {"reasoning_content": "Oh."},
+            {"content": "no."},
+        )
+        choices = [{"index": 0, "delta": piece} for piece in pieces] + [
+            {"index": 0, "delta": {}, "finish_reason": "stop"}
+        ]
+        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        proxy = self.proxy()
+        message = self.good(proxy, tools=TOOLS, stream=True)
+        self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
+        for echo in (assistant(message), with_thinking(message, thinking="")):
+            self.good(proxy, user("q"), echo, user("go on"), tools=TOOLS)
+            self.assert_upstream_saw("Hm. Oh.")
+            self.assertEqual("Well, no.", self.sent()[1]["content"])
 
     def test_plain_turns_are_restored_as_well(self) -> None:
         proxy = self.proxy()

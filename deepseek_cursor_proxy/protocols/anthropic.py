@@ -150,7 +150,21 @@ def _unsealed(message: Any, param: str, sealer: Sealer) -> Any:
         for at, block in enumerate(blocks)
         if at == first or at not in opened
     ]
-    return {**message, "content": kept}
+    return {**message, "content": _rejoined(kept)}
+
+
+def _rejoined(blocks: list[Any]) -> list[Any]:
+    """The blocks of an answer of ours with its text in one: thinking or a call in the midst of it had cut it."""
+    texts = [at for at, block in enumerate(blocks) if _is_text(block)]
+    if len(texts) < 2:
+        return blocks
+    whole = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}
+    later = set(texts[1:])
+    return [whole if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def _opened(block: Any, sealer: Sealer) -> str | None:
