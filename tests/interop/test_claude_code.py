@@ -10,6 +10,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.interop import npm
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL
@@ -64,6 +65,24 @@ class ClaudeCodeTest(AgentCase):
         self.point_at(self.proxy_with_its_secret_only())
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
+
+    def test_an_answer_that_breaks_before_anything_is_said_is_asked_for_whole(self) -> None:
+        self.point_at(self.proxy_with_a_memory())
+        self.fake.answer(Answer("This breaks off.", "It is never told", cut_after=1))
+        self.assert_task_done(self.ask(QUESTION))
+        self.fake.seen.pop(0)
+        self.assertFalse(self.fake.accepted[0].get("stream"), self.output)
+        self.assert_nothing_lost()
+
+    def test_a_chat_goes_on_from_an_answer_that_broke_off(self) -> None:
+        """What was told of it is in the history, and so is what was thought for it."""
+        self.point_at(self.proxy_with_a_memory())
+        # One event for the role, one for the thought, one for the words.
+        broken = Answer("This breaks off.", "It is never told", cut_after=3)
+        self.fake.answer(broken)
+        self.assert_task_done(self.ask(QUESTION))
+        self.said.insert(0, broken)
+        self.assert_nothing_lost()
 
 
 if __name__ == "__main__":
