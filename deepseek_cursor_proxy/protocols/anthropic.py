@@ -29,6 +29,9 @@ _WITHOUT_EFFECT = frozenset(
 _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
 _BILLING = "x-anthropic-billing-header:"
+# Claude Code's id of a user ends with that of the session, in JSON or after underscores. DeepSeek keeps a cache for
+# each user, so that every new session would pay anew for the same long prompt.
+_SESSION = re.compile(r'"session_id"\s*:\s*"[^"]*"|_session_[0-9a-fA-F-]+\Z')
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 _LONGEST_USER_ID = 512
 _THREADS = "thread_unsupported_request"
@@ -100,10 +103,10 @@ def _system(system: Any) -> Any:
 
 
 def _user(body: Json) -> str | None:
-    """Claude Code's id is JSON; what DeepSeek takes of it still tells one user from another."""
+    """Who asks, in the letters that DeepSeek takes: what tells one user from another, and no more."""
     metadata = optional(body, "metadata", dict, "an object") or {}
-    user = optional_string(metadata, "user_id", "metadata")
-    return (_USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None) if user else None
+    user = _SESSION.sub("", optional_string(metadata, "user_id", "metadata") or "")
+    return _USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None
 
 
 def _stops(body: Json) -> list[str]:

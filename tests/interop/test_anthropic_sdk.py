@@ -191,6 +191,20 @@ class VariantTest(MessagesCase):
             streamed = stream.get_final_message().usage
         self.assertEqual(streamed.to_dict(), second.to_dict())
 
+    def test_a_new_session_of_the_same_user_finds_the_cache_of_the_one_before(self) -> None:
+        """The ids are those of Claude Code, of today and of old."""
+        new, old = '{"device_id":"d1","account_uuid":"","session_id":"%s"}', "user_d1_account__session_%s"
+        for form in (new, old):
+            self.fake.cache = PrefixCache()
+            first, second = (
+                self.sdk.messages.create(
+                    model=MODEL, max_tokens=LIMIT, messages=QUESTION, metadata={"user_id": form % session}
+                )
+                for session in ("0c1-a", "0c1-b")
+            )
+            self.assertEqual(second.usage.cache_read_input_tokens, first.usage.input_tokens)
+            self.assertIn("d1", self.fake.accepted[-1]["user_id"])
+
     def test_beta_paths_and_headers_are_answered_the_same(self) -> None:
         asked = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
         betas = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14"]
