@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.tokens import estimated, prompt_tokens
+from deepseek_cursor_proxy.tokens import estimated, estimated_prompt, prompt_tokens
 from tests.histories import TOOLS, assistant, result, user
 
 PROSE = (
@@ -86,6 +86,13 @@ class TestEstimate(unittest.TestCase):
 
 
 class TestPrompt(unittest.TestCase):
+    def test_a_guess_at_a_prompt_is_the_sum_of_guesses_at_its_texts(self) -> None:
+        turns = [
+            each for text in REAL for each in (user(text), assistant(text, ("1", "read", "{}")), result("1", text))
+        ]
+        request = ChatRequest("flash", "deepseek-flash", tuple(turns), tuple(TOOLS))
+        self.assertAlmostEqual(prompt_tokens(request, estimated), estimated_prompt(request), delta=1)
+
     def test_every_message_adds_its_text_and_its_marks(self) -> None:
         one, two = tokens(user("Hello")), tokens(user("Hello"), user("there"))
         self.assertGreater(one, len("Hello"))
