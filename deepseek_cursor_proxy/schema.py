@@ -50,9 +50,22 @@ def _m003_responses(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_m001_reasonings, _m002_tool_orders, _m003_responses]
+def _m004_token_ratios(connection: sqlite3.Connection) -> None:
+    """By model, how far guesses at the tokens of a prompt are off: the mean of logarithms, and of how many."""
+    connection.execute(
+        "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) "
+        "STRICT, WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
+    _m001_reasonings,
+    _m002_tool_orders,
+    _m003_responses,
+    _m004_token_ratios,
+]
 # The tables that each step adds, from the file without any on.
-_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"})
+_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"}, {"token_ratios"})
 
 
 def check(connection: sqlite3.Connection) -> None:

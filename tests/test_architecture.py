@@ -47,6 +47,7 @@ LEVELS = {
         "conversation_store",
         "response_rows",
         "response_store",
+        "token_ratios",
         "tunnel",
         "access",
         "private_files",

@@ -346,7 +346,7 @@ class TestCosts(StoreTestCase):
 
     def test_a_file_takes_little_more_than_what_is_in_it(self) -> None:
         rng = random.Random(4)
-        for size, most in ((10_000, 1.15), (1_000, 1.6)):
+        for size, most in ((10_000, 1.15), (1_000, 1.63)):
             with self.subTest(size):
                 path = self.path.with_name(str(size))
                 store = self.store(path)
