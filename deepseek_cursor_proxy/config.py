@@ -197,6 +197,10 @@ class ProxyConfig:
     verbose: bool = setting(False, "also print request and answer bodies (never keys)")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
+    # It takes a second to read and stays in memory, so it is not read anew while the proxy runs.
+    tokenizer: Path | None = setting(
+        None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
+    )
     models: Mapping[str, str] = table(
         "more names for DeepSeek's models; one that ends in * stands for all that begin so",
         model_name,
@@ -213,7 +217,7 @@ class ProxyConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("reasoning_content_path", "trace_dir"):
+        for name in ("reasoning_content_path", "trace_dir", "tokenizer"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))

@@ -246,6 +246,8 @@ class Exchange:
         self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
         self._calling.close(was_complete=self._outcome == COMPLETED)
         self._services.observers.notice(self._finished())
+        if self._outcome == COMPLETED and self._calling.prepared is not None:
+            self._services.counter.learn(self._calling.prepared.request, self._reply.usage)
 
     def _finished(self) -> Finished:
         prepared = self._calling.prepared

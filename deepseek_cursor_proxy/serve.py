@@ -56,6 +56,8 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
             _clear(store, config.reasoning_content_path)
         if config.trace_dir is not None:
             _make_trace_directory(config.trace_dir)
+        if config.tokenizer is not None:
+            _find_tokenizer(config.tokenizer)
         server = _listen(config)
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
@@ -122,6 +124,15 @@ def ensure_config_file() -> None:
     except OSError as error:
         line = f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults"
         print(f"deepseek-cursor-proxy: {safe_text(line, 1000)}", file=sys.stderr)
+
+
+def _find_tokenizer(path: Path) -> None:
+    """Whether it is one is found out when it is first needed: reading it takes a second."""
+    try:
+        with expanded(path).open("rb"):
+            pass
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}; choose another file with --tokenizer") from None
 
 
 def _make_trace_directory(trace_dir: Path) -> None:

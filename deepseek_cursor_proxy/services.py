@@ -10,6 +10,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation_store import ConversationStore
+from deepseek_cursor_proxy.counting import Counter
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
@@ -30,6 +31,7 @@ class Services:
     conversations: ConversationStore
     responses: ResponseStore
     jobs: Jobs
+    counter: Counter
     upstream: Upstream
     observers: Observers
     # Seals what clients keep for us.
@@ -62,6 +64,7 @@ class Services:
             ),
             responses=_responses(config, reasoning_store.database),
             jobs=Jobs(config.background_workers, config.background_queue),
+            counter=Counter(config, reasoning_store.database),
             upstream=Upstream(config),
             observers=Observers(observers),
             secret=Secret(Path(reasoning_store.database.path)),
@@ -77,6 +80,7 @@ class Services:
         self.jobs.stop(0)
         self.responses.close()
         self.conversations.close()
+        self.counter.close()
         self.upstream.close()
 
 

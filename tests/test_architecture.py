@@ -48,6 +48,7 @@ LEVELS = {
         "response_rows",
         "response_store",
         "token_ratios",
+        "counting",
         "tunnel",
         "access",
         "private_files",

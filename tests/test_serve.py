@@ -296,6 +296,11 @@ class RefusalTest(ServeTest):
         self.assertIn(f"cannot write into {self.home / 'traces'}", line)
         self.assertIn("--trace-dir", line)
 
+    def test_a_tokenizer_that_is_not_there_is_one_line(self) -> None:
+        line = self.refusal("--port", "0", "--tokenizer", str(self.home / "tokenizer.json"))
+        self.assertIn(f"cannot read {self.home / 'tokenizer.json'}", line)
+        self.assertIn("--tokenizer", line)
+
     def test_no_ngrok_on_this_machine_is_one_line(self) -> None:
         line = self.refusal("--port", "0", "--ngrok", PATH=str(self.bin))
         self.assertIn("https://ngrok.com/download", line)
