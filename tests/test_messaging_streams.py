@@ -4,6 +4,7 @@ import contextlib
 import select
 import threading
 import unittest
+from collections.abc import Iterator
 from unittest import mock
 
 from deepseek_cursor_proxy import pump as pumps
@@ -11,6 +12,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from tests.gauges import StartLine, eventually
 from tests.harness import PATIENCE
 from tests.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
+from tests.raw_upstream import Play, RawUpstream
 from tests.test_leaving import WAYS, read_until
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -37,11 +39,28 @@ class TestSignsOfLife(MessagesTestCase):
             seen += read_until(sock, b"event: message_stop")
         self.assertIn(b"event: content_block_delta", seen[: seen.index(b"event: ping")])
 
-    def test_comments_are_no_pings_but_pings_come_between_them(self) -> None:
+    def test_comments_are_no_pings(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
         told = self.create(self.proxy(), stream=True)
         self.assertNotIn("ping", types(told.events))
         self.assertNotIn(b"keep-alive", told.body)
+
+    def test_pings_come_between_comments_that_go_on_and_on(self) -> None:
+        has_pinged = threading.Event()
+        end = b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+        def pieces(request: bytes) -> Iterator[bytes]:
+            yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            while not has_pinged.wait(0.005):
+                yield b": keep-alive\n\n"
+            yield end
+
+        upstream = self.enterContext(RawUpstream(lambda request: Play(pieces(request))))
+        with self.asking(self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.1)) as sock:
+            seen = read_until(sock, b"event: ping")
+            has_pinged.set()
+            seen += read_until(sock, b"event: message_stop")
+        self.assertLess(seen.count(b"event: ping"), 4)
 
     def test_a_forced_answer_that_is_held_back_pings_as_well(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
@@ -55,21 +74,21 @@ class TestSignsOfLife(MessagesTestCase):
 
 class TestTheStream(MessagesTestCase):
     def test_a_client_that_leaves_ends_the_call_and_what_was_thought_is_kept(self) -> None:
+        proxy = self.proxy()
+        start_line = StartLine(proxy.address)
         for leave in WAYS:
             with self.subTest(leave.__name__):
                 self.fake.forget()
-                proxy = self.proxy()
-                start_line = StartLine(proxy.address)
-                self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
-                with self.asking(proxy) as sock:
-                    seen = read_until(sock, b"Half of it")
+                self.fake.answer(Answer(f"A thought {leave.__name__}.", "Half of it.", piece=100, stall_after=3))
+                with self.asking(proxy, messages=[user(leave.__name__)]) as sock:
+                    self.assertIn(b"A thought by_", read_until(sock, b"Half of it."))
                     leave(sock)
                     self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-                self.assertIn(b"A thought.", seen)
                 start_line.assert_reached(self)
-                said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it"}]}
-                self.good(proxy, user("q"), said, user("go on"), tools=TOOLS)
-                self.assert_upstream_saw("A thought.")
+        said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
+        for leave in WAYS:
+            self.good(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
+            self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
         for stream in (True, False):

@@ -223,6 +223,17 @@ class TestTheThreeApis(MessagesTestCase):
                 call, words = api(proxy, stream)
                 self.assertEqual(({"real": 1}, WRITTEN), (json.loads(call["arguments"]), words))
 
+    def test_a_tool_that_takes_free_text_gets_it(self) -> None:
+        patch = '*** Begin\n+ {"a": 1}\n'
+        tools = [{"type": "custom", "name": "apply_patch"}]
+        choice = {"type": "custom", "name": "apply_patch"}
+        proxy = self.proxy()
+        for words in ({"input": patch}, {"name": "apply_patch", "input": patch}, {"arguments": {"input": patch}}):
+            self.fake.answer(Answer(content=json.dumps(words)))
+            body = {"input": "q", "tools": tools, "tool_choice": choice}
+            [item] = self.send(proxy, body, path="/v1/responses").value["output"]
+            self.assertEqual(("custom_tool_call", patch), (item["type"], item["input"]))
+
     def test_several_answers_are_each_looked_at(self) -> None:
         self.fake.answer(Answer(content=WRITTEN), Answer(content=WRITTEN))
         body = {
