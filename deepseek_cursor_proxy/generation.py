@@ -5,7 +5,8 @@ proxy is: what listens and answers small questions is there before the rest of t
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -14,7 +15,7 @@ from deepseek_cursor_proxy import models, passthrough
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
@@ -89,6 +90,17 @@ class Generation:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
         return display.mirror(batches, None, exchange.notice, with_remarks=False)
+
+    def written(
+        self, chat: ChatRequest, exchange: "Exchange | FanOut", write: Callable[[Batch], bytes]
+    ) -> Iterator[bytes]:
+        """What is told, as somebody writes it, piece by piece."""
+        with closing(self.told(chat, exchange)) as told:
+            for batch in told:
+                said = write(batch)
+                # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
+                if said or not batch:
+                    yield said
 
     def caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
         namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)

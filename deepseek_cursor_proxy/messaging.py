@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy import tokens
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
@@ -69,7 +68,7 @@ class Messaging:
         body = self._generation.decoded(request.read_body())
         sealer = Sealer(self._services.secret.read(), self._generation.caller(visitor, None).namespace)
         asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
-        return HttpReply.json({"input_tokens": tokens.prompt_tokens(asked.request, tokens.estimated)})
+        return HttpReply.json({"input_tokens": self._services.counter.count(asked.request)})
 
     def _whole(self, planned: _Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
         writer = planned.writer()
@@ -82,12 +81,7 @@ class Messaging:
         writer = planned.writer()
         yield writer.begin()
         try:
-            with closing(self._generation.told(planned.asked.request, exchange)) as told:
-                for batch in told:
-                    said = writer.write(batch)
-                    # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
-                    if said or not batch:
-                        yield said
+            yield from self._generation.written(planned.asked.request, exchange, writer.write)
             last = writer.end()
         except ClientGone:
             raise

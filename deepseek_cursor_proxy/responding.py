@@ -145,12 +145,7 @@ class Responding:
         try:
             yield writer.begin()
             try:
-                with closing(self._generation.told(planned.asked.request, exchange)) as shown:
-                    for batch in shown:
-                        said = writer.write(batch)
-                        # An empty piece is a lull; a batch in which nothing is said, such as a lone role, is none.
-                        if said or not batch:
-                            yield said
+                yield from self._generation.written(planned.asked.request, exchange, writer.write)
                 last = writer.end()
             except ClientGone:
                 raise

@@ -92,7 +92,7 @@ class TestMakingOne(MessagesTestCase):
         self.assertEqual({"role": "system", "content": "Be brief."}, sent["messages"][0])
         expected = {"temperature": 0.5, "top_p": 0.5, "stop": ["END"], "max_tokens": 1000, "reasoning_effort": "max"}
         self.assertEqual(expected, {name: sent[name] for name in expected})
-        self.assertEqual("device_id-d1-session_id-s-1", sent["user_id"])
+        self.assertEqual("device_id-d1", sent["user_id"])
         function = {"name": "read_file", "description": "Reads.", "parameters": TOOLS[0]["input_schema"]}
         self.assertEqual([{"type": "function", "function": function}], sent["tools"])
 
