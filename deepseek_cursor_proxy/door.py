@@ -56,6 +56,9 @@ class Door:
             stack.callback(bell.close)
             stack.callback(self._end)
             with self._changed:
+                if self._is_stopping.is_set():
+                    # Whoever stops before the start has closed the listener by now, too.
+                    return
                 self._bell, self._is_running = bell, True
             self._reserve = _descriptor()
             self._listener.setblocking(False)

@@ -83,6 +83,13 @@ class TestDoor(DoorTestCase):
         never_run.stop()
         never_run.run()
 
+    def test_stopped_and_closed_before_the_start_it_ends_without_a_word(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        door = Door(listener, lambda *_: None, b"")
+        door.stop()
+        listener.close()
+        door.run()
+
     def test_a_client_that_left_before_it_was_let_in_does_not_matter(self) -> None:
         listener = self.open(errno.ECONNABORTED, errno.EPROTO)
         self.connect(listener)
