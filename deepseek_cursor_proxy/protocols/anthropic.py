@@ -8,7 +8,7 @@ at all: DeepSeek gets the same words. Signatures of others are ignored.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,7 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
-        inside["tools"] = [tool for tool in tools if not _is_deferred(tool)]
+        inside["tools"] = _offered(tools, body["messages"])
     output = optional(body, "output_config", dict, "an object") or {}
     effort = optional_string(output, "effort", "output_config")
     if thinking == "disabled" or effort is not None:
@@ -89,9 +89,39 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     return inside
 
 
+def _offered(tools: list[Any], messages: list[Any]) -> list[Any]:
+    """The tools without those that are only announced, to be searched for; what was found or called counts.
+
+    Claude Code announces the tools of MCP servers and some of its own, and searches by itself. A search that is left to
+    the server cannot be done here, so then all of them are offered.
+    """
+    if not any(map(_is_deferred, tools)) or any(map(_is_search, tools)):
+        return tools
+    found = set(_found(messages))
+    return [tool for tool in tools if not _is_deferred(tool) or tool.get("name") in found]
+
+
 def _is_deferred(tool: Any) -> bool:
-    """Whether a tool is only announced: it comes without the mark once somebody has looked for it."""
     return isinstance(tool, dict) and tool.get("defer_loading") is True
+
+
+def _is_search(tool: Any) -> bool:
+    return isinstance(tool, dict) and str(tool.get("type")).startswith("tool_search_tool")
+
+
+def _found(messages: list[Any]) -> Iterator[str]:
+    for message in messages:
+        for block in _blocks(message):
+            if block.get("type") == "tool_use":
+                yield str(block.get("name"))
+            elif block.get("type") == "tool_result":
+                inner = _blocks(block)
+                yield from (str(each.get("tool_name")) for each in inner if each.get("type") == "tool_reference")
+
+
+def _blocks(holder: Any) -> list[Json]:
+    content = holder.get("content") if isinstance(holder, dict) else None
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def _system(system: Any) -> Any:

@@ -205,6 +205,27 @@ class VariantTest(MessagesCase):
             self.assertEqual(second.usage.cache_read_input_tokens, first.usage.input_tokens)
             self.assertIn("d1", self.fake.accepted[-1]["user_id"])
 
+    def test_a_tool_that_is_only_announced_is_offered_once_it_was_found(self) -> None:
+        search = {"name": "find_tool", "input_schema": {"type": "object"}}
+        announced = [{**tool, "defer_loading": True} for tool in TOOLS]
+        use = {"type": "tool_use", "id": "call_0", "name": "find_tool", "input": {}}
+        found = {"type": "tool_reference", "tool_name": "get_weather"}
+        result = {"type": "tool_result", "tool_use_id": "call_0", "content": [found]}
+        messages: list[Json] = [*QUESTION]
+        for expected in (["find_tool"], ["find_tool", "get_weather"]):
+            self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=messages, tools=[search, *announced])
+            self.assertEqual(self.offered(), expected)
+            messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+
+    def test_a_search_that_is_left_to_the_server_finds_all_tools(self) -> None:
+        search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+        announced = [{**tool, "defer_loading": True} for tool in TOOLS]
+        self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, tools=[search, *announced])
+        self.assertEqual(self.offered(), ["get_location", "get_weather"])
+
+    def offered(self) -> list[str]:
+        return sorted(tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"])
+
     def test_beta_paths_and_headers_are_answered_the_same(self) -> None:
         asked = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
         betas = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14"]

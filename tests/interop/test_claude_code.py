@@ -13,7 +13,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.interop import npm
 from tests.interop.agents import QUESTION, AgentCase
-from tests.interop.command_line import KEY, MODEL
+from tests.interop.command_line import KEY, MODEL, Json
 
 # Pinned: this one was seen to run without its install script.
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
@@ -42,7 +42,7 @@ def environment_of_the_readme(url: str) -> dict[str, str]:
     return {**told, "ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY}
 
 
-class ClaudeCodeTest(AgentCase):
+class ClaudeCodeCase(AgentCase):
     def ask(self, question: str, *options: str) -> str:
         # Nobody listens there: what is meant for the world outside does not get there.
         nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
@@ -52,6 +52,8 @@ class ClaudeCodeTest(AgentCase):
     def point_at(self, url: str) -> None:
         self.url = url
 
+
+class TaskTest(ClaudeCodeCase):
     def test_the_task(self) -> None:
         self.point_at(self.proxy_with_a_memory())
         self.assert_task_done(self.ask(QUESTION))
@@ -82,6 +84,26 @@ class ClaudeCodeTest(AgentCase):
         self.fake.answer(broken)
         self.assert_task_done(self.ask(QUESTION))
         self.said.insert(0, broken)
+        self.assert_nothing_lost()
+
+
+class SearchTest(ClaudeCodeCase):
+    """Tools of MCP servers, and some of its own, are only announced until the model searches for them."""
+
+    def script(self, payload: Json) -> Answer:
+        if not self.said:
+            return Answer(
+                "It takes another tool.",
+                None,
+                self.calls(payload, ("toolsearch", {"query": "select:NotebookEdit", "max": 1})),
+            )
+        return Answer("There it is.", "Found.")
+
+    def test_what_was_searched_for_can_be_called(self) -> None:
+        self.point_at(self.proxy_with_a_memory())
+        self.assertIn("Found.", self.ask("Which tools are there?"))
+        before, after = ({tool["function"]["name"] for tool in payload["tools"]} for payload in self.fake.accepted)
+        self.assertEqual(after - before, {"NotebookEdit"})
         self.assert_nothing_lost()
 
 
