@@ -7,14 +7,16 @@ import secrets
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
-from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 
@@ -79,15 +81,36 @@ class Messaging:
 
     def _events(self, planned: _Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
         writer = planned.writer()
+        awake = _Awake(writer, self._services.config.heartbeat_interval)
         yield writer.begin()
         try:
-            yield from self._generation.written(planned.asked.request, exchange, writer.write)
+            yield from self._generation.written(planned.asked.request, exchange, awake.write)
             last = writer.end()
         except ClientGone:
             raise
         except Exception as error:
             last = writer.fail(failure(error), request_id())
         yield last
+
+
+class _Awake:
+    """Writes a message, and pings between what is told of it.
+
+    DeepSeek may think for minutes of which nothing is told, and Claude Code gives up after five of silence.
+    """
+
+    def __init__(self, writer: MessageWriter, seconds: float) -> None:
+        self._writer = writer
+        self._seconds = seconds
+        self._quiet_until = monotonic() + seconds
+
+    def write(self, batch: Batch) -> bytes:
+        said, now = self._writer.write(batch), monotonic()
+        if not said and batch and now >= self._quiet_until:
+            said = PING
+        if said:
+            self._quiet_until = now + self._seconds
+        return said
 
 
 def request_id() -> str:

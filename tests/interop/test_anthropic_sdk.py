@@ -181,6 +181,18 @@ class VariantTest(MessagesCase):
         self.assertEqual(message.content[0].thinking, "")
         self.assertNotIn(THOUGHT.strip(), message.content[0].signature)
 
+    def test_a_stream_is_never_silent_while_the_model_thinks(self) -> None:
+        """Neither when DeepSeek says nothing, nor when what it says is not to be told."""
+        self.sdk = self.client(self.proxy(heartbeat_interval=0.1))
+        silent, busy = Answer("Hm.", "Rain.", pause=0.3), Answer("Hm." * 8, "Rain.", piece=1, pause=0.02)
+        for display, answer in (("summarized", silent), ("omitted", busy)):
+            self.fake.answer(answer)
+            asked = {"type": "adaptive", "display": display}
+            with self.sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=asked) as stream:
+                self.assertEqual(stream.get_final_text(), "Rain.")
+            told = [event["type"] for event in self.recorders[-1].answers[-1].events]
+            self.assertIn("ping", told[: told.index("content_block_stop")])
+
     def test_what_was_read_from_the_cache_is_counted_apart(self) -> None:
         first, second = (
             self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION).usage for _ in range(2)
