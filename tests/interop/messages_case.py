@@ -13,6 +13,7 @@ from tests.interop.typed import Answered, Json
 from tests.interop.typed_messages import Recorder
 
 LIMIT = 4096
+QUESTION = ({"role": "user", "content": "What is the weather?"},)
 LOOK_UP = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": LOOK_UP}
 LOCATION = {"name": "get_location", "description": "Where we are.", "input_schema": {"type": "object"}}
