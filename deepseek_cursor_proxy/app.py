@@ -59,8 +59,6 @@ class Route:
     method: str
     path: re.Pattern[str]
     endpoint: Endpoint
-    # How this path tells what went wrong.
-    told: Callable[[ProxyError], HttpReply]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -77,11 +75,14 @@ class App:
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = "unknown path"
         told: Callable[[ProxyError], HttpReply] = _error_reply
+        if request.path.startswith(("/v1/messages", "/messages")):
+            # Also for what is no route, or a wrong method.
+            told = _told_in_messages
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
             route, group = _find(request.method, request.path)
-            name, told = route.name, route.told
+            name = route.name
             reply = route.endpoint(self, request, group)
         except ProxyError as error:
             if not isinstance(error, _TOLD_ELSEWHERE):
@@ -182,7 +183,7 @@ def _models_of_messages(names: Sequence[str]) -> dict[str, Any]:
 
 
 _ROUTES = tuple(
-    Route(name, method, re.compile(path), endpoint, _told_in_messages if name == "messages" else _error_reply)
+    Route(name, method, re.compile(path), endpoint)
     for name, method, path, endpoint in (
         ("chat completions", "POST", r"(?:/v1)?/chat/completions()", App.chat),
         ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),

@@ -52,9 +52,9 @@ _ASKED = tuple(
 )
 
 _ADVICE = {
-    401: "Check the DeepSeek key in Cursor's settings (Models, OpenAI API Key).",
+    401: "Check the DeepSeek key in your client's settings (in Cursor: Models, OpenAI API Key).",
     402: "Top up the balance at https://platform.deepseek.com.",
-    403: "Check at https://platform.deepseek.com what this key may do, and which key Cursor's settings hold.",
+    403: "Check at https://platform.deepseek.com what this key may do, and which key your client sends.",
 }
 
 

@@ -4,21 +4,21 @@ How an answer comes about is generation's part; what is said in this API's words
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Batch
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, encode_json
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange import Exchange
@@ -59,11 +59,11 @@ class Messaging:
         sealer = Sealer(self._services.secret.read(), caller.namespace)
         planned = _Planned(caller, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
         chat = planned.asked.request
-        exchange = self._generation.opened(visitor, caller, Asked(chat, body, len(raw)))
+        # DeepSeek streams in any case: so it is known while a message takes its time that it is being made.
+        exchange = self._generation.opened(visitor, caller, Asked(replace(chat, stream=True), body, len(raw)))
         if chat.stream:
             return HttpReply.events(Stream(self._events(planned, exchange), exchange))
-        with closing(exchange):
-            return HttpReply.json(self._whole(planned, exchange))
+        return self._whole(planned, exchange)
 
     def count_tokens(self, request: HttpRequest) -> HttpReply:
         visitor = self._services.access.admit(request)
@@ -72,12 +72,31 @@ class Messaging:
         asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
         return HttpReply.json({"input_tokens": self._services.counter.count(asked.request)})
 
-    def _whole(self, planned: _Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
-        writer = planned.writer()
+    def _whole(self, planned: _Planned, exchange: "Exchange | FanOut") -> HttpReply:
+        """The message in one piece. One that takes long begins with blanks: tunnels cut off what stays silent."""
+        making = self._made(planned, exchange)
+        try:
+            message = next(making)
+        except BaseException:
+            exchange.close()
+            raise
+        if message is None:
+            return HttpReply(200, _Late(making, exchange), (("Content-Type", "application/json"),))
+        making.close()
+        exchange.close()
+        return HttpReply.json(message)
+
+    def _made(self, planned: _Planned, exchange: "Exchange | FanOut") -> Generator[dict[str, Any] | None, None, None]:
+        """The message; before it None, again and again, for as long as it takes its time."""
+        writer, seconds = planned.writer(), self._services.config.heartbeat_interval
+        due = monotonic() + seconds
         with closing(self._generation.told(planned.asked.request, exchange)) as told:
             for batch in told:
                 writer.write(batch)
-        return writer.message()
+                if monotonic() >= due:
+                    due = monotonic() + seconds
+                    yield None
+        yield writer.message()
 
     def _events(self, planned: _Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
         writer = planned.writer()
@@ -91,6 +110,31 @@ class Messaging:
         except Exception as error:
             last = writer.fail(failure(error), request_id())
         yield last
+
+
+class _Late:
+    """A message in one piece that has kept its client waiting: blanks, which JSON allows, until it is there."""
+
+    # It waits by itself.
+    awaited = None
+    is_over = False
+
+    def __init__(self, making: Generator[dict[str, Any] | None, None, None], exchange: "Exchange | FanOut") -> None:
+        self._making = making
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b" "
+        try:
+            for message in self._making:
+                yield b" " if message is None else encode_json(message)
+        except ProxyError:
+            # It is too late for a status; a reply that breaks off is asked for again, a wrong one is believed.
+            raise ClientGone from None
+
+    def close(self) -> None:
+        self._making.close()
+        self._exchange.close()
 
 
 class _Awake:
@@ -123,6 +167,8 @@ def failed(error: ProxyError) -> HttpReply:
     headers = [("request-id", name)]
     if anthropic.is_final(error):
         headers.append(("x-should-retry", "false"))
+    if isinstance(error, MethodNotAllowed):
+        headers.append(("Allow", error.allow))
     if error.retry_after is not None:
         headers.append(("Retry-After", str(error.retry_after)))
     return HttpReply.json(anthropic.failure(error, name), anthropic.status(error), tuple(headers))

@@ -1,8 +1,11 @@
 """How messages end: what they cost, why they stopped, and every way to fail, in the shape of this API."""
 
+import json
+
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
-from tests.harness import request_bytes
+from tests.harness import PATIENCE, request_bytes
 from tests.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
+from tests.test_leaving import read_until
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."
@@ -64,11 +67,12 @@ class TestStopReasons(MessagesTestCase):
             self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
 
     def test_a_call_that_was_cut_short_is_still_told(self) -> None:
-        cut = Call(CALL.id, CALL.name, '{"path": "a.')
+        """As far as it is whole, which is also what the official packages make of the stream."""
+        cut = Call(CALL.id, CALL.name, '{"path": "a.py", "line": 1')
         self.fake.answer(Answer(calls=(cut,), finish_reason="length"))
         message = self.good(self.proxy(), tools=TOOLS)
         self.assertEqual(("max_tokens", ["tool_use"]), (message["stop_reason"], kinds(message)))
-        self.assertIn(cut.arguments, str(message["content"][0]["input"]))
+        self.assertEqual("a.py", message["content"][0]["input"]["path"])
 
 
 class TestRefusals(MessagesTestCase):
@@ -141,7 +145,7 @@ class TestRefusals(MessagesTestCase):
 
     def test_a_plain_answer_that_breaks_is_an_error(self) -> None:
         for step, status, kind in (
-            (Answer("Hm.", "Some text.", cut_after=20), 500, "api_error"),
+            (Answer("Hm.", "Some text.", cut_after=2), 500, "api_error"),
             (Answer("Hm.", "x", finish_reason="insufficient_system_resource"), 529, "overloaded_error"),
             (Answer("Hm.", "x", finish_reason="aborted"), 500, "api_error"),
             (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnope"), 500, "api_error"),
@@ -192,3 +196,41 @@ class TestBreaks(MessagesTestCase):
         dropped = {"role": "assistant", "content": said[1:]}
         self.good(proxy, user("q"), dropped, user("go on"), tools=TOOLS)
         self.assert_upstream_saw("A thought.")
+
+
+class TestTakingLong(MessagesTestCase):
+    """A message in one piece may take minutes, which nobody between us and the client puts up with in silence."""
+
+    def test_blanks_come_before_a_message_that_takes_long(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            seen = read_until(sock, b"\r\n1\r\n \r\n1\r\n ")
+            self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK\r\n"), seen)
+            self.fake.release.set()
+            seen += read_until(sock, b"\r\n0\r\n\r\n")
+        body = seen.partition(b"\r\n\r\n")[2]
+        message = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+        self.assertEqual(["A thought.", "Said."], [message["content"][0]["thinking"], message["content"][1]["text"]])
+
+    def test_one_that_breaks_by_then_breaks_off(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.2)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            seen = b""
+            while piece := sock.recv(65536):
+                seen += piece
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)
+
+    def test_a_client_that_leaves_meanwhile_ends_the_call(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            read_until(sock, b"\r\n1\r\n ")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.fake.release.set()
+
+    def test_a_wrong_method_is_told_in_the_shape_of_this_api(self) -> None:
+        told = self.ask(self.proxy(), "PUT", PATH)
+        self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))

@@ -98,7 +98,7 @@ def _offered(tools: list[Any], messages: list[Any]) -> list[Any]:
     if not any(map(_is_deferred, tools)) or any(map(_is_search, tools)):
         return tools
     found = set(_found(messages))
-    return [tool for tool in tools if not _is_deferred(tool) or tool.get("name") in found]
+    return [tool for tool in tools if not _is_deferred(tool) or str(tool.get("name")) in found]
 
 
 def _is_deferred(tool: Any) -> bool:
