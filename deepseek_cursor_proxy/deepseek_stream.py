@@ -27,6 +27,8 @@ class Said:
     is_progress: bool = False
     # Something of it is likely to be stored: an answer, or a call, may be complete.
     is_weighty: bool = False
+    # How many items come before that.
+    light: int = 0
     is_done: bool = False
     problem: ProxyError | None = None
 
@@ -79,9 +81,10 @@ class EventReader:
         except ValueError:
             said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
+            if not said.is_weighty and any(map(_may_complete, deltas)):
+                said.is_weighty, said.light = True, len(said.batch)
             said.batch += deltas
             said.is_progress = said.is_progress or bool(deltas)
-            said.is_weighty = said.is_weighty or any(map(_may_complete, deltas))
             return deltas
         return []
 

@@ -118,10 +118,10 @@ class Exchange:
         finally:
             self.close()
 
-    def _pressing(self) -> Batches:
-        """What comes next may take its time: a call, or a write to the disk."""
+    def _pressing(self, before: Batch | None = None) -> Batches:
+        """What comes next may take its time: a call, or a write to the disk. What is told `before` goes ahead of it."""
         awaited, self.awaited = self.awaited, None
-        yield []
+        yield before or []
         self.awaited = awaited
 
     def _read(self, with_lulls: bool) -> Batches:
@@ -152,7 +152,7 @@ class Exchange:
                 for piece in pieces:
                     said = Said() if piece is None else reader.read(piece) if piece else Said([Aside()])
                     if said.is_weighty:
-                        yield from self._pressing()
+                        yield from self._pressing(self._light(said))
                     self._hear(answer, said)
                     # Nothing at all is a lull.
                     if said.batch or piece is None:
@@ -172,6 +172,14 @@ class Exchange:
                     raise
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
+
+    def _light(self, said: Said) -> Batch:
+        """What need not wait until something is stored, taken off the rest."""
+        early, said.batch = said.batch[: said.light], said.batch[said.light :]
+        if early:
+            self._take(early, is_weighty=False)
+            self._has_relayed = True
+        return early
 
     def _hear(self, answer: Answer, said: Said) -> None:
         """Take what was said, and know by it what is still to be waited for."""

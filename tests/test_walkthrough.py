@@ -4,6 +4,8 @@ import json
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
@@ -345,6 +347,35 @@ class TestStopping(SocketTestCase):
             seen += sock.recv(65536)
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
+
+    def test_what_comes_before_the_end_does_not_wait_for_the_disk(self) -> None:
+        """Not even when DeepSeek says it all at once."""
+        proxy = self.proxy(display_reasoning=False)
+        chunks = [{"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}]
+        ends = [None, None, "stop"]
+        events = [
+            b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": said, "finish_reason": end}]}).encode()
+            for said, end in zip(chunks, ends, strict=True)
+        ]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw(head + b"".join(events) + b"data: [DONE]\n\n"))
+        written, record = threading.Event(), proxy.store.record
+        self.addCleanup(written.set)
+
+        def slowly(*given: Any) -> None:
+            written.wait(PATIENCE)
+            record(*given)
+
+        with mock.patch.object(proxy.store, "record", slowly):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            seen = b""
+            while b"Words." not in seen:
+                seen += sock.recv(65536)
+            self.assertNotIn(b'"stop"', seen)
+            written.set()
+            while b"[DONE]" not in seen:
+                seen += sock.recv(65536)
 
     def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
         proxy = self.proxy()
