@@ -125,7 +125,11 @@ class Served:
 
 
 def stand_in_line(callers: int, places: int) -> Served:
-    """Let them all come, one after another, before the first place is given back; then one by one."""
+    """Let them all come, one after another, before the first place is given back; then one by one.
+
+    Whoever was let in says so before the next place is given back: it is the gate's order that counts, not the one in
+    which the system happens to run its threads.
+    """
     gate = Admission(places, _PATIENCE_SECONDS)
     order: list[int] = []
     # One for each caller: he gives his place back when it is rung.
@@ -140,10 +144,10 @@ def stand_in_line(callers: int, places: int) -> Served:
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
     for number, thread in enumerate(threads):
         thread.start()
-        _until(lambda number=number: gate.running + gate.waiting > number)  # type: ignore[misc]
+        _until(lambda number=number: len(order) + gate.waiting > number)  # type: ignore[misc]
     for turn in range(callers):
-        _until(lambda turn=turn: len(order) > turn)  # type: ignore[misc]
         bells[order[turn]].set()
+        _until(lambda turn=turn: len(order) >= min(callers, places + turn + 1))  # type: ignore[misc]
     for thread in threads:
         thread.join()
     furthest = max(abs(number - turn) for turn, number in enumerate(order))
