@@ -52,6 +52,8 @@ class TestRefusals(ResponsesTestCase):
             ({"input": [{"type": "reasoning", "content": "x"}]}, "input[0].content"),
             ({"input": [{**output("a"), "output": 7}]}, "input[0].output"),
             ({"input": [{"type": "item_reference", "id": 7}]}, "input[0].id"),
+            ({"input": [{"type": "item_reference", "id": [7]}]}, "input[0].id"),
+            ({"input": [{**question("q"), "id": {"a": 7}}]}, "input[0].id"),
             ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
             ({"input": [{"type": "item_reference", "id": f"msg_{MARK}_0"}]}, "input"),
             ({"input": "q", "conversation": "conv_1"}, "conversation"),

@@ -130,7 +130,14 @@ def _items(value: Any) -> tuple[Json, ...]:
         return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]},)
     if not isinstance(value, list):
         raise wrong("input", "a string or a list of items")
-    return tuple(object_at(item, f"input[{index}]") for index, item in enumerate(value))
+    return tuple(_item(item, f"input[{index}]") for index, item in enumerate(value))
+
+
+def _item(value: Any, param: str) -> Json:
+    item = object_at(value, param)
+    # Items are looked up and listed by it.
+    optional_string(item, "id", param)
+    return item
 
 
 # References to items of earlier responses …
