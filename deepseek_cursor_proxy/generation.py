@@ -89,6 +89,9 @@ class Generation:
     def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
+        if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
+            # JSON with a notice before it is none; the log tells of the recovery all the same.
+            return display.mirror(batches, None, with_remarks=False)
         return display.mirror(batches, None, exchange.notice, with_remarks=False)
 
     def written(

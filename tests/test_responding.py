@@ -88,6 +88,15 @@ class TestMakingOne(ResponsesTestCase):
                 if status == "failed":
                     self.assertEqual("server_error", answer["error"]["code"])
 
+    def test_json_stays_json_when_lost_reasoning_had_to_be_recovered(self) -> None:
+        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": "{}"}
+        lost = [question("q"), call, output("call_1"), question("Tell me as JSON.")]
+        proxy = self.proxy()
+        for stream in (True, False):
+            self.fake.answer(Answer(reasoning="Hm.", content='{"a": 1}'))
+            answer = self.good(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
+            self.assertEqual('{"a": 1}', answer["output_text"])
+
     def test_a_refusal_before_the_answer_is_a_plain_error(self) -> None:
         for failure, waits in ((Failure(400, "no"), False), (Failure(429, "slow"), True), (Failure(503, "busy"), True)):
             for stream in (False, True):
