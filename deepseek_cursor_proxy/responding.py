@@ -229,6 +229,8 @@ class Responding:
             return HttpReply.json(found.body)
         if job is not None:
             return HttpReply.events(_Rest(job.follow(request.peer), number))
+        if found.events is None and found.body["background"] and found.body["status"] == "failed":
+            return HttpReply.events(responses_listing.last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
         return HttpReply.events(responses_listing.events_behind(found.events, number))

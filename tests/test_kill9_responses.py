@@ -64,6 +64,10 @@ class TestKill9(ServeTest):
             found = self.found(each)
             self.assertEqual(("failed", "server_restarted"), (found["status"], found["error"]["code"]))
             self.assertEqual(found, json.loads(self.send("POST", f"{PATH}/{each['id']}/cancel")[1]))
+            # Whoever followed it comes back for the rest, and whoever did not for all of it.
+            rest = events(self.send("GET", f"{PATH}/{each['id']}?stream=true&starting_after=7")[1])
+            self.assertEqual((["response.failed"], found), ([event["type"] for event in rest], check_stream(rest, 8)))
+            self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true")[1])))
         process.send(signal.SIGTERM)
         self.assertEqual(0, process.wait())
         self.assertRegex(process.errors, r"\b2\b.*response")

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
+from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.fields import Json
+from deepseek_cursor_proxy.wire import encode_json
 
 _PREFIXES = {
     "reasoning": "rs",
@@ -117,3 +119,15 @@ def events_behind(piece: bytes, number: int) -> bytes:
         if int(event[1]) > number:
             return piece[piece.rindex(b"event: ", 0, event.start()) :]
     return b""
+
+
+def last_events(response: Json, number: int) -> bytes:
+    """For a response whose events are lost with the process that made it: how it ended, behind what a client has.
+
+    Whoever has nothing yet gets a beginning as well, without which the official library reads no end.
+    """
+    kinds = ("response.created", "response.failed") if number < 0 else ("response.failed",)
+    return b"".join(
+        sse.event(encode_json({"type": kind, "sequence_number": at, "response": response}), kind)
+        for at, kind in enumerate(kinds, number + 1)
+    )
