@@ -4,6 +4,7 @@ Clients may leave these out when they send an item, and count on them when they 
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -51,7 +52,9 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     order = asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    found = list(items) if order == "asc" else list(reversed(items))
+    found = _told_apart(items)
+    if order == "desc":
+        found.reverse()
     start = _behind(found, asked["after"]) if "after" in asked else 0
     limit = _limit(asked)
     shown = [_shown(item) for item in found[start : start + limit]]
@@ -62,6 +65,28 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
         "last_id": shown[-1]["id"] if shown else None,
         "has_more": start + limit < len(found),
     }
+
+
+def _told_apart(items: Sequence[Json]) -> list[Json]:
+    """The items, each with an id that no other has: behind an id that comes twice, pages would go round in circles.
+
+    Whoever sends an item that is inherited already, or a reference to one, has it there twice.
+    """
+    taken = {item["id"] for item in items}
+    if len(taken) == len(items):
+        return list(items)
+    counts: Counter[str] = Counter()
+    found: list[Json] = []
+    for item in items:
+        own = item["id"]
+        counts[own] += 1
+        if counts[own] > 1:
+            while (named := f"{own}_{counts[own]}") in taken:
+                counts[own] += 1
+            taken.add(named)
+            item = {**item, "id": named}
+        found.append(item)
+    return found
 
 
 def _shown(item: Json) -> Json:

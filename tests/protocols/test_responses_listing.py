@@ -54,6 +54,19 @@ class TestPages(unittest.TestCase):
                     after, has_more = f"&after={page['last_id']}", page["has_more"]
                 self.assertEqual(expected, data)
 
+    def test_items_with_one_id_are_all_paged_through(self) -> None:
+        ids = ["a", "b", "a", "a_2", "a", "b"]
+        items = [{"type": "message", "id": id, "content": str(place)} for place, id in enumerate(ids)]
+        for order in ("asc", "desc"):
+            data: list[Any] = []
+            after, has_more = "", True
+            while has_more and len(data) < 10:
+                page = responses_listing.page(items, f"order={order}&limit=1{after}")
+                data += page["data"]
+                after, has_more = f"&after={page['last_id']}", page["has_more"]
+            self.assertEqual([*"012345"], sorted(item["content"] for item in data))
+            self.assertEqual({"a", "b", "a_3", "a_2", "a_4", "b_2"}, {item["id"] for item in data})
+
     def test_behind_the_last_there_is_nothing(self) -> None:
         found = responses_listing.page(ITEMS, "after=msg_0")
         self.assertEqual(
