@@ -66,6 +66,7 @@ class TestRefusals(ResponsesTestCase):
             ({"input": "q", "max_output_tokens": 0}, "max_output_tokens"),
             ({"input": "q", "metadata": {"a": 1}}, "metadata.a"),
             ({"input": "q", "text": {"format": []}}, "text.format"),
+            ({"input": "q", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
             ({"input": "q", "background": True, "store": False}, "background"),
             ({"input": []}, "input"),
         ):

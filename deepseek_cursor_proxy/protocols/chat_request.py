@@ -248,6 +248,8 @@ def _text_format(body: Json) -> Json | None:
     if form is None:
         return None
     kind = optional_string(form, "type", "text.format")
+    if kind is not None and not _is_form(form):
+        raise wrong("text.format.type", "text, json_object or json_schema")
     if kind == "json_schema":
         return {"type": kind, "json_schema": {name: value for name, value in form.items() if name != "type"}}
     return None if kind in (None, "text") else {"type": kind}
