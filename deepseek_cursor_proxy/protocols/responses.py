@@ -73,6 +73,7 @@ def wanted(body: Json) -> Wanted:
     if background and not store:
         raise BadRequest("background needs store: a response that is not kept cannot be asked for.", param="background")
     _check_metadata(body)
+    _check_told_back(body)
     include = optional(body, "include", list, "a list of strings") or []
     reasoning = optional(body, "reasoning", dict, "an object") or {}
     text = optional(body, "text", dict, "an object") or {}
@@ -121,6 +122,13 @@ def _check_metadata(body: Json) -> None:
     for name, value in metadata.items():
         if not isinstance(value, str):
             raise wrong(f"metadata.{safe_text(name, 60)}", "a string")
+
+
+def _check_told_back(body: Json) -> None:
+    """Of what only we get to see: clients read it in the response, and trust its type there."""
+    _flag(body, "parallel_tool_calls")
+    optional(body, "max_tool_calls", int, "a whole number")
+    optional(body, "safety_identifier", str, "a string")
 
 
 def _items(value: Any) -> tuple[Json, ...]:
