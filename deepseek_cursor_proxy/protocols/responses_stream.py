@@ -115,7 +115,8 @@ class ResponseWriter:
             written += self._call(piece)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            written += self._close_all("incomplete" if item.finish_reason in _INCOMPLETE else "completed")
+            is_cut = item.finish_reason in _INCOMPLETE or broken_off(item.finish_reason) is not None
+            written += self._close_all("incomplete" if is_cut else "completed")
         return written
 
     def _sign_of_life(self, aside: Aside) -> Iterable[bytes]:

@@ -125,6 +125,8 @@ class TestHowItEnds(unittest.TestCase):
                 response = check_stream(events(sent))
                 found = (response["incomplete_details"] or {}).get("reason"), (response["error"] or {}).get("code")
                 self.assertEqual((status, details, code), (response["status"], *found))
+                whole = "completed" if status == "completed" else "incomplete"
+                self.assertEqual([whole], [item["status"] for item in response["output"]])
 
     def test_a_cancelled_one_is_so_called(self) -> None:
         writing = writer(background=True)
