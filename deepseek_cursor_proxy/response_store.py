@@ -82,7 +82,9 @@ class ResponseStore:
         self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
         self._is_told = False
         self._faults = Faults(_log, "response store")
-        self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="response-store-prune")
+        # Whoever allows a few rows means a few.
+        every = max(1, min(_WRITES_BETWEEN_PRUNINGS, max_rows // _WRITES_BETWEEN_PRUNINGS))
+        self._pruner = Pruner(lambda: self.prune(), every=every, name="response-store-prune")
 
     # Keeping …
 

@@ -51,7 +51,7 @@ class Faults:
 
 
 class Pruner:
-    """Runs `prune` once for many writes, on a thread of its own. The lock protects the count and the thread."""
+    """Runs `prune` once for many writes, on a thread of its own. The lock protects the count, the wish, the thread."""
 
     def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
         self._prune = prune
@@ -59,15 +59,20 @@ class Pruner:
         self._name = name
         self._lock = threading.Lock()
         self._writes = 0
+        # What is written while it prunes may be too much as well.
+        self._is_due_again = False
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
     def count_a_write(self, count: int = 1) -> None:
         with self._lock:
             before, self._writes = self._writes, self._writes + count
-            if before // self._every == self._writes // self._every or self._closing.is_set() or self._thread:
+            if before // self._every == self._writes // self._every or self._closing.is_set():
                 return
-            self._thread = started(self._run, self._name)
+            if self._thread is not None:
+                self._is_due_again = True
+            else:
+                self._thread = started(self._run, self._name)
 
     def close(self) -> None:
         """Start no more, and wait for one that runs; idempotent."""
@@ -89,9 +94,20 @@ class Pruner:
     def _run(self) -> None:
         try:
             self._prune()
-        finally:
+            while self._goes_on():
+                self._prune()
+        except BaseException:
             with self._lock:
                 self._thread = None
+            raise
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to prune; if not, whoever writes next starts another thread."""
+        with self._lock:
+            goes_on, self._is_due_again = self._is_due_again and not self._closing.is_set(), False
+            if not goes_on:
+                self._thread = None
+            return goes_on
 
 
 def started(target: Callable[[], None], name: str) -> threading.Thread | None:

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.response_rows import pack_json
 from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
+from tests.gauges import eventually
 
 ME, YOU = b"m" * 32, b"y" * 32
 DAY = 24 * 3600
@@ -271,9 +272,16 @@ class TestForgetting(StoreTestCase):
         self.store.prune = watched  # type: ignore[method-assign]
         self.fill(response_store._WRITES_BETWEEN_PRUNINGS)
         self.assertTrue(done.wait(PATIENCE))
+        self.assertTrue(eventually(lambda: len(self.ids()) == 5))
         self.assertNotIn(threading.current_thread().name, threads)
-        self.store.close()
-        self.assertEqual(5, len(self.ids()))
+
+    def test_a_few_rows_are_a_few_after_every_write(self) -> None:
+        self.store = self.over(self.database, max_rows=2)
+        for count in range(1, 8):
+            self.store.put(ME, response(str(count)))
+            self.now += 1
+            self.assertTrue(eventually(lambda count=count: len(self.ids()) == min(count, 2)), self.ids())
+        self.assertEqual(["6", "7"], self.ids())
 
 
 class TestOrphans(StoreTestCase):

@@ -55,14 +55,32 @@ class TestPruner(unittest.TestCase):
             runs.append(1)
 
         pruner = Pruner(prune, every=1, name="prune")
-        for _ in range(3):
-            pruner.count_a_write()
+        pruner.count_a_write()
         self.assertTrue(running.wait(10))
         release.set()
         pruner.close()
         pruner.count_a_write()
         self.assertEqual([1], runs)
         self.assertTrue(pruner.is_closed)
+
+    def test_what_is_written_while_it_prunes_is_pruned_once_more(self) -> None:
+        release, running, over = threading.Event(), threading.Event(), threading.Event()
+        runs: list[threading.Thread] = []
+
+        def prune() -> None:
+            runs.append(threading.current_thread())
+            (over if running.is_set() else running).set()
+            release.wait(10)
+
+        pruner = Pruner(prune, every=1, name="prune")
+        pruner.count_a_write()
+        self.assertTrue(running.wait(10))
+        for _ in range(3):
+            pruner.count_a_write()
+        release.set()
+        self.assertTrue(over.wait(10))
+        pruner.close()
+        self.assertEqual(runs[:1] * 2, runs)
 
     def test_a_pause_between_steps_ends_when_there_is_no_time_left(self) -> None:
         pruner = Pruner(lambda: None, every=1, name="prune")
