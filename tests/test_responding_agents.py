@@ -81,6 +81,24 @@ class TestCodex(AgentTestCase):
         self.assertEqual(names, {tool["function"]["name"] for tool in sent["tools"]})
         self.assert_nothing_is_kept()
 
+    def test_half_a_patch_is_never_done_because_codex_would_run_it(self) -> None:
+        patch = Call("call_02_u1V2w3X4y5Z6a7B8c9D0", "apply_patch", encoded_patch())
+        half = Call(patch.id, patch.name, patch.arguments[:40])
+        for answer, last in (
+            (Answer("Hm.", calls=(patch,), piece=10, cut_after=5), "response.failed"),
+            (Answer("Hm.", calls=(half,), finish_reason="length"), "response.incomplete"),
+            (Answer("Hm.", calls=(half,), finish_reason="aborted"), "response.failed"),
+        ):
+            with self.subTest(answer.finish_reason):
+                self.fake.answer(answer)
+                found = self.create(self.running, "Fix it.", tools=TOOLS, stream=True, store=False).events
+                self.assertEqual(last, found[-1]["type"])
+                done = [event["item"]["type"] for event in found if event["type"] == "response.output_item.done"]
+                self.assertEqual(["reasoning"], done)
+                call = found[-1]["response"]["output"][1]
+                self.assertEqual(("custom_tool_call", "incomplete"), (call["type"], call["status"]))
+                self.assertTrue(PATCH.startswith(call["input"]) and call["input"])
+
     def test_every_prefix_stays_the_same_from_request_to_request(self) -> None:
         self.fake.answer(Answer("First.", "On it.", CALLS), Answer("Second.", "Done."))
         history = [INSTRUCTIONS, question("Fix it.")]

@@ -212,5 +212,9 @@ class CallItem(Item):
     def done(self, status: str = "completed") -> bytes:
         rest = self._spoken(self._reader.end()) if self._reader is not None else b""
         self._status = status
+        if self._is_custom and status == "incomplete" and not self.is_whole:
+            # Codex runs whatever is done, without a look at its status, and half a script or patch is one, too. Half of
+            # a function's arguments is no JSON, so nobody runs that.
+            return rest
         said = {"input" if self._is_custom else "arguments": self.text}
         return rest + self._events.event(self._done, **self._where(), **said) + self._item_done()
