@@ -31,7 +31,8 @@ def listed(items: Sequence[Json], mark: str, first: int = 0) -> list[Json]:
 
 
 def _listed(item: Json, mark: str, index: int) -> Json:
-    kind = item.get("type") or "message"
+    # An empty one is no message: it was read as an item of an unknown kind, and has to be that in the next link, too.
+    kind = "message" if item.get("type") is None else item["type"]
     given = item.get("id")
     found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{mark}_i{index}"}
     if kind in _PREFIXES or kind == "message":

@@ -35,6 +35,8 @@ class TestListed(unittest.TestCase):
     def test_items_of_unknown_kinds_stay_as_they_are(self) -> None:
         [found] = responses_listing.listed([{"type": "web_search_call", "action": {}}], MARK)
         self.assertEqual({"type": "web_search_call", "action": {}, "id": f"msg_{MARK}_i0"}, found)
+        [found] = responses_listing.listed([{"type": "", "x": 1}], MARK)
+        self.assertEqual({"type": "", "x": 1, "id": f"msg_{MARK}_i0"}, found)
 
 
 class TestPages(unittest.TestCase):
