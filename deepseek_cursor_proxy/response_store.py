@@ -243,7 +243,9 @@ class ResponseStore:
             rows, size = connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
             gone = []
             for number, created_at, each in connection.execute(
-                "SELECT number, created_at, size FROM responses ORDER BY created_at LIMIT ?", (_ROWS_PER_STEP,)
+                # What is still being made would be lost with its row.
+                f"SELECT number, created_at, size FROM responses WHERE NOT {IS_UNFINISHED} ORDER BY created_at LIMIT ?",
+                (_ROWS_PER_STEP,),
             ):
                 is_old = created_at < self._clock() - self._max_age
                 if not is_old and rows <= self._max_rows and size <= self._max_bytes:

@@ -275,6 +275,18 @@ class TestForgetting(StoreTestCase):
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
         self.assertNotIn(threading.current_thread().name, threads)
 
+    def test_what_is_still_being_made_stays(self) -> None:
+        self.store = self.over(self.database, max_rows=2, max_age_seconds=10)
+        for status in ("queued", "in_progress"):
+            self.store.put(ME, response(status, status))
+        self.fill(5)
+        self.store.prune()
+        self.assertEqual(["queued", "in_progress"], self.ids())
+        self.assertTrue(self.store.update(ME, response("queued", "completed")))
+        self.now += 10
+        self.store.prune()
+        self.assertEqual(["in_progress"], self.ids())
+
     def test_a_few_rows_are_a_few_after_every_write(self) -> None:
         self.store = self.over(self.database, max_rows=2)
         for count in range(1, 8):
