@@ -172,10 +172,10 @@ class TestChains(ResponsesTestCase):
         proxy = self.proxy()
         first = self.good(proxy, "The question.")
         [asked] = self.get(proxy, first, "/input_items").value["data"]
-        again = [{"type": "item_reference", "id": asked["id"]}]
-        self.good(proxy, again, previous_response_id=first["id"])
-        said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
-        self.assertEqual(["The question."] * 2, said)
+        for again in ({"type": "item_reference", "id": asked["id"]}, {"id": asked["id"]}):
+            self.good(proxy, [again], previous_response_id=first["id"])
+            said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
+            self.assertEqual(["The question."] * 2, said)
 
     def test_a_broken_answer_can_be_gone_on_from(self) -> None:
         """Half a call stays in the history; DeepSeek has to accept it all the same."""

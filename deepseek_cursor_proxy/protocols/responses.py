@@ -144,7 +144,9 @@ def _items(value: Any) -> tuple[Json, ...]:
 def _item(value: Any, param: str) -> Json:
     item = object_at(value, param)
     # Items are looked up and listed by it.
-    optional_string(item, "id", param)
+    if optional_string(item, "id", param) and item.get("type") is None and item.keys() <= {"type", "id"}:
+        # OpenAI's own types allow a reference to leave out that it is one.
+        return {**item, "type": "item_reference"}
     return item
 
 
