@@ -52,7 +52,12 @@ def read_part(part: Any, param: str) -> Json:
         return _anthropic_source(part, param)
     if kind in ("file", "input_file"):
         return _file(part, param)
-    return text_part(json_text(part))
+    return _in_words(part)
+
+
+def _in_words(part: Json) -> Json:
+    """A part as its JSON; without the marks of a cache, which move on with every turn of a chat."""
+    return text_part(json_text({name: value for name, value in part.items() if name != "cache_control"}))
 
 
 def _picture(part: Json, param: str) -> Json:
@@ -93,7 +98,7 @@ def _anthropic_source(part: Json, param: str) -> Json:
     if kind == "text" and text is not None:
         title = optional_string(part, "title", param)
         return text_part(f"[document: {title}]\n{text}" if title else text)
-    return text_part(json_text(part))
+    return _in_words(part)
 
 
 def _document(part: Json, url: str, param: str) -> Json:
@@ -107,5 +112,5 @@ def _file(part: Json, param: str) -> Json:
     source, at = (nested, f"{param}.file") if isinstance(nested, dict) else (part, param)
     fields = {name: optional_string(source, name, at) for name in ("file_id", "file_data", "filename")}
     if fields["file_id"] is None and fields["file_data"] is None:
-        return text_part(json_text(part))
+        return _in_words(part)
     return {"type": "file", "file": {name: value for name, value in fields.items() if value is not None}}

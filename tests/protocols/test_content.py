@@ -61,6 +61,13 @@ class TestContent(unittest.TestCase):
         ):
             self.assertEqual({"type": "text", "text": text}, one(part))
 
+    def test_the_marks_of_a_cache_are_in_no_words(self) -> None:
+        for part in (
+            {"type": "search_result", "title": "T", "content": []},
+            {"type": "document", "source": {"type": "url", "url": "https://x/a.pdf"}},
+        ):
+            self.assertEqual(one(part), one({**part, "cache_control": {"type": "ephemeral"}}))
+
     def test_odd_parts_are_named(self) -> None:
         for part, param in (
             (7, ""),
