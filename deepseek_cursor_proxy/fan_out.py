@@ -7,15 +7,19 @@ numbers what they say and adds up what they cost. All of them watch the same cli
 import queue
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
+from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.stencils import singles
+from deepseek_cursor_proxy.upkeep import started
 
 # How many batches may wait for a client that reads slowly.
 _WAITING_BATCHES = 64
@@ -46,35 +50,43 @@ class FanOut:
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; if one fails, none is left open and its error is raised."""
         places = services.upstream.gates.to(asked.request.model).enter(caller.peer, asked.request.choices)
-        with ThreadPoolExecutor(len(places), "choice") as pool:
-            callers = [replace(caller, place=place) for place in places]
-            calls = [pool.submit(Exchange.open, each, asked, services) for each in callers]
-        opened = [call.result() for call in calls if call.exception() is None]
-        if len(opened) == len(places):
+        opened: list[Exchange] = []
+        errors: list[BaseException] = []
+
+        def call(place: Place) -> None:
+            try:
+                opened.append(Exchange.open(replace(caller, place=place), asked, services))
+            except BaseException as error:
+                errors.append(error)
+
+        try:
+            with ThreadPoolExecutor(len(places), "choice") as pool:
+                for place in places:
+                    pool.submit(call, place)
+        except RuntimeError:
+            # What has its thread still runs to its end, and so does what waits for one of those.
+            errors.append(_no_threads())
+        if not errors:
             return cls(opened)
         for exchange in opened:
             exchange.close()
         for place in places:
             place.leave()
-        errors = [error for error in map(Future.exception, calls) if error is not None]
+        first = errors[0]
+        errors.clear()
         try:
-            raise errors[0]
+            raise first
         finally:
             # An error that is held by the frame it was raised in is freed by nobody but the collector.
-            del calls, errors
+            del first
 
     def batches(self, *, with_lulls: bool = False) -> Batches:
         """What the exchanges say, in the order they say it; their usage, added up, comes last."""
-        self._threads = [
-            threading.Thread(target=self._run, args=(choice, exchange), name=f"choice-{choice}", daemon=True)
-            for choice, exchange in enumerate(self._exchanges)
-        ]
-        for thread in self._threads:
-            thread.start()
         total: dict[str, Any] = {}
         shape: dict[str, Any] = {}
-        running = set(range(len(self._threads)))
+        running = set(range(len(self._exchanges)))
         try:
+            self._start()
             while running:
                 choice, said = self._said.get()
                 if isinstance(said, BaseException):
@@ -111,6 +123,13 @@ class FanOut:
         for exchange in self._exchanges:
             exchange.close()
 
+    def _start(self) -> None:
+        for choice, exchange in enumerate(self._exchanges):
+            thread = started(partial(self._run, choice, exchange), f"choice-{choice}")
+            if thread is None:
+                raise _no_threads()
+            self._threads.append(thread)
+
     def _run(self, choice: int, exchange: Exchange) -> None:
         batches = exchange.batches()
         try:
@@ -132,6 +151,10 @@ class FanOut:
             except queue.Full:
                 continue
         return False
+
+
+def _no_threads() -> Overloaded:
+    return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 
 def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any], is_speaker: bool) -> Delta | Aside | None:

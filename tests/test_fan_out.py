@@ -1,4 +1,7 @@
 import json
+import threading
+from collections.abc import Iterator
+from unittest import mock
 
 from deepseek_cursor_proxy import fan_out
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
@@ -65,6 +68,24 @@ class TestFanOut(SocketTestCase):
         self.assertIn(b"200 OK", sock.recv(1000))
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_no_room_for_threads_costs_no_places(self) -> None:
+        proxy = self.proxy()
+        start = threading.Thread.start
+        for room in (0, 1, 3, 4):
+            left = iter(range(room))
+
+            def limited(thread: threading.Thread, left: Iterator[int] = left) -> None:
+                if thread.name.startswith("choice") and next(left, None) is None:
+                    raise RuntimeError("can't start new thread")
+                start(thread)
+
+            for stream in (True, False):
+                with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes({**BODY, "stream": stream}))
+                    self.assertIn(b"no room for that many answers", read_reply(sock)[2])
+                    self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
 
     def test_usage_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}
