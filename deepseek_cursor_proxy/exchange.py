@@ -250,9 +250,12 @@ class Exchange:
         if self.is_closed:
             return
         self.is_closed, self.awaited = True, None
-        # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-        self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
-        self._calling.close(was_complete=self._outcome == COMPLETED)
+        try:
+            # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
+            self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
+        finally:
+            # A bug of ours costs an answer, not a place for the next one.
+            self._calling.close(was_complete=self._outcome == COMPLETED)
         self._services.observers.notice(self._finished())
         if self._outcome == COMPLETED and self._calling.prepared is not None:
             self._services.counter.learn(self._calling.prepared.request, self._reply.usage)

@@ -90,6 +90,16 @@ class TestTheStream(MessagesTestCase):
             self.good(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
+    def test_a_bug_while_remembering_costs_no_place(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
+        with mock.patch.object(proxy.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
+            with self.asking(proxy) as sock:
+                read_until(sock, b"Half of it.")
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
+        self.assertTrue(eventually(lambda: gate.running == 0))
+
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
         for stream in (True, False):
             self.fake.forget()
