@@ -75,7 +75,7 @@ class App:
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = "unknown path"
         told: Callable[[ProxyError], HttpReply] = _error_reply
-        if request.path.startswith(("/v1/messages", "/messages")):
+        if _plain(request.path).startswith(("/v1/messages", "/messages")):
             # Also for what is no route, or a wrong method.
             told = _told_in_messages
         try:
@@ -202,9 +202,14 @@ _ROUTES = tuple(
 )
 
 
+def _plain(path: str) -> str:
+    """A path without the slashes that base URLs and their users add."""
+    return re.sub(r"/{2,}", "/", path).rstrip("/")
+
+
 @lru_cache(64)
 def _find(method: str, asked: str) -> tuple[Route, str]:
-    path = re.sub(r"/{2,}", "/", asked).rstrip("/")
+    path = _plain(asked)
     found = [(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
     for route, group in found:
         if method in route.methods:

@@ -126,7 +126,9 @@ class TestRefusals(MessagesTestCase):
         self.assert_told(self.create(proxy, user("x" * 2000)), 413, "request_too_large", is_final=True)
         self.assert_told(self.create(proxy, max_tokens=None), 400, "invalid_request_error", is_final=True)
         self.assert_told(self.send(proxy, b"{"), 400, "invalid_request_error", is_final=True)
-        self.assert_told(self.send(proxy, {}, headers={}), 401, "authentication_error", is_final=True)
+        for path in (PATH, f"/{PATH}", "/v1//messages/"):
+            told = self.send(proxy, {}, path=path, headers={})
+            self.assert_told(told, 401, "authentication_error", is_final=True)
         listed = self.proxy(access_keys=("sk-somebody-elses-key",))
         self.assert_told(self.create(listed), 401, "authentication_error", is_final=True)
         self.assertEqual([], self.fake.seen)
