@@ -115,12 +115,13 @@ def found(text: str, request: ChatRequest) -> tuple[str, str] | None:
     nested = value.get("function")
     if isinstance(nested, dict):
         value = nested
-    tools, meant = {tool["function"]["name"] for tool in request.tools}, _meant(request)
+    tools, meant = {tool["function"]["name"]: tool["function"] for tool in request.tools}, _meant(request)
     named = next((value[name] for name in _NAMES if isinstance(value.get(name), str) and value[name] in tools), None)
     if named is not None and meant not in (None, named):
         return None
     name = named or meant
-    return None if name is None else _call(name, value, is_named=named is not None)
+    arguments = _arguments(value, tools.get(name, {}), is_named=named is not None) if name is not None else None
+    return None if name is None or arguments is None else (name, arguments)
 
 
 def _meant(request: ChatRequest) -> str | None:
@@ -130,12 +131,30 @@ def _meant(request: ChatRequest) -> str | None:
     return str(request.tools[0]["function"]["name"]) if len(request.tools) == 1 else None
 
 
-def _call(name: str, value: dict[str, Any], *, is_named: bool) -> tuple[str, str]:
+def _arguments(value: dict[str, Any], function: Mapping[str, Any], *, is_named: bool) -> str | None:
+    """The arguments in an object: those under a field of it, or what else is in it; None for a call of another tool."""
+    rest = {key: inner for key, inner in value.items() if not (is_named and key in _NAMES)}
     for field in _ARGUMENTS:
         arguments = _object(value.get(field))
-        if arguments is not None and not value.keys() - {field, *_NAMES, "type", "id"}:
-            return name, arguments
-    return name, _written({key: inner for key, inner in value.items() if not (is_named and key in _NAMES)})
+        if arguments is None or value.keys() - {field, *_NAMES, "type", "id"}:
+            continue
+        if _fits(rest, function) and not _fits(decode_foreign_json(arguments), function):
+            # The tool itself has a parameter of that name.
+            continue
+        is_of_another = not is_named and any(isinstance(value.get(name), str) for name in _NAMES)
+        return None if is_of_another else arguments
+    return _written(rest)
+
+
+def _fits(arguments: dict[str, Any], function: Mapping[str, Any]) -> bool:
+    """Whether a tool declares all of these arguments and wants no others."""
+    schema = function.get("parameters")
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    required = schema.get("required") if isinstance(schema, Mapping) else None
+    if not isinstance(declared, Mapping):
+        return False
+    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return arguments.keys() <= declared.keys() and arguments.keys() >= set(wanted)
 
 
 def _object(arguments: Any) -> str | None:

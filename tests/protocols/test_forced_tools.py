@@ -64,6 +64,8 @@ NO_CALLS = (
     "[1, 2]",
     json.dumps([WANTED, WANTED]),
     json.dumps({"name": "other", "input": WANTED}),
+    json.dumps({"name": "of nobody", "input": WANTED}),
+    json.dumps({"function": {"name": "of nobody", "arguments": WRITTEN}}),
     "```\n```",
     "``` ``` ```",
     "[" * 5000,
@@ -99,6 +101,16 @@ class TestFinding(unittest.TestCase):
         ):
             self.assertEqual(("look_up", arguments), found(json.dumps(arguments)))
         self.assertEqual(("look_up", {"input": "text"}), found('{"name": "look_up", "input": "text"}'))
+
+    def test_parameters_that_have_the_names_of_these_fields_stay_parameters(self) -> None:
+        for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
+            arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
+            schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
+            declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+            asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+            for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
+                with self.subTest(written):
+                    self.assertEqual(("look_up", arguments), found(json.dumps(written), asked))
 
     def test_what_looks_like_a_fence_takes_no_time(self) -> None:
         began = time.process_time()
