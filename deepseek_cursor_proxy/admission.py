@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from deepseek_cursor_proxy.catalogue import counted_as
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.waiting import wait_readable
 from deepseek_cursor_proxy.wire import Peer
@@ -123,10 +124,11 @@ class Gates:
         self._gates: dict[str, Admission] = {}
 
     def to(self, model: str) -> Admission:
-        gate = self._gates.get(model)
+        counted = counted_as(model)
+        gate = self._gates.get(counted)
         if gate is None:
             with self._lock:
-                gate = self._gates.setdefault(model, Admission(self._limit(model), self._timeout))
+                gate = self._gates.setdefault(counted, Admission(self._limit(counted), self._timeout))
         return gate
 
 

@@ -217,6 +217,8 @@ class TestGates(AdmissionTestCase):
         gates = Gates(ProxyConfig(max_upstream_calls=1, max_flash_calls=2).most_calls, 0.01)
         pro, flash = gates.to("deepseek-v4-pro"), gates.to("deepseek-flash")
         self.assertIs(pro, gates.to("deepseek-v4-pro"))
+        # DeepSeek counts its older names as Flash.
+        self.assertIs(flash, gates.to("deepseek-v4-flash"))
         pro.enter(None)
         for _ in range(2):
             flash.enter(None)
