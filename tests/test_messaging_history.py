@@ -228,6 +228,16 @@ class TestResults(HistoryTestCase):
         self.good(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
 
+    def test_what_is_said_before_or_between_results_does_not_change_their_order(self) -> None:
+        proxy = self.proxy()
+        message = self.called(proxy)
+        system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
+        one, two = user(RESULTS[0]), user(RESULTS[1])
+        for said in ((system, user(*RESULTS[::-1])), (two, text, one), (two, system, one, text), (text, two, one)):
+            with self.subTest(said):
+                self.good(proxy, user("q"), assistant(message), *said, tools=TOOLS)
+                self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
+
     def test_every_content_that_a_result_may_have(self) -> None:
         text = {"type": "text", "text": "words"}
         reference = {"type": "tool_reference", "tool_name": "WebFetch"}

@@ -147,22 +147,26 @@ def _stops(body: Json) -> list[str]:
 
 
 def _in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Results of parallel calls come as each of them ended; they are told in the order they were asked for."""
+    """Results of parallel calls come as each of them ended; they are told in the order they were asked for.
+
+    Right behind the calls, whatever else was said meanwhile: Claude Code has system messages in between.
+    """
     found: list[Message] = []
     results: list[Message] = []
+    others: list[Message] = []
     places: dict[str | None, int] = {}
     for message in messages:
-        if message.role == "tool":
-            results.append(message)
-            continue
-        found += _placed(results, places)
-        found.append(message)
-        results, places = [], {call.id: place for place, call in enumerate(message.tool_calls)}
-    return (*found, *_placed(results, places))
+        if message.role == "assistant":
+            found += (*_placed(results, places), *others, message)
+            results, others = [], []
+            places = {call.id: place for place, call in enumerate(message.tool_calls)}
+        else:
+            (results if message.role == "tool" and message.tool_call_id in places else others).append(message)
+    return (*found, *_placed(results, places), *others)
 
 
 def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Message]:
-    return sorted(results, key=lambda each: places.get(each.tool_call_id, len(places)))
+    return sorted(results, key=lambda each: places[each.tool_call_id])
 
 
 # Thinking that clients keep for us …
