@@ -300,6 +300,8 @@ class TestTools(HistoryTestCase):
         self.assertEqual(["loaded", "read_file", "typed"], self.offered())
         self.good(self.proxy(), tools=[search, deferred], tool_choice={"type": "auto"})
         self.assertEqual([], self.offered())
+        self.good(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
+        self.assertEqual(["later", "read_file"], self.offered())
 
     def test_a_choice_that_forces_turns_thinking_off(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}

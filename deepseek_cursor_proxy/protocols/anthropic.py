@@ -77,7 +77,7 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
-        inside["tools"] = _offered(tools, body["messages"])
+        inside["tools"] = _offered(tools, body)
     output = optional(body, "output_config", dict, "an object") or {}
     effort = optional_string(output, "effort", "output_config")
     if thinking == "disabled" or effort is not None:
@@ -89,15 +89,16 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     return inside
 
 
-def _offered(tools: list[Any], messages: list[Any]) -> list[Any]:
-    """The tools without those that are only announced, to be searched for; what was found or called counts.
+def _offered(tools: list[Any], body: Json) -> list[Any]:
+    """The tools without those that are only announced, to be searched for; what was found, called or chosen counts.
 
     Claude Code announces the tools of MCP servers and some of its own, and searches by itself. A search that is left to
     the server cannot be done here, so then all of them are offered.
     """
     if not any(map(_is_deferred, tools)) or any(map(_is_search, tools)):
         return tools
-    found = set(_found(messages))
+    choice = body.get("tool_choice")
+    found = {*_found(body["messages"]), str(choice.get("name")) if isinstance(choice, dict) else ""}
     return [tool for tool in tools if not _is_deferred(tool) or str(tool.get("name")) in found]
 
 
