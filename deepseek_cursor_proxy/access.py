@@ -248,15 +248,18 @@ def _network(source: str) -> bytes:
 
 
 def _credential(request: HttpRequest) -> str | None:
-    """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess."""
+    """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess.
+
+    But for Anthropic's clients: with both of their variables set they send both headers, and the first counts.
+    """
     scheme, _, token = (request.header("authorization") or "").partition(" ")
-    key = token.strip() if scheme.lower() == "bearer" else ""
-    # Azure's clients, and Anthropic's.
-    for name in ("api-key", "x-api-key"):
-        named = (request.header(name) or "").strip()
-        if key and named and key != named:
-            raise BadRequest(f"Two different keys, one of them in {name}. Send one key.", code="two_keys")
-        key = key or named
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    key = (request.header("x-api-key") or "").strip() or bearer
+    # Azure's clients.
+    named = (request.header("api-key") or "").strip()
+    if key and named and key != named:
+        raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
+    key = key or named
     return key if is_credential(key) else None
 
 

@@ -54,7 +54,7 @@ class TestMakingOne(MessagesTestCase):
         deltas = [event["delta"]["type"] for event in told.events if event["type"] == "content_block_delta"]
         self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
 
-    def test_either_header_brings_the_key_and_two_different_ones_are_refused(self) -> None:
+    def test_either_header_brings_the_key_and_the_one_of_this_api_wins(self) -> None:
         proxy = self.proxy()
         body = {"max_tokens": 10, "messages": [user("q")]}
         bearer, named = {"Authorization": "Bearer sk-a"}, {"x-api-key": "sk-a"}
@@ -62,12 +62,14 @@ class TestMakingOne(MessagesTestCase):
             self.assertEqual(200, self.send(proxy, body, headers=headers).status)
             self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
-        for headers in ({**bearer, "x-api-key": "sk-b"}, {"api-key": "sk-a", "x-api-key": "sk-b"}):
-            told = self.send(proxy, body, headers=headers)
-            self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
+        # Claude Code sends both when both of its variables are set.
+        self.assertEqual(200, self.send(proxy, body, headers={"Authorization": "Bearer sk-b", **named}).status)
+        self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
+        told = self.send(proxy, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
+        self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
         told = self.send(proxy, body, headers={})
         self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
-        self.assertEqual(3, len(self.fake.seen))
+        self.assertEqual(4, len(self.fake.seen))
 
     def test_what_stands_behind_the_path_and_beside_it_makes_no_difference(self) -> None:
         proxy = self.proxy()
