@@ -98,6 +98,16 @@ class TestMakingOne(MessagesTestCase):
         function = {"name": "read_file", "description": "Reads.", "parameters": TOOLS[0]["input_schema"]}
         self.assertEqual([{"type": "function", "function": function}], sent["tools"])
 
+    def test_a_schema_for_the_answer_is_told_to_deepseek(self) -> None:
+        schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+        self.good(self.proxy(), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}})
+        sent = self.fake.accepted[-1]
+        self.assertEqual({"type": "json_object"}, sent["response_format"])
+        self.assertIn('"title"', sent["messages"][0]["content"])
+        for form in (None, {}, {"type": "a form of tomorrow"}):
+            self.good(self.proxy(), output_config={"format": form})
+            self.assertNotIn("response_format", self.fake.accepted[-1])
+
     def test_what_means_nothing_to_deepseek_is_taken_and_left_out(self) -> None:
         ignored: Json = {
             "cache_control": {"type": "ephemeral"},

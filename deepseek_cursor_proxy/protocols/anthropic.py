@@ -79,6 +79,8 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     if (tools := optional(body, "tools", list, "a list")) is not None:
         inside["tools"] = _offered(tools, body)
     output = optional(body, "output_config", dict, "an object") or {}
+    if (form := _form(output)) is not None:
+        inside["response_format"] = form
     effort = optional_string(output, "effort", "output_config")
     if thinking == "disabled" or effort is not None:
         inside["reasoning_effort"] = "none" if thinking == "disabled" else effort
@@ -131,6 +133,15 @@ def _system(system: Any) -> Any:
     return [
         block for block in system if not (isinstance(block, dict) and str(block.get("text", "")).startswith(_BILLING))
     ]
+
+
+def _form(output: Json) -> Json | None:
+    """The form an answer must have, in the words of a chat; one of another kind than a schema is none."""
+    form = optional(output, "format", dict, "an object", "output_config.format") or {}
+    if form.get("type") != "json_schema":
+        return None
+    schema = optional(form, "schema", dict, "an object", "output_config.format.schema")
+    return {"type": "json_schema", "json_schema": {"schema": schema or {}}}
 
 
 def _user(body: Json) -> str | None:
