@@ -16,7 +16,7 @@ _CLOSING = {"{": "}", "[": "]"}
 def closed(text: str) -> str:
     """The text up to the last value that is whole, and all that is still open closed; no JSON if it was none before."""
     open_ones: list[str] = []
-    kept, missing = 0, ""
+    kept = 0
     before = ""
     at = 0
     while found := _TOKEN.match(text, at):
@@ -29,5 +29,6 @@ def closed(text: str) -> str:
         elif closing and open_ones:
             open_ones.pop()
         if not sign and not is_name:
-            kept, missing = at, "".join(reversed(open_ones))
-    return text[:kept] + missing
+            kept = at
+    # What opens or closes is kept, so since then nothing else is open.
+    return text[:kept] + "".join(reversed(open_ones))

@@ -1,4 +1,5 @@
 import json
+import time
 import unittest
 
 from deepseek_cursor_proxy.protocols import partial_json
@@ -28,6 +29,13 @@ class ClosedTest(unittest.TestCase):
     def test_every_beginning_of_an_object_can_be_read(self) -> None:
         for end in range(1, len(WHOLE) + 1):
             self.assertIsInstance(json.loads(partial_json.closed(WHOLE[:end])), dict, WHOLE[:end])
+
+    def test_a_model_that_only_opens_brackets_takes_no_time(self) -> None:
+        began = time.process_time()
+        for opening in ("[", '{"a":', "[1,"):
+            self.assertTrue(partial_json.closed(opening * 50_000).endswith("]]" if "[" in opening else "}}"))
+        # A minute when what is open was written down anew with each of them.
+        self.assertLess(time.process_time() - began, 5)
 
     def test_what_is_no_json_does_not_become_any(self) -> None:
         for text in ("", "  ", "Rome", '{"a" "b"', '{"a": 1}}', "]"):
