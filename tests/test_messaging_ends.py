@@ -50,6 +50,8 @@ class TestStopReasons(MessagesTestCase):
             (Answer(calls=(CALL,)), "tool_use"),
             (Answer(calls=(CALL,), finish_reason="stop"), "tool_use"),
             (Answer(content="x", finish_reason="a reason of tomorrow"), "end_turn"),
+            (Answer(calls=(CALL,), finish_reason="a reason of tomorrow"), "tool_use"),
+            (Answer(content="x", finish_reason="tool_calls"), "end_turn"),
         ):
             for stream in (True, False):
                 with self.subTest(expected, stream=stream):

@@ -83,9 +83,11 @@ class MessageWriter:
     def _stop_reason(self) -> str:
         if self._stop_sequence is not None:
             return "stop_sequence"
-        if self._calls and self._finish_reason == "stop":
-            return "tool_use"
-        return _STOP_REASONS.get(self._finish_reason or "", "end_turn")
+        reason = _STOP_REASONS.get(self._finish_reason or "", "end_turn")
+        if reason in ("end_turn", "tool_use"):
+            # Whatever upstream calls it: agents loop by this word, over the calls that they were told.
+            return "tool_use" if any(isinstance(block, _ToolUse) for block in self._blocks) else "end_turn"
+        return reason
 
     # The answer …
 
