@@ -32,7 +32,7 @@ from deepseek_cursor_proxy.wire import decode_foreign_json
 # In time that grows with the text and no faster, whatever the model writes.
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)
 _ARGUMENTS = ("input", "arguments", "parameters")
-_NAMES = ("name", "tool", "tool_name")
+_NAMES = ("name", "tool", "tool_name", "function")
 
 
 def raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
@@ -116,12 +116,12 @@ def found(text: str, request: ChatRequest) -> tuple[str, str] | None:
     if isinstance(nested, dict):
         value = nested
     tools, meant = {tool["function"]["name"]: tool["function"] for tool in request.tools}, _meant(request)
-    named = next((value[name] for name in _NAMES if isinstance(value.get(name), str) and value[name] in tools), None)
-    if named is not None and meant not in (None, named):
+    named_by = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in tools), None)
+    name = meant if named_by is None else value[named_by]
+    if name is None or meant not in (None, name):
         return None
-    name = named or meant
-    arguments = _arguments(value, tools.get(name, {}), is_named=named is not None) if name is not None else None
-    return None if name is None or arguments is None else (name, arguments)
+    arguments = _arguments(value, tools.get(name, {}), named_by)
+    return None if arguments is None else (name, arguments)
 
 
 def _meant(request: ChatRequest) -> str | None:
@@ -131,30 +131,39 @@ def _meant(request: ChatRequest) -> str | None:
     return str(request.tools[0]["function"]["name"]) if len(request.tools) == 1 else None
 
 
-def _arguments(value: dict[str, Any], function: Mapping[str, Any], *, is_named: bool) -> str | None:
-    """The arguments in an object: those under a field of it, or what else is in it; None for a call of another tool."""
-    rest = {key: inner for key, inner in value.items() if not (is_named and key in _NAMES)}
-    for field in _ARGUMENTS:
-        arguments = _object(value.get(field))
-        if arguments is None or value.keys() - {field, *_NAMES, "type", "id"}:
-            continue
-        if _fits(rest, function) and not _fits(decode_foreign_json(arguments), function):
-            # The tool itself has a parameter of that name.
-            continue
-        is_of_another = not is_named and any(isinstance(value.get(name), str) for name in _NAMES)
-        return None if is_of_another else arguments
-    return _written(rest)
+def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str | None) -> str | None:
+    """The arguments in an object: under a field of it, or all but the name; None for what is no call of this tool."""
+    rest = {key: inner for key, inner in value.items() if key != named_by}
+    under = next(filter(None, (_under(value, field) for field in _ARGUMENTS)), None)
+    is_of_another = under is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
+    # The tool itself may have parameters of these names.
+    for arguments in (None if is_of_another else under, _written(rest), _written(value)):
+        if arguments is not None and _fits(decode_foreign_json(arguments), function):
+            return arguments
+    declared = _schema(function, "properties", dict) or {}
+    is_something_else = named_by is None and declared and rest and declared.keys().isdisjoint(rest)
+    if is_of_another or (under is None and is_something_else):
+        return None
+    return under or _written(rest)
+
+
+def _under(value: dict[str, Any], field: str) -> str | None:
+    """The arguments under a field that has nothing beside it but what belongs to a call."""
+    return None if value.keys() - {field, *_NAMES, "type", "id"} else _object(value.get(field))
 
 
 def _fits(arguments: dict[str, Any], function: Mapping[str, Any]) -> bool:
-    """Whether a tool declares all of these arguments and wants no others."""
+    """Whether a tool declares all of these arguments, and all that it requires is among them."""
+    declared, required = _schema(function, "properties", dict) or {}, _schema(function, "required", list) or []
+    wanted = {name for name in required if isinstance(name, str)}
+    return bool(arguments) and wanted <= arguments.keys() <= declared.keys()
+
+
+def _schema(function: Mapping[str, Any], name: str, kind: type) -> Any:
+    """A part of a tool's schema, which is the client's own affair, if it is what it should be."""
     schema = function.get("parameters")
-    declared = schema.get("properties") if isinstance(schema, Mapping) else None
-    required = schema.get("required") if isinstance(schema, Mapping) else None
-    if not isinstance(declared, Mapping):
-        return False
-    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    return arguments.keys() <= declared.keys() and arguments.keys() >= set(wanted)
+    part = schema.get(name) if isinstance(schema, dict) else None
+    return part if isinstance(part, kind) else None
 
 
 def _object(arguments: Any) -> str | None:

@@ -39,6 +39,7 @@ CALLS = {
     "under parameters": json.dumps({"parameters": WANTED}),
     "with the name": json.dumps({"name": "look_up", "input": WANTED}),
     "with another word for the name": json.dumps({"tool": "look_up", "arguments": WANTED}),
+    "with the word of a call for the name": json.dumps({"function": "look_up", "arguments": WANTED}),
     "with the name beside them": json.dumps({"name": "look_up", **WANTED}),
     "as a block": json.dumps({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": WANTED}),
     "as a call": json.dumps({"type": "function", "function": {"name": "look_up", "arguments": WANTED}}),
@@ -111,6 +112,29 @@ class TestFinding(unittest.TestCase):
             for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
                 with self.subTest(written):
                     self.assertEqual(("look_up", arguments), found(json.dumps(written), asked))
+
+    def test_words_that_are_no_arguments_of_the_tool_stay_words(self) -> None:
+        schema = {"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        for text in (
+            '{"error": "I cannot do that."}',
+            '{"look_up": {"path": "a"}}',
+            '{"tool_calls": []}',
+            '{"name": "of nobody", "input": {"path": "a"}}',
+        ):
+            self.assertIsNone(found(text, asked))
+        for arguments in ({"path": "a", "more": 1}, {"tool": "x"}, {}):
+            self.assertEqual(("look_up", arguments), found(json.dumps(arguments), asked))
+        both = {"name": "look_up", "path": "a", "tool": "hammer"}
+        self.assertEqual(("look_up", {"path": "a", "tool": "hammer"}), found(json.dumps(both), asked))
+
+    def test_a_schema_may_be_anything(self) -> None:
+        for schema in (None, {}, {"properties": 7}, {"properties": {"path": 7}, "required": [[], "x", 7]}):
+            function = {"name": "look_up", "parameters": schema}
+            asked = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
+            for text in ('{"path": "a"}', '{"input": {"path": "a"}}', '{"name": "look_up", "input": {"path": "a"}}'):
+                self.assertEqual(("look_up", {"path": "a"}), found(text, asked))
 
     def test_what_looks_like_a_fence_takes_no_time(self) -> None:
         began = time.process_time()
