@@ -128,8 +128,11 @@ class _Late:
         try:
             for message in self._making:
                 yield b" " if message is None else encode_json(message)
-        except ProxyError:
+        except ClientGone:
+            raise
+        except Exception as error:
             # It is too late for a status; a reply that breaks off is asked for again, a wrong one is believed.
+            failure(error)
             raise ClientGone from None
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
 """How messages end: what they cost, why they stopped, and every way to fail, in the shape of this API."""
 
 import json
+from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
 from tests.harness import PATIENCE, request_bytes
 from tests.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
 from tests.test_leaving import read_until
@@ -224,6 +226,18 @@ class TestTakingLong(MessagesTestCase):
             seen = b""
             while piece := sock.recv(65536):
                 seen += piece
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)
+
+    def test_a_bug_by_then_breaks_off_as_well(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
+            with self.asking(proxy, stream=False) as sock:
+                seen = read_until(sock, b"\r\n1\r\n ")
+                self.fake.release.set()
+                while piece := sock.recv(65536):
+                    seen += piece
         self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
         self.assertNotIn(b"{", seen)
 
