@@ -77,7 +77,8 @@ class Generation:
     def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
-        shown = display.mirror(exchange.batches(with_lulls=chat.stream), self._form(), exchange.notice)
+        batches = exchange.batches(with_lulls=chat.stream)
+        shown = batches if _is_json(chat) else display.mirror(batches, self._form(), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -89,10 +90,7 @@ class Generation:
     def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
-        if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
-            # JSON with a notice before it is none; the log tells of the recovery all the same.
-            return display.mirror(batches, None, with_remarks=False)
-        return display.mirror(batches, None, exchange.notice, with_remarks=False)
+        return batches if _is_json(chat) else display.mirror(batches, None, exchange.notice, with_remarks=False)
 
     def written(
         self, chat: ChatRequest, exchange: "Exchange | FanOut", write: Callable[[Batch], bytes]
@@ -136,6 +134,11 @@ def _opener(asked: Asked) -> "type[Exchange | FanOut]":
     from deepseek_cursor_proxy.fan_out import FanOut
 
     return FanOut
+
+
+def _is_json(chat: ChatRequest) -> bool:
+    """Whether the answer has to be JSON, which it is not with words of ours before it; the log has those, too."""
+    return (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema")
 
 
 def failure(error: Exception) -> ProxyError:

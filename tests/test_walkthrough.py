@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_w
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from tests.harness import PATIENCE, SocketTestCase, request_bytes
+from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')
@@ -347,6 +347,18 @@ class TestStopping(SocketTestCase):
             seen += sock.recv(65536)
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
+
+    def test_json_that_was_asked_for_is_nothing_else(self) -> None:
+        proxy = self.proxy()
+        asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.answer(Answer(reasoning="Think.", content='{"a": 1}'))
+                sock = self.connect(proxy)
+                sock.sendall(request_bytes({**asked, "stream": stream}))
+                body = read_reply(sock)[2]
+                self.assertIn(rb"{\"a\": 1}", body)
+                self.assertNotIn(b"<details>", body)
 
     def test_what_comes_before_the_end_does_not_wait_for_the_disk(self) -> None:
         """Not even when DeepSeek says it all at once."""

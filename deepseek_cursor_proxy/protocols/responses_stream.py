@@ -20,8 +20,10 @@ from deepseek_cursor_proxy.protocols.response_items import CallItem, Item, Numbe
 from deepseek_cursor_proxy.protocols.responses import Frame, state, usage
 from deepseek_cursor_proxy.wire import encode_json
 
-# Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive.
-_SECONDS_BETWEEN_SIGNS = 5.0
+# Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive. …
+_SECONDS_BETWEEN_SIGNS = 10.0
+# … What is made in the background is kept event by event, each with the whole object in it; nobody gives up by then.
+_SECONDS_BETWEEN_SIGNS_KEPT = 60.0
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # What clients act on; everything else is for them a server's trouble, which they try again.
 _CODES = frozenset({"rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "insufficient_quota"})
@@ -121,7 +123,10 @@ class ResponseWriter:
 
     def _sign_of_life(self, aside: Aside) -> Iterable[bytes]:
         """An event, because Codex does not count comments."""
-        if aside.line and self._now() - self._told_at < _SECONDS_BETWEEN_SIGNS:
+        quiet = self._now() - self._told_at
+        if self._frame.wanted.background and quiet < _SECONDS_BETWEEN_SIGNS_KEPT:
+            return ()
+        if aside.line and quiet < _SECONDS_BETWEEN_SIGNS:
             return ()
         return (self.start(),)
 

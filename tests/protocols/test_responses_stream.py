@@ -105,8 +105,18 @@ class TestSignsOfLife(unittest.TestCase):
         writing.begin()
         self.assertEqual(["in_progress"], types(events(writing.write([Aside()]))))
         self.assertEqual(b"", writing.write([Aside("keep-alive")]))
-        clock[0] = 5.0
+        clock[0] = 10.0
         self.assertEqual(["in_progress"], types(events(writing.write([Aside("keep-alive"), Aside("keep-alive")]))))
+
+    def test_what_is_kept_event_by_event_tells_it_less_often(self) -> None:
+        clock = [0.0]
+        writing = writer(background=True)
+        writing._now = lambda: clock[0]
+        writing.begin()
+        clock[0] = 15.0
+        self.assertEqual(b"", writing.write([Aside(), Aside("keep-alive")]))
+        clock[0] = 60.0
+        self.assertEqual(["in_progress"], types(events(writing.write([Aside(), Aside()]))))
 
 
 class TestHowItEnds(unittest.TestCase):
