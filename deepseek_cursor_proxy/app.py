@@ -7,10 +7,11 @@ do; only ClientGone passes through, because nobody is left to read one.
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from deepseek_cursor_proxy import catalogue
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Of the models that are listed first; Anthropic's clients want a date.
+_RELEASED = "2026-04-24T00:00:00Z"
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
@@ -75,7 +78,7 @@ class App:
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = "unknown path"
         told: Callable[[ProxyError], HttpReply] = _error_reply
-        if _plain(request.path).startswith(("/v1/messages", "/messages")):
+        if _speaks_messages(request):
             # Also for what is no route, or a wrong method.
             told = _told_in_messages
         try:
@@ -138,10 +141,15 @@ class App:
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
         names = catalogue.listed(self._config)
+        models = [_model(name, request) for name in names]
         if request.header("anthropic-version") is not None:
-            return HttpReply.json(_models_of_messages(names))
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "deepseek"} for name in names]
-        return HttpReply.json({"object": "list", "data": data})
+            return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
+        return HttpReply.json({"object": "list", "data": models})
+
+    def model(self, request: HttpRequest, name: str) -> HttpReply:
+        if unquote(name) not in catalogue.listed(self._config):
+            raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
+        return HttpReply.json(_model(unquote(name), request))
 
     def health(self, request: HttpRequest, _: str) -> HttpReply:
         return HttpReply.json({"ok": True})
@@ -173,13 +181,11 @@ def _told_in_messages(error: ProxyError) -> HttpReply:
     return failed(error)
 
 
-def _models_of_messages(names: Sequence[str]) -> dict[str, Any]:
-    """The list of models in the shape of Anthropic's API."""
-    models = [
-        {"type": "model", "id": name, "display_name": name, "created_at": "2026-04-24T00:00:00Z", "lifecycle": "active"}
-        for name in names
-    ]
-    return {"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+def _model(name: str, request: HttpRequest) -> dict[str, Any]:
+    """A model in the shape of Anthropic's API for those who speak it, in OpenAI's for all others."""
+    if request.header("anthropic-version") is None:
+        return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
+    return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
 
 
 _ROUTES = tuple(
@@ -196,10 +202,17 @@ _ROUTES = tuple(
         ("messages", "POST", r"(?:/v1)?/messages()", App.message),
         ("messages", "POST", r"(?:/v1)?/messages/count_tokens()", App.count_tokens),
         ("models", "GET", r"(?:/v1)?/models()", App.models),
+        ("model", "GET", r"(?:/v1)?/models/([^/]+)", App.model),
         ("health", "GET", r"(?:/v1)?/healthz()", App.health),
         ("health", "GET", r"/health()", App.health_with_model),
     )
 )
+
+
+def _speaks_messages(request: HttpRequest) -> bool:
+    path = _plain(request.path)
+    is_models = path.startswith(("/v1/models", "/models")) and request.header("anthropic-version") is not None
+    return path.startswith(("/v1/messages", "/messages")) or is_models
 
 
 def _plain(path: str) -> str:

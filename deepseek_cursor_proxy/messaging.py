@@ -62,8 +62,8 @@ class Messaging:
         # DeepSeek streams in any case: so it is known while a message takes its time that it is being made.
         exchange = self._generation.opened(visitor, caller, Asked(replace(chat, stream=True), body, len(raw)))
         if chat.stream:
-            return HttpReply.events(Stream(self._events(planned, exchange), exchange))
-        return self._whole(planned, exchange)
+            return _identified(HttpReply.events(Stream(self._events(planned, exchange), exchange)))
+        return _identified(self._whole(planned, exchange))
 
     def count_tokens(self, request: HttpRequest) -> HttpReply:
         visitor = self._services.access.admit(request)
@@ -158,6 +158,11 @@ class _Awake:
         if said:
             self._quiet_until = now + self._seconds
         return said
+
+
+def _identified(reply: HttpReply) -> HttpReply:
+    """With the name that Anthropic's clients know a request by when they ask about it."""
+    return reply._replace(headers=(*reply.headers, ("request-id", request_id())))
 
 
 def request_id() -> str:

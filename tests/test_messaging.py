@@ -1,12 +1,15 @@
 """Messages over real sockets: what is asked, what DeepSeek gets to see, what comes back."""
 
+import contextlib
+import http.client
 import json
 import os
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.messages_client import PATH, TOOLS, Json, MessagesTestCase, kinds, user, without_ids
+from tests.harness import PATIENCE
+from tests.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user, without_ids
 from tests.raw_upstream import Play, RawUpstream
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -177,6 +180,26 @@ class TestModels(MessagesTestCase):
         with mock.patch.dict("tests.messages_client.VERSION", clear=True):
             other = self.ask(proxy, "GET", "/v1/models").value
         self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
+
+    def test_a_model_is_told_alone_in_both_shapes(self) -> None:
+        proxy = self.proxy()
+        for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                for name, status in (("deepseek-flash", 200), ("nobody", 404)):
+                    connection.request("GET", f"/v1/models/{name}", headers=headers)
+                    reply = connection.getresponse()
+                    told = json.loads(reply.read())
+                    self.assertEqual(status, reply.status)
+                    if status == 200:
+                        self.assertEqual((name, "model"), (told["id"], told[kind]))
+                    else:
+                        self.assertEqual(kind == "type", told.get("type") == "error")
+
+    def test_a_request_has_a_name(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            told = self.create(proxy, stream=stream)
+            self.assertRegex(told.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
 
 class TestPassingOn(MessagesTestCase):

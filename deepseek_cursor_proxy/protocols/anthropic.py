@@ -274,7 +274,7 @@ def status(error: ProxyError) -> int:
 
 
 def is_final(error: ProxyError) -> bool:
-    return error.status in _FINAL
+    return error.status in _FINAL or error.code == "reasoning_refused"
 
 
 def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
