@@ -128,7 +128,7 @@ def messages(request: ChatRequest) -> list[dict[str, Any]]:
     """The history as it is sent, with what this model can see of its pictures."""
     if not sees_pictures(request.model):
         count, known = _known.longest(request.messages, request.thinking)
-        new = [_message(message, plain_text(message.content), request) for message in request.messages[count:]]
+        new = [_message(message, _readable(message), request) for message in request.messages[count:]]
         told = [*(known or ()), *new]
         _known.keep(request.messages, told, request.thinking)
         return told.copy()
@@ -145,6 +145,14 @@ def messages(request: ChatRequest) -> list[dict[str, Any]]:
         content = message.content if message.role == "user" else plain_text(message.content)
         sent.append(_message(message, content, request))
     return [*sent, _shown_by_tools(waiting)] if waiting else sent
+
+
+def _readable(message: Message) -> str | Parts:
+    """Content for a model that sees no pictures: several texts of a user's stay apart, everything else is one text."""
+    content = message.content
+    if message.role == "user" and not isinstance(content, str) and all(part["type"] == "text" for part in content):
+        return content
+    return plain_text(content)
 
 
 def _shown_by_tools(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -284,6 +284,30 @@ class TestWhatIsKept(ResponsesTestCase):
             self.assertEqual(1, stored(proxy))
 
 
+class TestParts(ResponsesTestCase):
+    def test_several_texts_go_to_deepseek_apart_and_are_the_same_turn_in_a_chat(self) -> None:
+        parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+        asked = {"type": "message", "role": "user", "content": parts}
+        for model in ("deepseek-v4-pro", "deepseek-flash"):
+            with self.subTest(model):
+                proxy = self.proxy(display_reasoning=False)
+                self.fake.answer(Answer("A thought.", calls=(CALL,)))
+                first = self.create(proxy, [asked], model=model, tools=TOOLS).response
+                sent = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
+                self.create(proxy, [output(CALL.id)], model=model, tools=TOOLS, previous_response_id=first["id"])
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
+                function = {"name": CALL.name, "arguments": CALL.arguments}
+                call = {"id": CALL.id, "type": "function", "function": function}
+                history = [
+                    {"role": "user", "content": "a\nb"},
+                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": CALL.id, "content": "42"},
+                ]
+                self.send(proxy, "POST", "/v1/chat/completions", {"model": model, "messages": history, "tools": []})
+                self.assert_upstream_saw("A thought.")
+
+
 class TestPassedOn(ResponsesTestCase):
     def test_a_model_that_is_asked_elsewhere_is_asked_there(self) -> None:
         other = FakeDeepSeek().start()

@@ -147,7 +147,7 @@ class _Reader:
         found = self._chat.read(item, param)
         if found[-1].role != "assistant":
             self._end_turn()
-            self._messages += found
+            self._messages += _in_parts(item, found)
             return
         self._go_on(item, begins=bool(self._turn.said))
         self._turn.said += found
@@ -191,6 +191,17 @@ class _Reader:
         if message is not None:
             self._messages.append(message)
         self._turn = _Turn()
+
+
+def _in_parts(item: Json, found: list[Message]) -> list[Message]:
+    """A user's message whose several texts stay apart, as DeepSeek takes them; nobody else's may be a list there."""
+    parts = item.get("content")
+    message = found[-1]
+    if message.role != "user" or len(found) != 1 or not isinstance(message.content, str):
+        return found
+    if not isinstance(parts, list) or len(parts) < 2:
+        return found
+    return [message._replace(content=tuple(content.read_part(part, "content") for part in parts))]
 
 
 def _reasoning_text(part: Any, param: str) -> str | None:

@@ -78,10 +78,13 @@ def _fields(message: Message, blocks: Sequence[display.Block]) -> list[bytes]:
 
 
 def _content(message: Message, blocks: Sequence[display.Block]) -> tuple[bytes, bytes]:
-    if not isinstance(message.content, str):
-        # Images and files as they were sent: two pictures are two histories.
-        return b"parts", _canonical_json(message.content).encode()
     text = message.content
+    if not isinstance(text, str):
+        if not all(part["type"] == "text" for part in text):
+            # Images and files as they were sent: two pictures are two histories.
+            return b"parts", _canonical_json(text).encode()
+        # The other APIs have the same as one text.
+        text = "\n".join(part["text"] for part in text)
     if message.role == "assistant":
         # Without the blocks and remarks that we may have put into it.
         text = remarks.without(display.cut(text, blocks)).strip()

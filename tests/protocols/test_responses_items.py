@@ -37,6 +37,15 @@ class TestTurns(unittest.TestCase):
     def test_a_string_is_a_question(self) -> None:
         self.assertEqual((user("hi"),), responses_items.read("hi").messages)
 
+    def test_several_texts_of_a_user_stay_apart_and_nobody_elses_do(self) -> None:
+        parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+        apart = ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})
+        for role, expected in (("user", apart), ("developer", "a\nb"), ("system", "a\nb")):
+            [message] = responses_items.read([{"type": "message", "role": role, "content": parts}]).messages
+            self.assertEqual(expected, message.content)
+        [message] = responses_items.read([{"role": "user", "content": parts[:1]}]).messages
+        self.assertEqual("a", message.content)
+
     def test_reasoning_text_and_calls_of_a_turn_are_one_message(self) -> None:
         items = [asked("sys", "developer"), asked("q"), thought("hm"), said("look"), call("a"), call("b")]
         self.assertEqual(
