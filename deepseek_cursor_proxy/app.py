@@ -77,10 +77,6 @@ class App:
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = "unknown path"
-        told: Callable[[ProxyError], HttpReply] = _error_reply
-        if _speaks_messages(request):
-            # Also for what is no route, or a wrong method.
-            told = _told_in_messages
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
@@ -91,9 +87,9 @@ class App:
             if not isinstance(error, _TOLD_ELSEWHERE):
                 # The route's name, never the path: anybody may put anything there, keys included.
                 _log.info("%s refused: %s %s", name, error.status, error.message)
-            reply = told(error)
+            reply = _told(error, request)
         except RecursionError:
-            reply = told(BadRequest("The request is nested too deeply."))
+            reply = _told(BadRequest("The request is nested too deeply."), request)
         return self._with_cors(reply)
 
     # Endpoints …
@@ -161,6 +157,11 @@ class App:
         if not self._config.cors:
             return reply
         return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
+
+
+def _told(error: ProxyError, request: HttpRequest) -> HttpReply:
+    """A failure in the shape of the API that was asked, also where there is no such route or method."""
+    return _told_in_messages(error) if _speaks_messages(request) else _error_reply(error)
 
 
 def _error_reply(error: ProxyError) -> HttpReply:
