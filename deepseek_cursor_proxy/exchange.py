@@ -230,8 +230,11 @@ class Exchange:
                 answers = [*answers, *filter(None, called)]
             echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
             entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
-            self._services.reasoning_store.record(entries, prepared.links, self._begun)
-            self._begun.update((keys[0], reasoning) for keys, reasoning in entries)
+            # Most turns with calls are recorded as soon as these are whole, and nothing is added to them afterwards.
+            news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]
+            if news:
+                self._services.reasoning_store.record(news, prepared.links, self._begun)
+                self._begun.update((keys[0], reasoning) for keys, reasoning in news)
 
     # Ending …
 

@@ -142,18 +142,21 @@ class ReasoningStore:
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
         alike = connection.execute(
-            "SELECT id, text FROM keys JOIN reasonings ON id = reasoning WHERE key = ? ORDER BY reasoning DESC LIMIT ?",
+            "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
+            "ORDER BY reasoning DESC LIMIT ?",
             (new.keys[0], _MOST_ALIKE),
         ).fetchall()
-        known = [row for row, text in alike if text == new.begun]
-        known += [row for row, text in alike[:1] if text == new.text]
+        known = [each for each in alike if each[1] == new.begun] if new.begun is not None else []
+        known += [each for each in alike[:1] if each[1] == new.text]
         if known:
-            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, known[0]))
+            row, text, used_at = known[0]
+            if text != new.text or now - used_at > _USE_RESOLUTION_SECONDS:
+                connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, row))
             return
         if len(alike) == _MOST_ALIKE:
             # Half of them, so that not every turn pays for it.
             connection.executemany(
-                "DELETE FROM reasonings WHERE id = ?", [(row,) for row, _ in alike[_MOST_ALIKE // 2 :]]
+                "DELETE FROM reasonings WHERE id = ?", [(each[0],) for each in alike[_MOST_ALIKE // 2 :]]
             )
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])

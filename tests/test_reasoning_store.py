@@ -58,6 +58,19 @@ class TestRemembering(StoreTestCase):
             store.record([((key(1),), "why")])
         self.assertEqual(1, store.stats().reasonings)
 
+    def test_recording_the_same_again_writes_only_that_it_is_still_in_use(self) -> None:
+        store = self.store()
+        store.record([((key(1),), "why")])
+        changes = []
+        for days in (0.0, 0.9, 1.0):
+            self.now += days * DAY
+            with store.database.reading() as connection:
+                before = connection.total_changes
+                store.record([((key(1),), "why")])
+                changes.append(connection.total_changes - before)
+        self.assertEqual([0, 0, 1], changes)
+        self.assertEqual(self.now, store.stats().oldest_use)
+
     def test_a_link_makes_a_reasoning_known_under_another_key_without_a_copy(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])

@@ -389,6 +389,17 @@ class TestStopping(SocketTestCase):
             while b"[DONE]" not in seen:
                 seen += sock.recv(65536)
 
+    def test_a_turn_with_calls_is_written_once(self) -> None:
+        """It is known as soon as its calls are whole; that it ends then is no news."""
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Look there.", calls=(CALL,)))
+        with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
+            sock = self.connect(proxy)
+            body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+            sock.sendall(request_bytes(body))
+            self.assertIn(b"[DONE]", read_reply(sock)[2])
+        self.assertEqual(1, record.call_count)
+
     def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
