@@ -8,8 +8,7 @@ see chat_messages, anthropic_blocks, responses_items, and chat_tools for the too
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import deepseek, models, pictures
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -40,7 +39,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
     box = chat_tools.read(body, declared, keep_strict=on_beta)
     history = _history(body, listed, box.lowered)
-    messages = tuple(lowered_message(message, box.custom) for message in history.messages)
+    messages = tuple([lowered_message(message, box.custom) for message in history.messages])
     if not on_beta and any(message.prefix for message in messages):
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)
@@ -119,6 +118,7 @@ _TRANSLATED = (
 )
 _PARAMS = frozenset({*_FORWARDED, "stream_options", "max_completion_tokens", "max_output_tokens", "text", "user"})
 _UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split()})
+_NEVER_DROPPED = _UNDERSTOOD - {"input", "text", "reasoning", "reasoning_effort", "user", "user_id"}
 
 
 def _params(body: Json) -> dict[str, Any]:
@@ -154,6 +154,8 @@ def _params(body: Json) -> dict[str, Any]:
 
 def _dropped(body: Json) -> tuple[str, ...]:
     """What of the body DeepSeek will not see: fields it has no word for, and values that mean nothing to it."""
+    if _NEVER_DROPPED.issuperset(body):
+        return ()
     dropped = [name for name in body if name not in _UNDERSTOOD]
     if _cursor_conversation(body) is not None:
         dropped.remove("metadata")
@@ -196,8 +198,7 @@ def _effort(body: Json, otherwise: str) -> str | None:
 # The history, in whichever shape it comes …
 
 
-@dataclass(frozen=True)
-class _Listed:
+class _Listed(NamedTuple):
     """The history as it came: a list, as a rule, of messages or of items."""
 
     values: Any
@@ -221,14 +222,15 @@ def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items
         found = responses_items.read(listed.values, listed.param, lowered)
     else:
         found = chat_history.read(listed.values)
-    instructions = optional(body, "instructions", str, "a string")
-    system = anthropic_blocks.read(body.get("system"), "system", "system").content
-    leading = [Message("system", text) for text in (instructions, system) if text]
-    messages = (*leading, *found.messages)
-    if not messages:
+    if "instructions" in body or "system" in body:
+        instructions = optional(body, "instructions", str, "a string")
+        system = anthropic_blocks.read(body.get("system"), "system", "system").content
+        leading = [Message("system", text) for text in (instructions, system) if text]
+        found = Items((*leading, *found.messages), found.dropped)
+    if not found.messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    return Items(messages, found.dropped)
+    return found
 
 
 def _conversation(body: Json) -> str | None:

@@ -14,7 +14,7 @@ A namespace inside a namespace is one of the others: a call names one namespace,
 back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.wire import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _NAMING_CHOICES = ("function", "custom", "tool")
+_FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
 @dataclass
@@ -45,11 +46,13 @@ class Toolbox:
         return {tool["function"]["name"] for tool in self.tools}
 
 
-def read(body: Json, more: Iterable[tuple[Any, str]] = (), *, keep_strict: bool = False) -> Toolbox:
+def read(body: Json, more: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False) -> Toolbox:
     """The tools and the choice of a body; `more` are tools from elsewhere in it, each with the place it stands at."""
+    box = Toolbox()
+    if _FIELDS.isdisjoint(body) and not more:
+        return box
     listed = optional(body, "tools", list, "a list") or []
     functions = optional(body, "functions", list, "a list") or []
-    box = Toolbox()
     packer = _Packer(box)
     for index, tool in enumerate(listed):
         if _is_plain(tool):

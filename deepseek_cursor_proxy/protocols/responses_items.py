@@ -18,8 +18,7 @@ called depends on what other tools there are.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, joined
 from deepseek_cursor_proxy.protocols import content, namespaces
@@ -39,8 +38,7 @@ _KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
 _EMPTY_FIELDS = frozenset({"type", "id", "status"})
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(NamedTuple):
     """A history, and what was left out of it."""
 
     messages: tuple[Message, ...]

@@ -69,23 +69,15 @@ class Keys:
 
     @functools.cached_property
     def calls(self) -> tuple[bytes, ...]:
-        root = self._evidence.namespace
-        return tuple(
-            digest(root, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
-            for call in self._evidence.calls
-            if is_unique_id(call.id)
-        )
+        return self._evidence.call_keys()
 
     @functools.cached_property
     def results(self) -> tuple[bytes, ...]:
-        root, own = self._evidence.namespace, self._evidence.own
-        return tuple(
-            digest(root, b"result", text_bytes(each), own) for each in self._evidence.results if is_unique_id(each)
-        )
+        return self._evidence.result_keys()
 
     @functools.cached_property
     def talk(self) -> tuple[bytes, ...]:
-        return (digest(self._evidence.talk, b"talk key"),)
+        return self._evidence.talk_keys()
 
     @property
     def place(self) -> tuple[bytes, ...]:
@@ -95,7 +87,9 @@ class Keys:
         return (*self.calls, *self.results, *self.talk, *self.place)
 
     def all(self) -> tuple[bytes, ...]:
-        return (self.exact, *self.weaker(), *self.also)
+        """To record under; nobody asks for these again, so none of them is kept here."""
+        made = self._evidence
+        return (self.exact, *made.call_keys(), *made.result_keys(), *made.talk_keys(), *self.place, *self.also)
 
 
 class _Evidence(NamedTuple):
@@ -107,6 +101,22 @@ class _Evidence(NamedTuple):
     results: tuple[str, ...]
     talk: bytes
     place: bytes | None
+
+    def call_keys(self) -> tuple[bytes, ...]:
+        return tuple(
+            [
+                digest(self.namespace, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
+                for call in self.calls
+                if is_unique_id(call.id)
+            ]
+        )
+
+    def result_keys(self) -> tuple[bytes, ...]:
+        unique = [each for each in self.results if is_unique_id(each)]
+        return tuple([digest(self.namespace, b"result", text_bytes(each), self.own) for each in unique])
+
+    def talk_keys(self) -> tuple[bytes, ...]:
+        return (digest(self.talk, b"talk key"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,32 +170,35 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     """
     under = namespace, conversation
     count, known = _known.longest(messages, under)
-    begun = known if known is not None else _beginning(namespace, conversation)
-    walk, unnamed = begun._end.copy(), begun._unnamed_end.copy() if begun._unnamed_end is not None else None
-    keys, digests, blocks = list(begun.keys), list(begun.digests), list(begun.blocks)
-    for message in messages[count:]:
-        said = read(message)
-        keys.append(walk.step(message, said))
-        digests.append(said.own)
-        blocks.append(said.blocks)
-        if unnamed is not None:
-            unnamed.step(message, said)
-    chat = begun.conversation
-    if not conversation:
-        # System prompts are rewritten in mid-chat; the first question stays.
-        asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-        chat = digest(namespace, b"opening", next(asked, b""))
-    history = History(tuple(keys), tuple(digests), tuple(blocks), chat, walk, unnamed)
+    begun = known if known is not None else History((), (), (), b"", _Walk(namespace, conversation))
+    walk = begun._end.copy()
+    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
+    unnamed = (begun._unnamed_end or _Walk(namespace, None)).copy() if conversation else None
+    said = [read(message) for message in messages[count:]]
+    keys = [walk.step(message, each) for message, each in zip(messages[count:], said, strict=True)]
+    if unnamed is not None:
+        for message, each in zip(messages[count:], said, strict=True):
+            unnamed.step(message, each)
+    digests = (*begun.digests, *[each.own for each in said])
+    history = History(
+        (*begun.keys, *keys),
+        digests,
+        (*begun.blocks, *[each.blocks for each in said]),
+        _chat(namespace, conversation, messages, digests),
+        walk,
+        unnamed,
+    )
     _known.keep(tuple(messages), history, under)
     return history
 
 
-def _beginning(namespace: bytes, conversation: str | None) -> History:
-    """A history in which nothing was said yet."""
-    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = _Walk(namespace, None) if conversation else None
-    chat = digest(namespace, b"conversation", text_bytes(conversation)) if conversation else b""
-    return History((), (), (), chat, _Walk(namespace, conversation), unnamed)
+def _chat(namespace: bytes, conversation: str | None, messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
+    """The chat that a history belongs to, as far as that can be told."""
+    if conversation:
+        return digest(namespace, b"conversation", text_bytes(conversation))
+    # System prompts are rewritten in mid-chat; the first question stays.
+    asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+    return digest(namespace, b"opening", next(asked, b""))
 
 
 class _Walk:
