@@ -116,12 +116,14 @@ class ConversationStore:
 
     def _written(self, conversation: bytes, before: Line | None, line: Line) -> Line:
         """The line with the time of its row, which is written if its order is news or has long been none."""
+        if not line.order:
+            return line
         now = self._clock()
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
         known = [each.written_at for each in (before, *others) if each is not None and each.order == line.order]
         line = Line(line.order, line.last, max(known, default=float("-inf")))
-        if not line.order or now - line.written_at < _USE_RESOLUTION_SECONDS:
+        if now - line.written_at < _USE_RESOLUTION_SECONDS:
             return line
         names = json.dumps(line.order)
         # The line's own row, unless another line still goes by it.

@@ -1,10 +1,9 @@
 """Where a call goes, and how people are told about it when it fails."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(NamedTuple):
     """Where a call goes: its URL, what to call the other side in a message, and the setting to look at."""
 
     url: str

@@ -210,19 +210,24 @@ def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
 
 def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of an answer to a client; refuses a header that would become two."""
-    return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}", headers)
+    return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}".encode(), headers)
 
 
 def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of a request to DeepSeek; refuses a target or a header that would become two."""
-    line = f"{method} {target} HTTP/1.1"
-    if not _REQUEST_LINE.fullmatch(line.encode()):
+    return _head(_request_line(method, target), headers)
+
+
+def _head(first_line: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
+    return b"\r\n".join([first_line, *[_line(name, value) for name, value in headers], b"", b""])
+
+
+@lru_cache(_KNOWN_LINES)
+def _request_line(method: str, target: str) -> bytes:
+    line = f"{method} {target} HTTP/1.1".encode()
+    if not _REQUEST_LINE.fullmatch(line):
         raise ValueError("the method or the target of the request contains forbidden characters")
-    return _head(line, headers)
-
-
-def _head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    return b"\r\n".join([first_line.encode(), *[_line(name, value) for name, value in headers], b"", b""])
+    return line
 
 
 @lru_cache(_KNOWN_LINES)

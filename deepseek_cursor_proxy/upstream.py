@@ -55,18 +55,15 @@ class Upstream:
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, place: Place | None = None
     ) -> Answer:
         """The same call, to anybody and with whatever status it is answered."""
+        call = _Call(destination, body, peer)
+        call.add_unredirected_header("Authorization", f"Bearer {credential}")
         try:
-            answer = self._ask(_Call(destination, body, peer), credential)
+            answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
         except BaseException:
             if place is not None:
                 place.leave()
             raise
         answer.place = place
-        return answer
-
-    def _ask(self, call: "_Call", credential: str) -> Answer:
-        call.add_unredirected_header("Authorization", f"Bearer {credential}")
-        answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
         return answer
 
     def close(self) -> None:
@@ -85,10 +82,17 @@ class _Call(urllib.request.Request):
     """A urllib request that knows for whom it is made, and what to say when it fails."""
 
     def __init__(self, destination: Destination, body: bytes, peer: Peer | None) -> None:
-        super().__init__(destination.url, data=body, method="POST")
+        # As its own __init__ leaves it, which would take the address apart anew for every call.
+        self.__dict__.update(_taken_apart(destination.url).__dict__)
+        self.headers, self.unredirected_hdrs, self.data = {}, {}, body
         self.destination = destination
         self.body = body
         self.peer = peer
+
+
+@lru_cache(64)
+def _taken_apart(url: str) -> urllib.request.Request:
+    return urllib.request.Request(url, method="POST")
 
 
 class _PoolHandler(urllib.request.BaseHandler):
