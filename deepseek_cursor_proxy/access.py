@@ -19,8 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -40,13 +39,16 @@ _MAX_SOURCES = 4096
 _MAX_ACCEPTED = 1024
 
 
-@dataclass(frozen=True)
-class Visitor:
+class Visitor(NamedTuple):
     """Somebody at the door: the key they sent, which is also whose reasoning is found, and where they come from."""
 
-    credential: str = field(repr=False)
+    credential: str
     key: AccessKey
     source: str
+
+    def __repr__(self) -> str:
+        """Without the key itself."""
+        return f"Visitor({self.key}, {self.source!r})"
 
 
 class Access:
@@ -138,22 +140,21 @@ class Access:
             self._memory.fail(visitor.source)
 
 
-@dataclass(frozen=True)
-class _Failures:
+class _Failures(NamedTuple):
     """How many wrong keys of a source are not forgiven yet, as of some moment; time forgives one after the other."""
 
-    count: float = 0.0
+    number: float = 0.0
     as_of: float = 0.0
     is_told: bool = False
 
     def at(self, now: float) -> "_Failures":
-        left = max(0.0, self.count - (now - self.as_of) / _SECONDS_PER_FAILURE)
+        left = max(0.0, self.number - (now - self.as_of) / _SECONDS_PER_FAILURE)
         return _Failures(left, now, self.is_told and left > 0)
 
     @property
     def seconds_to_wait(self) -> int:
         """Until one more is allowed; 0 when it is right now."""
-        return max(0, math.ceil((self.count + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
+        return max(0, math.ceil((self.number + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
 
 
 class _Memory:
@@ -190,9 +191,9 @@ class _Memory:
         with self._lock:
             before = self._unforgiven(network)
             # Many at once, all let in before the first was known to be wrong, do not add up to hours.
-            after = _Failures(min(before.count + 1, _FAILURES_ALLOWED), self._now(), before.is_told)
+            after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.is_told)
             is_news = after.seconds_to_wait > 0 and not before.is_told
-            _remember(self._failures, network, replace(after, is_told=before.is_told or is_news), _MAX_SOURCES)
+            _remember(self._failures, network, after._replace(is_told=before.is_told or is_news), _MAX_SOURCES)
         if is_news:
             _log.warning("too many wrong keys from %s; unknown keys from there have to wait", source or "a client")
 

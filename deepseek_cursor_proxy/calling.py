@@ -7,7 +7,6 @@ doubt as a transcript. Everything else is raised as it is.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import deepseek
@@ -26,19 +25,22 @@ from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Peer
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left.
 
     The key is theirs, or with `is_held` the proxy's own, which they must never see.
     """
 
     namespace: bytes
-    credential: str = field(repr=False)
+    credential: str
     peer: Peer | None = None
     is_held: bool = False
     # For the first call, when several are made at once; else each call gets its own.
     place: Place | None = None
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Caller({self.namespace.hex()[:12]})"
 
 
 class Asked(NamedTuple):
@@ -66,6 +68,7 @@ class Calling:
         self._notice: Callable[[Event], None] = services.observers.notice
         self._found: Found = {}
         self._continuation: Continuation | None = None
+        self._sent: Sent | None = None
         self.prepared: Prepared | None = None
         self.answer: Answer | None = None
 
@@ -114,7 +117,18 @@ class Calling:
         self.close()
         return self._retries.wait(error, self._caller.peer)
 
+    def settle(self) -> None:
+        """Remember and tell that DeepSeek accepted the call; nothing of an answer has to wait for that. Idempotent.
+
+        Before its end is seen, though: from then on the chat may go on.
+        """
+        if self._sent is not None and self._continuation is not None:
+            sent, self._sent = self._sent, None
+            self._continuation.accepted()
+            self._notice(sent)
+
     def close(self, *, was_complete: bool = False) -> None:
+        self.settle()
         if self.answer is not None:
             self.answer.close(was_complete=was_complete)
 
@@ -133,14 +147,12 @@ class Calling:
         self._transmit(self.prepared)
 
     def _transmit(self, prepared: Prepared) -> None:
-        assert self._continuation is not None
         payload = self._dialect.payload(prepared.request)
         body = self._dialect.encode(prepared.request, payload)
         self.answer = self._call(body)
         if prepared.request.stream:
             self.answer.raise_unless_stream()
-        self._continuation.accepted()
-        self._notice(Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries))
+        self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
     def _call(self, body: bytes) -> Answer:
         while True:

@@ -4,8 +4,6 @@ place      before it is sent: find the chat's line, order the tools, diagnose
 accepted   DeepSeek took it: from here the chat goes on
 """
 
-from dataclasses import replace
-
 from deepseek_cursor_proxy import drift, tool_order
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.conversation_store import ConversationStore, Line
@@ -31,13 +29,13 @@ class Continuation:
         self._looks = self._looks.with_tools(tool_order.names(tools))
         last = self._line.last if self._line else None
         found = drift.diagnose(last, self._looks) if last is not None else None
-        # Most requests are in place already, and replace() costs more than all of this.
+        # Most requests are in place already.
         if tools != prepared.request.tools:
-            prepared = replace(prepared, request=replace(prepared.request, tools=tools))
-        return prepared if found is prepared.drift else replace(prepared, drift=found)
+            prepared = prepared._replace(request=prepared.request._replace(tools=tools))
+        return prepared if found is prepared.drift else prepared._replace(drift=found)
 
     def accepted(self) -> None:
-        """Remember what was sent. Before the answer is read: the chat may go on as soon as its end is seen."""
+        """Remember what was sent; before the end of the answer is seen, because from then on the chat may go on."""
         # Only an order of ours is worth keeping; the client brings its own, and sorting needs none.
         order = tuple(self._looks.tools) if self._mode == "sticky" else ()
         self._store.record(self._conversation, self._line, self._looks, order)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.drift import Glance, nearest
@@ -33,8 +33,7 @@ _WRITES_BETWEEN_PRUNINGS = 64
 _ROWS_PER_STEP = 200
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One agent's way through a chat: the names of its tools as last accepted, and its last request if remembered."""
 
     order: tuple[str, ...] = ()

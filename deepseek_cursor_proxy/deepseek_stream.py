@@ -99,22 +99,21 @@ class StreamReader(EventReader):
         self._in_vain = 0
 
     def read(self, data: bytes) -> Said:
-        said, at = Said(), 0
+        said = Said()
+        at = self._read_run(said, data, 0)
         while at < len(data) and not said.is_over:
-            at = self._read_run(said, data, at)
             # One event at a time, because it may make a stencil for those behind it.
             end = data.find(b"\n\n", at) + 2
             end = end if end >= 2 else len(data)
-            if at < end:
-                self._read_events(said, data[at:end])
-            at = end
+            self._read_events(said, data[at:end])
+            at = end if said.is_over else self._read_run(said, data, end)
         return said
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         return deepseek.deltas(chunk)
 
     def _read_run(self, said: Said, data: bytes, at: int) -> int:
-        if self._stencil is None or not self._parser.is_between_events:
+        if self._stencil is None or at == len(data) or not self._parser.is_between_events:
             return at
         delta, at = self._stencil.read(data, at)
         if delta is not None:

@@ -45,8 +45,7 @@ class Mark(NamedTuple):
 _known: Beginnings[bytes, tuple[Mark, ...]] = Beginnings(2 * 1024 * 1024, lambda digest: 200)
 
 
-@dataclass(frozen=True)
-class Glance:
+class Glance(NamedTuple):
     """What a request looked like: the system messages in front, the tools by name in order, all other messages."""
 
     system: tuple[bytes, ...]
@@ -57,7 +56,7 @@ class Glance:
         """The same with its tools in another order."""
         if tuple(self.tools) == tuple(names):
             return self
-        return replace(self, tools={name: self.tools[name] for name in names})
+        return self._replace(tools={name: self.tools[name] for name in names})
 
     @property
     def is_opening(self) -> bool:

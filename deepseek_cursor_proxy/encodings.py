@@ -67,17 +67,22 @@ class Unpacker:
             rest = self._zlib.unconsumed_tail or self._zlib.unused_data
             self._read += len(data) - len(rest)
             data = rest
+            self._given += len(piece)
+            if self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read):
+                raise _too_much()
             if piece:
                 yield self.counted(piece)
 
     def counted(self, data: bytes) -> bytes:
         """The same bytes; TooMuch when these are too many by now."""
         self._left -= len(data)
-        self._given += len(data)
-        is_bomb = self._zlib is not None and self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read)
-        if self._left < 0 or is_bomb:
-            raise TooMuch("the unpacked content is too large")
+        if self._left < 0:
+            raise _too_much()
         return data
+
+
+def _too_much() -> TooMuch:
+    return TooMuch("the unpacked content is too large")
 
 
 # 32 lets zlib tell gzip from zlib by itself, which forgives servers that call the one the other.

@@ -9,7 +9,7 @@ What a client saw complete is stored before the batch that completes it is hande
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
 
@@ -128,6 +128,9 @@ class Exchange:
         prepared, answer = self._calling.prepared, self._calling.answer
         assert prepared is not None
         assert answer is not None
+        if not (prepared.request.stream and with_lulls):
+            # From here on it may be waited for.
+            self._calling.settle()
         if prepared.request.stream:
             yield from self._streamed(answer, with_lulls)
         else:
@@ -147,7 +150,7 @@ class Exchange:
 
     def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
         reader, self.awaited = self._dialect.reader(), answer
-        with closing(answer.stream(with_lulls=with_lulls)) as pieces:
+        with closing(self._pieces(answer, with_lulls)) as pieces:
             try:
                 for piece in pieces:
                     said = Said() if piece is None else reader.read(piece) if piece else Said([Aside()])
@@ -172,6 +175,29 @@ class Exchange:
                     raise
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
+
+    def _pieces(self, answer: Answer, with_lulls: bool) -> Generator[bytes | None, None, None]:
+        """The stream as it arrives; only its first event is a piece of its own, because nothing is waited for as much.
+
+        What came together with it may be hundreds of others, and all of a piece is read before any of it is handed on.
+        """
+        with closing(answer.stream(with_lulls=with_lulls)) as pieces:
+            for piece in pieces:
+                if not piece:
+                    self._calling.settle()
+                    yield piece
+                    continue
+                end = piece.find(b"\n\n") + 2
+                end = end if end >= 2 else len(piece)
+                # There is more to do, so nobody is to wait meanwhile.
+                awaited, self.awaited = self.awaited, None
+                yield piece[:end]
+                self.awaited = awaited
+                self._calling.settle()
+                if end < len(piece):
+                    yield piece[end:]
+                break
+            yield from pieces
 
     def _light(self, said: Said) -> Batch:
         """What need not wait until something is stored, taken off the rest."""

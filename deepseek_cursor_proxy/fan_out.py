@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,7 +54,7 @@ class FanOut:
 
         def call(place: Place) -> None:
             try:
-                opened.append(Exchange.open(replace(caller, place=place), asked, services))
+                opened.append(Exchange.open(caller._replace(place=place), asked, services))
             except BaseException as error:
                 errors.append(error)
 

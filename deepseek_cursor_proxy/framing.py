@@ -100,6 +100,10 @@ class ChunkedBody(BodyDecoder):
         self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
+        if self._expected is _SIZE_LINE and not (self._left or self._line):
+            single = self._single_chunk(data)
+            if single is not None:
+                return single
         payload: list[bytes] = []
         position = 0
         while position < len(data) and not self.is_complete:
@@ -118,6 +122,20 @@ class ChunkedBody(BodyDecoder):
             position += len(piece)
         self.rest += data[position:]
         return b"".join(payload)
+
+    def _single_chunk(self, data: bytes) -> bytes | None:
+        """What is in it if this is one chunk and nothing else: so events are written, and so most of them arrive."""
+        match = _SIZE_LINE.match(data)
+        if match is None or not data.endswith(b"\r\n"):
+            return None
+        start, end = match.end(), len(data) - 2
+        total = self._total + end - start
+        if int(match[1], 16) != end - start or start > _MAX_SIZE_LINE or start >= end:
+            return None
+        if self._limit is not None and total > self._limit:
+            return None
+        self._total = total
+        return data[start:end]
 
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
         """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""

@@ -6,7 +6,7 @@ How an answer comes about is generation's part; what is said in this API's words
 import secrets
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ class Messaging:
         planned = _Planned(caller, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
         chat = planned.asked.request
         # DeepSeek streams in any case: so it is known while a message takes its time that it is being made.
-        exchange = self._generation.opened(visitor, caller, Asked(replace(chat, stream=True), body, len(raw)))
+        exchange = self._generation.opened(visitor, caller, Asked(chat._replace(stream=True), body, len(raw)))
         if chat.stream:
             return _identified(HttpReply.events(Stream(self._events(planned, exchange), exchange)))
         return _identified(self._whole(planned, exchange))

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.access import Visitor
@@ -86,7 +86,7 @@ class Responding:
         chat = chat_request.parse(inside, self._services.config)
         if wanted.background:
             # So that it can be followed while it runs.
-            chat = replace(chat, stream=True)
+            chat = chat._replace(stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
         listed = responses_listing.listed(own, mark, len(inherited))
         return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size, self._dialect()))
@@ -208,7 +208,7 @@ class Responding:
         started = planned.frame.response(responses.state("in_progress"))
         self._store.update(planned.caller.namespace, StoredResponse(started, planned.input))
         job.say(writer.start())
-        caller = replace(planned.caller, peer=job.peer)
+        caller = planned.caller._replace(peer=job.peer)
         with (
             closing(self._generation.opened(planned.visitor, caller, planned.asked)) as exchange,
             closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown,

@@ -86,7 +86,8 @@ class Stencil:
 
     def _run(self, strings: list[bytes]) -> Delta:
         # Decoded apart from each other: half a character at an end is damage, and the next string may not mend it.
-        text = unquoted(b"\n".join(strings).decode().replace("\n", ""))
+        whole = strings[0].decode() if len(strings) == 1 else b"\n".join(strings).decode().replace("\n", "")
+        text = unquoted(whole)
         known, run = self._delta, Run(self, strings)
         if self._field == "content":
             return Delta(known.choice, known.reasoning, text, source=known.source, run=run)

@@ -17,7 +17,7 @@ Nothing a client sent is lost: what cannot stay a result stays as text.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import FILLER, plain_text
@@ -25,8 +25,7 @@ from deepseek_cursor_proxy.deepseek import FILLER, plain_text
 CANCELLED = "[cancelled: this call was not answered]"
 
 
-@dataclass(frozen=True)
-class Repaired:
+class Repaired(NamedTuple):
     """The history to send; `origins` tells for each message which of the client's it is or belongs to."""
 
     messages: tuple[Message, ...]

@@ -45,20 +45,17 @@ class Answer:
     """An answer that has begun. Used by one thread; must be closed."""
 
     def __init__(
-        self,
-        connection: Connection,
-        pool: ConnectionPool,
-        config: ProxyConfig,
-        peer: Peer | None,
-        destination: Destination,
+        self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
     ) -> None:
         self._connection = connection
         self._pool = pool
         self._config = config
         self._peer = peer
-        self._destination = destination
+        self._destination = to
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
+        # How long nothing has to be done when something has just come.
+        self._patience = min(config.heartbeat_interval, config.request_timeout)
         # While it streams: since when it is silent, when the client was last told, whether somebody else waits for it.
         self._progress = self._told = 0.0
         self._has_progressed = False
@@ -77,15 +74,10 @@ class Answer:
 
     @classmethod
     def begin(
-        cls,
-        connection: Connection,
-        pool: ConnectionPool,
-        config: ProxyConfig,
-        peer: Peer | None,
-        destination: Destination,
+        cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
     ) -> "Answer":
         """Read the head; OSError, TimeoutError or ValueError when there is none."""
-        answer = cls(connection, pool, config, peer, destination)
+        answer = cls(connection, pool, config, peer, to)
         answer._read_head()
         return answer
 
@@ -197,12 +189,14 @@ class Answer:
         self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
             data = self._next(math.inf if self.has_lulls else self.until)
-            if data:
+            if data and unpack.is_plain:
+                yield self._counted(unpack, data)
+            elif data:
                 # What is packed may come in several pieces; the first one says nothing about the others.
-                self._is_unpacking = not unpack.is_plain
-                yield from self._unpacked(unpack, data)
+                self._is_unpacking = True
+                yield from self._inflated(unpack, data)
                 self._is_unpacking = False
-            if time.monotonic() >= self.until and self._is_heartbeat_due():
+            if not self._has_progressed and time.monotonic() >= self.until and self._is_heartbeat_due():
                 yield b""
             elif data is None and self.has_lulls:
                 yield None
@@ -226,11 +220,12 @@ class Answer:
     def until(self) -> float:
         """The moment at which something has to be said or done, even if nothing arrives."""
         if self._has_progressed:
-            self._progress, self._has_progressed, self._until = time.monotonic(), False, None
-        if self._until is None:
-            silent_since, config = self._progress, self._config
-            heartbeat_at = max(self._told, silent_since) + config.heartbeat_interval
-            self._until = min(heartbeat_at, silent_since + config.request_timeout, self._over_by)
+            self._has_progressed = False
+            self._progress = self._told = time.monotonic()
+            self._until = min(self._progress + self._patience, self._over_by)
+        elif self._until is None:
+            heartbeat_at = self._told + self._config.heartbeat_interval
+            self._until = min(heartbeat_at, self._progress + self._config.request_timeout, self._over_by)
         return self._until
 
     @property
@@ -268,8 +263,13 @@ class Answer:
     def _next(self, until: float) -> bytes | None:
         """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
         try:
-            data = self._first or self._received(until)
-            self._first = b""
+            if self._first:
+                data: bytes | None = self._first
+                self._first = b""
+            elif self.has_lulls:
+                data = self._connection.receive_now()
+            else:
+                data = self._connection.receive(until, self._peer)
             if data is None:
                 return None
             if not data:
@@ -286,11 +286,6 @@ class Answer:
         self._is_ended = self._body.is_complete
         return decoded
 
-    def _received(self, until: float) -> bytes | None:
-        if self.has_lulls:
-            return self._connection.receive_now()
-        return self._connection.receive(until, self._peer)
-
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()
         if not is_known(coding):
@@ -302,17 +297,23 @@ class Answer:
 
     def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterable[bytes]:
         """What these bytes stand for, in pieces of which none is empty."""
+        # Nearly every answer is plain, and then there is nothing to go on with later.
+        return (self._counted(unpack, data),) if unpack.is_plain and data else self._inflated(unpack, data)
+
+    def _counted(self, unpack: Unpacker, data: bytes) -> bytes:
         try:
-            # Nearly every answer is plain, and then there is nothing to go on with later.
-            return (unpack.counted(data),) if unpack.is_plain and data else self._inflated(unpack, data)
+            return unpack.counted(data)
         except ValueError as error:
-            raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
+            raise self._unreadable(error) from None
 
     def _inflated(self, unpack: Unpacker, data: bytes) -> Iterator[bytes]:
         try:
             yield from filter(None, unpack.pieces(data))
         except ValueError as error:
-            raise UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.") from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: ValueError) -> UpstreamFailed:
+        return UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.")
 
     # The end …
 

@@ -1,6 +1,5 @@
 import json
 import unittest
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, deepseek_body
@@ -29,34 +28,34 @@ class TestBody(unittest.TestCase):
     def test_it_is_the_json_of_the_payload_however_often_it_is_asked_for(self) -> None:
         for name, request in {
             "a chat": REQUEST,
-            "without thinking": replace(REQUEST, thinking=False),
-            "streamed": replace(REQUEST, stream=True),
+            "without thinking": REQUEST._replace(thinking=False),
+            "streamed": REQUEST._replace(stream=True),
             "nothing but a question": ChatRequest("m", "m", (user("hi"),)),
-            "a model that sees": replace(REQUEST, model="deepseek-flash"),
-            "what a tool returned": replace(REQUEST, model="deepseek-flash", messages=(*CHAT[:3], TOOL_PICTURE)),
-            "a schema": replace(REQUEST, params={"response_format": FORM}),
-            "names of its own fields": replace(
-                REQUEST, model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
+            "a model that sees": REQUEST._replace(model="deepseek-flash"),
+            "what a tool returned": REQUEST._replace(model="deepseek-flash", messages=(*CHAT[:3], TOOL_PICTURE)),
+            "a schema": REQUEST._replace(params={"response_format": FORM}),
+            "names of its own fields": REQUEST._replace(
+                model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
             ),
-            "a longer chat": replace(REQUEST, messages=(*CHAT, *CHAT)),
-            "the same, grown": replace(
-                REQUEST, messages=(*CHAT, *CHAT, user("go on"), assistant("why", reasoning="a"))
+            "a longer chat": REQUEST._replace(messages=(*CHAT, *CHAT)),
+            "the same, grown": REQUEST._replace(
+                messages=(*CHAT, *CHAT, user("go on"), assistant("why", reasoning="a"))
             ),
-            "the same without thinking": replace(REQUEST, messages=(*CHAT, *CHAT, user("and on")), thinking=False),
+            "the same without thinking": REQUEST._replace(messages=(*CHAT, *CHAT, user("and on")), thinking=False),
         }.items():
             for when in ("first", "again"):
                 with self.subTest(name, when=when):
                     self.assertEqual(encode_json(deepseek.payload(request)), self.body(request))
 
     def test_half_a_character_is_sent_as_what_it_is(self) -> None:
-        request = replace(REQUEST, messages=(user("half \ud800"), user("whole 😀")))
+        request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))
         for _ in range(2):
             self.assertEqual(deepseek.payload(request), json.loads(self.body(request)))
 
     def test_tools_that_only_compare_equal_are_not_taken_for_each_other(self) -> None:
         def offering(parameters: dict[str, Any]) -> ChatRequest:
             tool = {"type": "function", "function": {"name": "a", "parameters": parameters}}
-            return replace(REQUEST, tools=(tool,))
+            return REQUEST._replace(tools=(tool,))
 
         for parameters in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1.0, "b": 2}, {"a": True, "b": 2}):
             request = offering(parameters)

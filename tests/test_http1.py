@@ -577,6 +577,13 @@ class Chunks(Http1Test):
         with self.assertRaises(TooLarge):
             framing.ChunkedBody(1000, ProtocolError).feed(b"1\r\nx\r\n" * 1001 + framing.LAST_CHUNK)
 
+    def test_chunks_that_come_one_by_one_are_counted_together(self) -> None:
+        body = framing.ChunkedBody(1000, ProtocolError)
+        for _ in range(1000):
+            self.assertEqual(b"x", body.feed(b"1\r\nx\r\n"))
+        with self.assertRaises(TooLarge):
+            body.feed(b"1\r\nx\r\n")
+
 
 class Conversation(Http1Test):
     def test_pipelined_requests_are_read_one_after_the_other(self) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import upstream_answer
+from deepseek_cursor_proxy.calling import Calling
+from deepseek_cursor_proxy.deepseek_stream import Said, StreamReader
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
@@ -387,6 +389,39 @@ class TestStopping(SocketTestCase):
             self.assertNotIn(b'"stop"', seen)
             written.set()
             while b"[DONE]" not in seen:
+                seen += sock.recv(65536)
+
+    def test_the_first_event_waits_for_nothing_else(self) -> None:
+        """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
+        proxy = self.proxy(display_reasoning=False)
+        chunks = [{"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}]
+        events = [
+            b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": said, "finish_reason": None}]}).encode()
+            for said in chunks
+        ]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw(head + b"".join(events)))
+        has_begun, settle, read = threading.Event(), Calling.settle, StreamReader.read
+        self.addCleanup(has_begun.set)
+
+        def settle_later(calling: Calling) -> None:
+            has_begun.wait(PATIENCE)
+            settle(calling)
+
+        def read_later(reader: StreamReader, data: bytes) -> Said:
+            if b"one" in data:
+                has_begun.wait(PATIENCE)
+            return read(reader, data)
+
+        with mock.patch.object(Calling, "settle", settle_later), mock.patch.object(StreamReader, "read", read_later):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            seen = b""
+            while b'"role"' not in seen:
+                seen += sock.recv(65536)
+            self.assertNotIn(b"one", seen)
+            has_begun.set()
+            while b"two" not in seen:
                 seen += sock.recv(65536)
 
     def test_a_turn_with_calls_is_written_once(self) -> None:

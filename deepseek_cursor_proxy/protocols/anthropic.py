@@ -9,7 +9,7 @@ at all: DeepSeek gets the same words. Signatures of others are ignored.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy import models
@@ -64,7 +64,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     inside = _as_chat(body, kind, sealer)
     inside["model"] = models.named_claude(asked, config)
     chat = chat_request.parse(inside, config)
-    chat = replace(chat, asked_model=asked, messages=_in_call_order(chat.messages))
+    chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
     return Asked(chat, omits_thinking=thinking.get("display") == "omitted", stops=tuple(_stops(body)))
 
 

@@ -11,8 +11,7 @@ ours: what tools answered comes first, as DeepSeek wants results right behind th
 Every other block is content like any other. `cache_control` means nothing here and is ignored.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
 from deepseek_cursor_proxy.protocols import content
@@ -21,8 +20,7 @@ from deepseek_cursor_proxy.protocols.fields import Json, json_text, optional, op
 ERROR_LINE = "[the tool reported an error]"
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(NamedTuple):
     """What the content of one message says; for content without blocks that is the content alone."""
 
     content: str | Parts

@@ -49,7 +49,7 @@ class ChatCompletions:
         with closing(batches):
             try:
                 for batch in batches:
-                    yield b"".join(map(writer.write, batch))
+                    yield writer.write(batch[0]) if len(batch) == 1 else b"".join(map(writer.write, batch))
             except ProxyError as error:
                 yield sse.event(encode_json(_stream_error(error)))
             except (ValueError, RecursionError):
@@ -98,13 +98,16 @@ class _Writer:
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: what is around its text is the same for all of them."""
         is_shown = delta.reasoning is not None and delta.reasoning == delta.text
-        if self._spliced is None or self._spliced[:2] != (run.shape, is_shown):
-            self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
-        around = self._spliced[2]
+        spliced = self._spliced
+        if spliced is None or spliced[0] is not run.shape or spliced[1] != is_shown:
+            spliced = self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
+        around = spliced[2]
         if len(around) != 2 + is_shown:
             # Somebody uses the very words that mark the place of the text.
             shown = [each._replace(text=each.reasoning) if is_shown else each for each in singles(delta)]
             return b"".join(map(self.write, shown))
+        if len(run.strings) == 1:
+            return run.strings[0].join(around)
         return b"".join([string.join(around) for string in run.strings])
 
     def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:

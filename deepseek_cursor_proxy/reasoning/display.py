@@ -198,7 +198,8 @@ class _Mirror:
         if delta.reasoning and self._form is None:
             return [delta]
         if delta.reasoning and self._is_open and not self._unfinished and "<" not in delta.reasoning:
-            return [delta._replace(text=delta.reasoning)]
+            # Without _replace(), which takes three times as long: this is what nearly all thinking goes through.
+            return [Delta(delta.choice, delta.reasoning, delta.reasoning, source=delta.source, run=delta.run)]
         if delta.text and self._has_spoken and not (self._is_open or self._notice):
             return [delta]
         return [self.show(each) for each in singles(delta)]

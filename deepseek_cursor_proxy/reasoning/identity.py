@@ -22,7 +22,6 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
@@ -119,8 +118,7 @@ class _Evidence(NamedTuple):
         return (digest(self.talk, b"talk key"),)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """Everybody in a history (None for all but assistants), and where an answer to it will stand."""
 
     keys: tuple[Keys | None, ...]
@@ -130,21 +128,21 @@ class History:
     blocks: tuple[list[display.Block], ...]
     # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
     conversation: bytes
-    _end: "_Walk"
-    _unnamed_end: "_Walk | None" = None
+    end: "_Walk"
+    unnamed_end: "_Walk | None" = None
 
     @property
     def tail(self) -> bytes:
         """The digest of the whole history."""
-        return self._end.exact
+        return self.end.exact
 
     def answer_keys(self, answer: Message) -> Keys:
         """The keys to record the answer to this history under."""
         said = read(answer)
-        keys = self._end.copy().step(answer, said)
+        keys = self.end.copy().step(answer, said)
         assert keys is not None
-        if self._unnamed_end is not None:
-            unnamed = self._unnamed_end.copy().step(answer, said)
+        if self.unnamed_end is not None:
+            unnamed = self.unnamed_end.copy().step(answer, said)
             assert unnamed is not None
             keys.also = (*unnamed.talk, *unnamed.place)
         return keys
@@ -171,9 +169,9 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     under = namespace, conversation
     count, known = _known.longest(messages, under)
     begun = known if known is not None else History((), (), (), b"", _Walk(namespace, conversation))
-    walk = begun._end.copy()
+    walk = begun.end.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = (begun._unnamed_end or _Walk(namespace, None)).copy() if conversation else None
+    unnamed = (begun.unnamed_end or _Walk(namespace, None)).copy() if conversation else None
     said = [read(message) for message in messages[count:]]
     keys = [walk.step(message, each) for message, each in zip(messages[count:], said, strict=True)]
     if unnamed is not None:

@@ -12,8 +12,9 @@ An assistant's reasoning comes from the first of these that has it:
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -111,8 +112,7 @@ class Restoration:
         return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A request ready to be sent, where to record its answer, and what was done to it on the way."""
 
     request: ChatRequest
@@ -122,7 +122,7 @@ class Prepared:
     # chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
     links: tuple[Link, ...] = ()
     # What was done to the tool history, and how often.
-    repairs: Mapping[str, int] = field(default_factory=dict)
+    repairs: Mapping[str, int] = MappingProxyType({})
     transcribed: int = 0
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
@@ -319,7 +319,7 @@ def _to_send(reasoning: str | None, turn: Turn) -> str | None:
 def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
     repaired, links = restoration.repaired, restoration.links
     if repaired.messages != request.messages:
-        request = replace(request, messages=repaired.messages)
+        request = request._replace(messages=repaired.messages)
     return Prepared(request, history, restoration.turns, links, repaired.repairs)
 
 
@@ -331,9 +331,8 @@ def _recovered(request: ChatRequest, history: History, restoration: Restoration,
         # Nothing to answer is left without a user message; the fillers are already in place.
         return restored
     has_told = any(turn.has_notice for turn in restoration.native(recovered.boundary))
-    return replace(
-        restored,
-        request=replace(request, messages=recovered.messages),
+    return restored._replace(
+        request=request._replace(messages=recovered.messages),
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,
         notice="" if has_told else remarks.NOTICE,

@@ -27,11 +27,7 @@ USAGE = {
 
 
 def received(**details: Any) -> Received:
-    return Received(7, "abc", ChatRequest(**{**_fields(REQUEST), **details}), {"messages": ["secret prompt"]}, 1234)
-
-
-def _fields(request: ChatRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in ChatRequest.__dataclass_fields__}
+    return Received(7, "abc", REQUEST._replace(**details), {"messages": ["secret prompt"]}, 1234)
 
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
@@ -64,7 +60,7 @@ class TestConsole(ConsoleTestCase):
 
     def test_recovery_retries_and_thinking_off_are_said(self) -> None:
         recovered = Prepared(REQUEST, NOBODY, TURNS, transcribed=5)
-        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), NOBODY, ())
+        off = Prepared(REQUEST._replace(thinking=False), NOBODY, ())
         lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
         self.assertIn("recovered: 5 messages replayed as text", lines[0])
         self.assertIn("second try", lines[0])
@@ -76,7 +72,7 @@ class TestConsole(ConsoleTestCase):
         self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
 
     def test_what_is_done_with_thinking_off_is_said_as_well(self) -> None:
-        off = Prepared(ChatRequest(**{**_fields(REQUEST), "thinking": False}), NOBODY, (), repairs={"cancelled": 1})
+        off = Prepared(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
         (line,) = self.lines(Restored(7, off, False))
         self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
 

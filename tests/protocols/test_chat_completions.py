@@ -1,6 +1,5 @@
 import json
 import unittest
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy import deepseek, sse
@@ -97,7 +96,7 @@ def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
 
 
 class TestCustomCalls(unittest.TestCase):
-    CUSTOM = replace(REQUEST, custom_tools=frozenset({"ApplyPatch"}))
+    CUSTOM = REQUEST._replace(custom_tools=frozenset({"ApplyPatch"}))
 
     def streamed(self, *batches: list[Delta | Aside]) -> list[Any]:
         return events(list(ChatCompletions(lambda: 0).stream(self.CUSTOM, source(*batches))))[:-1]
