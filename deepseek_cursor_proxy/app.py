@@ -8,9 +8,8 @@ do; only ClientGone passes through, because nobody is left to read one.
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy import catalogue
@@ -54,8 +53,7 @@ _TOLD_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTi
 Endpoint = Callable[["App", HttpRequest, str], HttpReply]
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """A path (a group in it is handed to the endpoint) and what answers there."""
 
     name: str

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from deepseek_cursor_proxy import config_sources, outbound_proxy
 from deepseek_cursor_proxy.access_keys import AccessKey, access_key
@@ -246,8 +246,7 @@ class ProxyConfig:
         return Loaded(config, given.origins)
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A configuration and, for each field, where its value comes from."""
 
     config: ProxyConfig

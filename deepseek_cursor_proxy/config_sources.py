@@ -5,9 +5,8 @@ never silently replaced. Which settings there are is told by config, which calls
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX, Setting, Table, from_toml, nearest, quoted, toml
@@ -16,8 +15,7 @@ from deepseek_cursor_proxy.wire import safe_text
 Declared = Sequence[Setting | Table]
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """By field: the values that some source has, and for each that is declared where its value comes from."""
 
     values: Mapping[str, Any]

@@ -8,7 +8,7 @@ Its own credentials appear in no message.
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
@@ -20,8 +20,7 @@ _EXEMPTING_NAMES = ("no_proxy", "NO_PROXY")
 _REMEDY = 'correct it, or set https_proxy = "off"'
 
 
-@dataclass(frozen=True)
-class OutboundProxy:
+class OutboundProxy(NamedTuple):
     host: str
     port: int
     # The value of Proxy-Authorization.

@@ -13,8 +13,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.backlog import Backlog, Waiting
 from deepseek_cursor_proxy.combining import Combiner
@@ -45,8 +45,7 @@ _BYTES_PER_BATCH = 1024 * 1024
 _LARGEST_SHARE_BY_AGE = 0.1
 
 
-@dataclass(frozen=True)
-class StoreStats:
+class StoreStats(NamedTuple):
     reasonings: int
     keys: int
     bytes: int

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
@@ -43,8 +43,7 @@ def setting(
     return field(default=default, metadata={**limits, "needs_restart": needs_restart})
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One declared setting, as the outside sees it."""
 
     field: str
@@ -182,8 +181,7 @@ def table(help: str, entry: Entry, *example: str) -> Any:
     return field(default_factory=dict, hash=False, metadata=metadata)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """One declared table, as the outside sees it."""
 
     field: str
