@@ -86,7 +86,12 @@ class CallPiece:
 
 
 class Shape(Protocol):
-    """What the chunks of a run have in common."""
+    """What the chunks of a run have in common; `around` is what the client got around the text of the last of them.
+
+    None when that was not one chunk for each of theirs. Where the reasoning is shown as text there are two such places.
+    """
+
+    around: Sequence[bytes] | None
 
     def single(self, text: str) -> "Delta":
         """One chunk of this shape that says this text."""
@@ -138,6 +143,10 @@ Batches = Generator[Batch, None, None]
 class Reply:
     """Adds up the deltas of one answer. Used by the one thread that runs the exchange."""
 
+    # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than
+    # this does not come to an end.
+    LONGEST = 16 * 1024 * 1024
+
     def __init__(self) -> None:
         self.usage: Mapping[str, Any] | None = None
         self.model: str | None = None
@@ -161,6 +170,10 @@ class Reply:
     @property
     def choices(self) -> list[int]:
         return sorted(self._choices)
+
+    @property
+    def is_too_long(self) -> bool:
+        return self.size > self.LONGEST
 
     @property
     def is_empty(self) -> bool:

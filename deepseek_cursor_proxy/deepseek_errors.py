@@ -9,7 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.wire import decode_foreign_json
 
 # DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
 _RETRY_AFTER_SECONDS = 5
@@ -68,6 +70,19 @@ def broken_off(finish_reason: str | None) -> UpstreamFailed | None:
     """The failure that a finish_reason stands for, in APIs that have no other word for it."""
     why = _EARLY_ENDS.get(finish_reason or "")
     return UpstreamFailed(why, code=finish_reason) if why is not None else None
+
+
+def refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
+    """What DeepSeek, or whoever stands in front of it, said in place of an answer."""
+    try:
+        body = decode_foreign_json(raw)
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and "error" in body:
+        said = deepseek.error_message(body) or f"DeepSeek answered {status}: no explanation"
+        return UpstreamRefused(status, said, body, retry_after)
+    said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
+    return UpstreamRefused(status, f"DeepSeek answered {status}: {said or 'no explanation'}", None, retry_after)
 
 
 def explained(refusal: UpstreamRefused) -> UpstreamRefused:

@@ -22,12 +22,10 @@ from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 
-# All of an answer is held until it is stored. A million tokens are four million characters: what is longer than this
-# does not come to an end.
-_LONGEST_ANSWER = 16 * 1024 * 1024
 # A shorter key is a word that sentences have for other reasons.
 _SHORTEST_SECRET = 8
 
@@ -58,6 +56,7 @@ class Exchange:
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
         self._request = asked.request
+        self._is_forced = deepseek.is_forced(asked.request.tool_choice)
         self._calling = Calling(self._number, caller, asked, services)
 
     @classmethod
@@ -94,7 +93,7 @@ class Exchange:
         that was forced and only written about is handed on as the call.
         """
         batches = self._batches(with_lulls)
-        if not deepseek.is_forced(self._request.tool_choice):
+        if not self._is_forced:
             return batches
         return forced_tools.raised(batches, self._request, self._call_id)
 
@@ -157,6 +156,9 @@ class Exchange:
                     if said.is_weighty:
                         yield from self._pressing(self._light(said))
                     self._hear(answer, said)
+                    if piece is not None:
+                        stencil = None if self._is_forced else said.stencil
+                        answer.shortcut = Shortcut(stencil, self._reply) if stencil is not None else None
                     # Nothing at all is a lull.
                     if said.batch or piece is None:
                         yield said.batch
@@ -229,8 +231,8 @@ class Exchange:
                     self._first_delta = time.monotonic() - self._started
                 if item.calls:
                     self._identify_calls(item)
-        if self._reply.size > _LONGEST_ANSWER and not self._reply.is_finished:
-            raise UpstreamFailed(f"DeepSeek's answer is longer than {_LONGEST_ANSWER} characters. Start a new chat.")
+        if self._reply.is_too_long and not self._reply.is_finished:
+            raise UpstreamFailed(f"DeepSeek's answer is longer than {Reply.LONGEST} characters. Start a new chat.")
         if is_weighty:
             self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
 
@@ -250,7 +252,7 @@ class Exchange:
         prepared = self._calling.prepared
         if answers and prepared is not None:
             history, custom_tools = prepared.history, prepared.request.custom_tools
-            if deepseek.is_forced(self._request.tool_choice):
+            if self._is_forced:
                 # What was raised is sent back as the call, what was cut short before that as the words.
                 called = [forced_tools.called(answer, prepared.request, self._call_id) for answer in answers]
                 answers = [*answers, *filter(None, called)]

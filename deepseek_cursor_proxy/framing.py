@@ -33,6 +33,10 @@ class BodyDecoder:
         """The payload in these bytes."""
         return data
 
+    def single(self, data: bytes) -> bytes | None:
+        """The payload in these bytes if they are one whole piece of the body, of which nothing need be remembered."""
+        return None
+
     def end(self) -> None:
         """The peer closed its connection; raises IncompleteBody when the body needed more."""
         if not self.is_complete:
@@ -100,10 +104,10 @@ class ChunkedBody(BodyDecoder):
         self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
-        if self._expected is _SIZE_LINE and not (self._left or self._line):
-            single = self._single_chunk(data)
-            if single is not None:
-                return single
+        single = self.single(data)
+        if single is not None and (self._limit is None or self._total + len(single) <= self._limit):
+            self._total += len(single)
+            return single
         payload: list[bytes] = []
         position = 0
         while position < len(data) and not self.is_complete:
@@ -123,19 +127,16 @@ class ChunkedBody(BodyDecoder):
         self.rest += data[position:]
         return b"".join(payload)
 
-    def _single_chunk(self, data: bytes) -> bytes | None:
+    def single(self, data: bytes) -> bytes | None:
         """What is in it if this is one chunk and nothing else: so events are written, and so most of them arrive."""
+        if self._expected is not _SIZE_LINE or self._left or self._line:
+            return None
         match = _SIZE_LINE.match(data)
         if match is None or not data.endswith(b"\r\n"):
             return None
         start, end = match.end(), len(data) - 2
-        total = self._total + end - start
-        if int(match[1], 16) != end - start or start > _MAX_SIZE_LINE or start >= end:
-            return None
-        if self._limit is not None and total > self._limit:
-            return None
-        self._total = total
-        return data[start:end]
+        is_whole = int(match[1], 16) == end - start and start < end
+        return data[start:end] if is_whole and start <= _MAX_SIZE_LINE else None
 
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
         """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""

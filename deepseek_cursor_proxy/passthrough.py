@@ -20,6 +20,7 @@ from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.upstream import raise_for_redirect
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Headers, HttpReply, Peer, encode_json, safe_text
 
@@ -78,7 +79,7 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
 
 def _whole(answer: Answer, credential: str, told: "_Told") -> HttpReply:
     with closing(answer):
-        answer.raise_for_redirect()
+        raise_for_redirect(answer)
         body = answer.read()
     if answer.status >= 400:
         # A place that quotes the key it was called with would hand it to somebody who does not have it.

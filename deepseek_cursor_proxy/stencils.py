@@ -9,7 +9,7 @@ Only texts are let in that our own encoder would write with the same bytes, so a
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
@@ -30,6 +30,7 @@ class Stencil:
         self._tail = after + b"\n\n"
         self._delta = delta
         self._field = field
+        self.around: Sequence[bytes] | None = None
 
     @classmethod
     def cut(cls, data: bytes, delta: Delta) -> "Stencil | None":
@@ -97,6 +98,13 @@ class Stencil:
 def unquoted(text: str) -> str:
     """What the inside of a JSON string stands for."""
     return str(json.loads(f'"{text}"')) if "\\" in text else text
+
+
+def spliced_run(run: Run, around: Sequence[bytes]) -> bytes:
+    """The chunks of a run as a client gets them, with this around the text of each, wherever it stands."""
+    if len(run.strings) == 1:
+        return run.strings[0].join(around)
+    return b"".join([string.join(around) for string in run.strings])
 
 
 def singles(delta: Delta) -> list[Delta]:

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.answer_head import CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.deepseek_errors import refusal
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.upstream_answer import Answer
@@ -45,7 +46,7 @@ class Upstream:
         """
         answer = self.relay(Destination(self._deepseek + path), body, credential, peer, place)
         try:
-            answer.raise_for_status()
+            _raise_for_status(answer)
         except BaseException:
             answer.close()
             raise
@@ -130,6 +131,24 @@ class _PoolHandler(urllib.request.BaseHandler):
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
             raise _translated(error, origin, call.destination.setting) from None
+
+
+def raise_for_redirect(answer: Answer) -> None:
+    if 300 <= answer.status < 400:
+        raise UpstreamFailed(
+            f"{answer.destination.name} redirects ({answer.status}), which is never followed with your key. "
+            f"Correct {answer.destination.setting}."
+        )
+
+
+def _raise_for_status(answer: Answer) -> None:
+    """Anything but a plain 200 as the error it is."""
+    raise_for_redirect(answer)
+    if answer.status == 200:
+        return
+    if not 400 <= answer.status < 600:
+        raise UpstreamFailed(f"DeepSeek answered with the unexpected status {answer.status}.")
+    raise refusal(answer.status, answer.read_refusal(), answer.retry_after)
 
 
 @lru_cache(64)

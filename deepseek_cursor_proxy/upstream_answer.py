@@ -9,7 +9,6 @@ import math
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any
 
 from deepseek_cursor_proxy import answer_head, deepseek, framing, http1
 from deepseek_cursor_proxy.admission import Place
@@ -22,9 +21,9 @@ from deepseek_cursor_proxy.errors import (
     ProxyError,
     UpstreamDropped,
     UpstreamFailed,
-    UpstreamRefused,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
@@ -51,7 +50,7 @@ class Answer:
         self._pool = pool
         self._config = config
         self._peer = peer
-        self._destination = to
+        self.destination = to
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
         # How long nothing has to be done when something has just come.
@@ -62,6 +61,8 @@ class Answer:
         self._until: float | None = None
         self._is_unpacking = False
         self.has_lulls = False
+        # For what comes next, if there is one; see passed_on.
+        self.shortcut: Shortcut | None = None
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
@@ -93,37 +94,6 @@ class Answer:
         self._body = framing.response_body(head, request_method="POST")
         self._is_ended = self._body.is_complete
 
-    def raise_for_redirect(self) -> None:
-        if 300 <= self.status < 400:
-            raise UpstreamFailed(
-                f"{self._destination.name} redirects ({self.status}), which is never followed with your key. "
-                f"Correct {self._destination.setting}."
-            )
-
-    def raise_for_status(self) -> None:
-        """Anything but a plain 200 as the error it is."""
-        self.raise_for_redirect()
-        if self.status == 200:
-            return
-        if not 400 <= self.status < 600:
-            raise UpstreamFailed(f"DeepSeek answered with the unexpected status {self.status}.")
-        raise self._refusal()
-
-    def _refusal(self) -> UpstreamRefused:
-        raw = b""
-        try:
-            raw = self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
-            body: Any = decode_foreign_json(raw)
-        except (ProxyError, ValueError):
-            body = None
-        if isinstance(body, dict) and "error" in body:
-            said = deepseek.error_message(body) or f"DeepSeek answered {self.status}: no explanation"
-            return UpstreamRefused(self.status, said, body, self.retry_after)
-        said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
-        return UpstreamRefused(
-            self.status, f"DeepSeek answered {self.status}: {said or 'no explanation'}", None, self.retry_after
-        )
-
     @property
     def retry_after(self) -> int | None:
         """The seconds that the other side asks to wait. Checked: no other header of its reaches clients as it is."""
@@ -146,8 +116,14 @@ class Answer:
                     deepseek.deltas(body)
         raise UpstreamFailed(
             f"DeepSeek answered with {safe_text(kind, 60)}, which is not an event stream. Check "
-            f"{self._destination.setting}."
+            f"{self.destination.setting}."
         )
+
+    def read_refusal(self) -> bytes:
+        """What is said in place of an answer, as far as it comes."""
+        with contextlib.suppress(ProxyError):
+            return self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
+        return b""
 
     def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         """The whole body."""
@@ -164,7 +140,7 @@ class Answer:
                     # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
                     has_begun, give_up_at = True, time.monotonic() + timeout
         if pieces and not unpack.is_complete:
-            raise UpstreamDropped(f"{self._destination.name}'s answer was cut off (it ends inside its compression).")
+            raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         return b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
@@ -177,7 +153,7 @@ class Answer:
             yield from self._unpacked(unpack, data)
 
     def _silence(self) -> UpstreamTimeout:
-        return UpstreamTimeout(f"{self._destination.name} went silent. Try again, or raise --request-timeout.")
+        return UpstreamTimeout(f"{self.destination.name} went silent. Try again, or raise --request-timeout.")
 
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | None, None, None]:
         """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while.
@@ -245,6 +221,26 @@ class Answer:
         except (ClientGone, ProxyError) as error:
             self.interrupt(error)
 
+    def passed_on(self) -> bytes | None:
+        """What has come, as the client gets it, if it takes the shortcut; None for anything else, which is left alone.
+
+        Whatever there is to say about the rest is said when the stream goes on.
+        """
+        if self.shortcut is None or not (self.shortcut.is_open and self.has_lulls) or self._first or self._interruption:
+            return None
+        try:
+            data = self._connection.receive_now()
+        except OSError as error:
+            self.interrupt(self._cut_off(error))
+            return None
+        piece = self._body.single(data) if data else None
+        passed = self.shortcut.take(piece) if piece else None
+        if passed is not None:
+            self._has_progressed = True
+        elif data:
+            self._first = data
+        return passed
+
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
 
@@ -278,21 +274,22 @@ class Answer:
                 return b""
             decoded = self._body.feed(data)
         except (OSError, framing.IncompleteBody) as error:
-            raise UpstreamDropped(
-                f"{self._destination.name}'s answer was cut off ({error or type(error).__name__})."
-            ) from None
+            raise self._cut_off(error) from None
         except ValueError as error:
-            raise UpstreamFailed(f"{self._destination.name}'s answer was cut off ({error}).") from None
+            raise UpstreamFailed(f"{self.destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
+
+    def _cut_off(self, error: Exception) -> UpstreamDropped:
+        return UpstreamDropped(f"{self.destination.name}'s answer was cut off ({error or type(error).__name__}).")
 
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()
         if not is_known(coding):
-            raise UpstreamFailed(f"{self._destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
+            raise UpstreamFailed(f"{self.destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
         announced = self.headers.get("content-length", "0")
         if int(announced) > limit:
-            raise UpstreamFailed(f"{self._destination.name}'s answer is too large ({announced} bytes).")
+            raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
         return Unpacker(coding, limit)
 
     def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterable[bytes]:
@@ -313,7 +310,7 @@ class Answer:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: ValueError) -> UpstreamFailed:
-        return UpstreamFailed(f"{self._destination.name}'s answer cannot be read: {error}.")
+        return UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.")
 
     # The end …
 

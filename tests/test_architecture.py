@@ -68,6 +68,7 @@ LEVELS = {
         "deepseek_stream",
         "dialects",
         "stencils",
+        "shortcut",
         "catalogue",
         "models",
         "tool_history",

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy import pump as pumps
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.wire import Awaited
-from tests import test_leaving, test_load, test_walkthrough
+from tests import test_leaving, test_load, test_shortcut, test_walkthrough
 from tests.gauges import eventually
 from tests.test_waiting import Client
 
@@ -32,6 +32,9 @@ class Source:
 
     def wait(self) -> None:
         raise AssertionError("nobody waits for a single one")
+
+    def passed_on(self) -> bytes | None:
+        return None
 
     def interrupt(self, error: Exception) -> None:
         self.interruption = error
@@ -225,7 +228,7 @@ def _cases(module: object) -> list[type[unittest.TestCase]]:
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    for module in (test_leaving, test_walkthrough):
+    for module in (test_leaving, test_shortcut, test_walkthrough):
         for case in _cases(module):
             tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
     tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRe
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.protocols.custom_calls import Raiser
-from deepseek_cursor_proxy.stencils import singles
+from deepseek_cursor_proxy.stencils import singles, spliced_run
 from deepseek_cursor_proxy.wire import encode_json
 
 # Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.
@@ -98,17 +98,16 @@ class _Writer:
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: what is around its text is the same for all of them."""
         is_shown = delta.reasoning is not None and delta.reasoning == delta.text
-        spliced = self._spliced
-        if spliced is None or spliced[0] is not run.shape or spliced[1] != is_shown:
-            spliced = self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
-        around = spliced[2]
+        cut = self._spliced
+        if cut is None or cut[0] is not run.shape or cut[1] != is_shown:
+            cut = self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
+        around = cut[2]
         if len(around) != 2 + is_shown:
             # Somebody uses the very words that mark the place of the text.
             shown = [each._replace(text=each.reasoning) if is_shown else each for each in singles(delta)]
             return b"".join(map(self.write, shown))
-        if len(run.strings) == 1:
-            return run.strings[0].join(around)
-        return b"".join([string.join(around) for string in run.strings])
+        run.shape.around = around
+        return spliced_run(run, around)
 
     def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:
         """The bytes between which the text of a chunk stands, wherever it does."""
