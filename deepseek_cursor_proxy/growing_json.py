@@ -1,7 +1,8 @@
 """The JSON of chats that grow: what a body has in common with an earlier one is not read again.
 
 A chat comes back every few seconds with all it ever said and one turn more. Its bytes up to the last message that is
-known are compared, which takes a hundredth of reading them, and reading goes on behind it.
+known are compared, which takes a hundredth of reading them, and reading goes on behind it. What is a message here is an
+item where a chat is the `input` of a response.
 
 Exact, because what was read of JSON depends on the bytes so far and on nothing behind them: equal bytes, equal values.
 What is read here is what `decode_json_object` reads; whatever looks unusual is left to it, and so is every complaint.
@@ -25,6 +26,10 @@ _BYTES_PER_MESSAGE = 400
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
+# What a body may call its chat.
+_CHATS = ("messages", "input")
+
+
 class _Piece(NamedTuple):
     """One message: the bytes from the end of the one before it to its own, what they say, and how many values."""
 
@@ -35,18 +40,19 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A body up to its last message; `before` are the fields that stand in front of the messages."""
+    """A body up to its last message; `before` are the fields that stand in front of the messages, `name` is theirs."""
 
     before: Mapping[str, Any]
     pieces: tuple[_Piece, ...]
     size: int
+    name: str = ""
 
     def common(self, body: bytes) -> "_Known":
         """As much of it as this body begins with."""
         at = 0
         for count, piece in enumerate(self.pieces):
             if not body.startswith(piece.raw, at):
-                return _Known(self.before, self.pieces[:count], at) if count else _NOTHING
+                return _Known(self.before, self.pieces[:count], at, self.name) if count else _NOTHING
             at += len(piece.raw)
         return self
 
@@ -100,6 +106,7 @@ class _Rest:
         self._text = rest.decode()
         self._at = 0
         self._before = common.before
+        self._name = common.name
         self._pieces = list(common.pieces)
         self._is_known = bool(common.pieces)
 
@@ -108,7 +115,7 @@ class _Rest:
         # What was not looked at before, as deep as it stands in the body.
         fresh: dict[str, Any] = {}
         if self._is_known:
-            value["messages"], fresh["messages"] = self._messages()
+            value[self._name], fresh[self._name] = self._messages()
         elif self._sign("{"):
             self._member(value, fresh)
         while self._sign(",}") == ",":
@@ -121,7 +128,7 @@ class _Rest:
     @property
     def known(self) -> _Known:
         """The body that was read, for the next one."""
-        return _Known(self._before, tuple(self._pieces), sum(len(piece.raw) for piece in self._pieces))
+        return _Known(self._before, tuple(self._pieces), sum(len(piece.raw) for piece in self._pieces), self._name)
 
     def _member(self, value: dict[str, Any], fresh: dict[str, Any]) -> None:
         name, self._at = scan(self._text, self._skip())
@@ -129,8 +136,8 @@ class _Rest:
         if not isinstance(name, str) or name in value:
             # Of two fields of one name the last counts, and what was kept of the first would not.
             raise ValueError
-        if name == "messages":
-            self._before = dict(value)
+        if name in _CHATS and not self._name and self._text[self._skip()] == "[":
+            self._before, self._name = dict(value), name
             value[name], fresh[name] = self._messages()
         else:
             value[name], self._at = scan(self._text, self._skip())

@@ -88,7 +88,8 @@ class Responding:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
-        listed = responses_listing.listed(own, mark, len(inherited))
+        # Only what is stored is ever listed.
+        listed = responses_listing.listed(own, mark, len(inherited)) if wanted.store else []
         return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size, self._dialect()))
 
     def _dialect(self) -> Dialect:

@@ -46,6 +46,16 @@ class TestGrowingJson(unittest.TestCase):
         # One message, a name and its value.
         self.assertEqual(3, scan.call_count)
 
+    def test_items_are_known_again_like_messages(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        before, after = (
+            bodies.decode(encode_json({"input": chat(turns)["messages"], "stream": True})) for turns in (5, 6)
+        )
+        self.assertEqual({"input": chat(6)["messages"], "stream": True}, after)
+        self.assertEqual([True] * 5, [old is new for old, new in zip(before["input"], after["input"][:5], strict=True)])
+        # What is called otherwise is something else, whatever it says.
+        self.assertEqual(chat(5), bodies.decode(encode_json(chat(5))))
+
     def test_a_changed_message_is_read_and_all_behind_it(self) -> None:
         bodies = GrowingJson(shortest=0)
         bodies.decode(encode_json(chat(9)))
@@ -94,6 +104,11 @@ class TestGrowingJson(unittest.TestCase):
             b'{1:2,"messages":[%b]}' % message,
             b'{"messages":[%b,NaN]}' % message,
             b'{"messages":[1,"a",[],1e999]}',
+            b'{"input":[%b]}' % message,
+            b'{"input":"hi","a":1}',
+            b'{"input":[%b],"messages":[%b]}' % (message, message),
+            b'{"messages":[%b],"input":[%b]}' % (message, message),
+            b'{"input":"hi","messages":[%b,1]}' % message,
         ):
             with self.subTest(body):
                 bodies = GrowingJson(shortest=0)

@@ -16,8 +16,9 @@ from deepseek_cursor_proxy import models
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols import chat_request
-from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_string, wrong
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 
 # Names that mean the same here and in a chat.
@@ -73,7 +74,7 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
     inside = {name: value for name, value in body.items() if name not in known}
     inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
-    inside["messages"] = [_unsealed(message, f"messages[{at}]", sealer) for at, message in enumerate(body["messages"])]
+    inside["messages"] = unsealed(body["messages"], sealer)
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
@@ -184,8 +185,19 @@ def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Me
 # Thinking that clients keep for us …
 
 
-def _unsealed(message: Any, param: str, sealer: Sealer) -> Any:
-    """A message with its thinking as it was, wherever a signature of ours tells that."""
+# A message of a chat that comes back is the very same object as before (see growing_json), and so is what it becomes.
+_known: Beginnings[Any, list[Any]] = Beginnings(16 * 1024 * 1024, memory)
+
+
+def unsealed(messages: list[Any], sealer: Sealer) -> list[Any]:
+    """The messages with their thinking as it was, wherever a signature of ours tells that."""
+    count, known = _known.longest(messages, sealer.owner)
+    found = [*(known or ()), *[_unsealed(message, sealer) for message in messages[count:]]]
+    _known.keep(tuple(messages), found, sealer.owner)
+    return found.copy()
+
+
+def _unsealed(message: Any, sealer: Sealer) -> Any:
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message

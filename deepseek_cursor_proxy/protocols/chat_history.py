@@ -4,17 +4,16 @@ A chat that comes back brings the very objects it brought before (see growing_js
 and is the very same afterwards, so that others know it again as well.
 """
 
-from sys import getsizeof
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols.fields import memory
 from deepseek_cursor_proxy.protocols.responses_items import Items
 
 # Of messages that are remembered: some ten chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
-_BYTES_PER_MESSAGE = 800
 
 
 class _Read(NamedTuple):
@@ -24,13 +23,7 @@ class _Read(NamedTuple):
     reader: MessageReader
 
 
-def _memory(message: Any) -> int:
-    """About how many bytes it takes, with what is made of it."""
-    parts = message.values() if isinstance(message, dict) else [message]
-    return _BYTES_PER_MESSAGE + sum(getsizeof(each) if isinstance(each, str) else len(repr(each)) for each in parts)
-
-
-_known: Beginnings[Any, _Read] = Beginnings(_MOST_BYTES_KNOWN, _memory)
+_known: Beginnings[Any, _Read] = Beginnings(_MOST_BYTES_KNOWN, memory)
 
 
 def read(messages: list[Any]) -> Items:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import deepseek, models, pictures
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
@@ -28,6 +29,9 @@ _MOST_TOKENS = 393_216
 
 # The characters DeepSeek is sure to take in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
+
+# Of agents, which have the same one all day: 20 to 60 kB each.
+_prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.memory)
 
 
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
@@ -225,12 +229,23 @@ def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content
-        leading = [Message("system", text) for text in (instructions, system) if text]
+        leading = [_prompt(text) for text in (instructions, system) if text]
         found = Items((*leading, *found.messages), found.dropped)
     if not found.messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
     return found
+
+
+def _prompt(content: str | Parts) -> Message:
+    """The very same for the same text: by that a history that begins with it is known again."""
+    if not isinstance(content, str):
+        return Message("system", content)
+    known = _prompts.get(content)
+    if known is None:
+        known = Message("system", content)
+        _prompts.keep(content, known)
+    return known
 
 
 def _conversation(body: Json) -> str | None:

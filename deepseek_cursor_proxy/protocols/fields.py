@@ -4,12 +4,16 @@ A field of the wrong type is a BadRequest that names it; null counts as absent, 
 """
 
 from collections.abc import Mapping
+from sys import getsizeof
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.wire import encode_json
 
 Json = Mapping[str, Any]
+
+# Of one that says nothing, and of the message it becomes.
+_BYTES_PER_VALUE = 800
 
 
 def optional(source: Json, name: str, kind: type, expected: str, param: str | None = None) -> Any:
@@ -40,6 +44,12 @@ def object_at(value: Any, param: str) -> Json:
 def json_text(value: Any) -> str:
     """A value as the compact JSON that goes upstream in place of something DeepSeek has no word for."""
     return encode_json(value).decode()
+
+
+def memory(value: Any) -> int:
+    """About how many bytes a message or an item takes, with what is made of it."""
+    parts = value.values() if isinstance(value, dict) else [value]
+    return _BYTES_PER_VALUE + sum(getsizeof(each) if isinstance(each, str) else len(repr(each)) for each in parts)
 
 
 def wrong(param: str, expected: str) -> BadRequest:

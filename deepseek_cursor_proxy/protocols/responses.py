@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.wire import encode_json, safe_text
@@ -100,9 +101,17 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     return {**inside, "input": list(items)}
 
 
+# An item that comes back is the very same object as before (see growing_json), and so is what it becomes.
+_known: Beginnings[Json, list[Json]] = Beginnings(16 * 1024 * 1024, memory)
+
+
 def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
     """The items with reasoning in plain words wherever an envelope of ours still holds it."""
-    return [_unsealed(item, sealer) if item.get("type") == "reasoning" else item for item in items]
+    count, known = _known.longest(items, sealer.owner)
+    new = [_unsealed(item, sealer) if item.get("type") == "reasoning" else item for item in items[count:]]
+    found = [*(known or ()), *new]
+    _known.keep(tuple(items), found, sealer.owner)
+    return found.copy()
 
 
 def _unsealed(item: Json, sealer: Sealer) -> Json:

@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, joined
+from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols import content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
-from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import Json, json_text, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.wire import safe_text
 
 # An item of an answer of ours: the mark of that answer, and its place there.
@@ -70,9 +71,12 @@ def read(items: Any, param: str = "input", lowered: Mapping[namespaces.Inner, st
         return Items((Message("user", items),))
     if not isinstance(items, list):
         raise wrong(param, "a string or a list of items")
-    reader = _Reader(lowered or {})
-    for index, item in enumerate(items):
+    under = tuple((lowered or {}).items())
+    count, known = _known.longest(items, under)
+    reader = known.copy() if known is not None else _Reader(lowered or {})
+    for index, item in enumerate(items[count:], count):
         reader.take(item, f"{param}[{index}]")
+    _known.keep(tuple(items), reader.copy(), under)
     return reader.finished()
 
 
@@ -85,6 +89,12 @@ class _Turn:
         self.thoughts: list[str] = []
         self.said: list[Message] = []
         self.calls: list[ToolCall] = []
+
+    def copy(self) -> "_Turn":
+        twin = _Turn()
+        twin.mark = self.mark
+        twin.thoughts, twin.said, twin.calls = self.thoughts.copy(), self.said.copy(), self.calls.copy()
+        return twin
 
     def message(self) -> Message | None:
         """The message, or None if nothing was said; a reasoning that nobody can read says nothing."""
@@ -119,6 +129,13 @@ class _Reader:
         self._dropped: list[str] = []
         self._chat = MessageReader()
         self._turn = _Turn()
+
+    def copy(self) -> "_Reader":
+        """Another one, which goes on from here."""
+        twin = _Reader(self._lowered)
+        twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
+        twin._chat, twin._turn = self._chat.copy(), self._turn.copy()
+        return twin
 
     def take(self, item: Any, param: str) -> None:
         item = object_at(item, param)
@@ -189,6 +206,10 @@ class _Reader:
         if message is not None:
             self._messages.append(message)
         self._turn = _Turn()
+
+
+# As in chat_history: an item that comes back is the very same object as before, and so are the messages it becomes.
+_known: Beginnings[Any, _Reader] = Beginnings(16 * 1024 * 1024, memory)
 
 
 def _in_parts(item: Json, found: list[Message]) -> list[Message]:

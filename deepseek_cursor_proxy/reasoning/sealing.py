@@ -24,6 +24,8 @@ class Sealer:
     """Seals and opens for one caller. Holds nothing that changes."""
 
     def __init__(self, secret: bytes, caller: bytes) -> None:
+        # The same for everybody who opens the same envelopes.
+        self.owner = caller, hashlib.sha256(secret).digest()
         self._seal_key = hmac.digest(secret, b"seal" + caller, "sha256")
         self._stream_key = hmac.digest(secret, b"stream" + caller, "sha256")
 

@@ -119,6 +119,19 @@ class TestThinking(unittest.TestCase):
         ):
             self.assertEqual(expected, read(user("q"), {"role": "assistant", "content": blocks})[1].content)
 
+    def test_a_chat_that_comes_back_is_the_very_same_to_who_sealed_it_and_to_nobody_else(self) -> None:
+        chat: list[Any] = []
+        for number in range(6):
+            answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
+            chat += user(f"question {number}"), {"role": "assistant", "content": answer}
+        before, after = read(*chat[:8], system="Be brief."), read(*chat, system="Be brief.")
+        self.assertEqual([True] * 9, [old is new for old, new in zip(before, after[:9], strict=True)])
+        self.assertEqual("hm 5", after[-1].reasoning)
+        others = anthropic.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"secret", b"somebody else"))
+        self.assertEqual({"shown"}, {each.reasoning for each in others.request.messages[1::2]})
+        anew = anthropic.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
+        self.assertEqual({"shown"}, {each.reasoning for each in anew.request.messages[1::2]})
+
     def test_signatures_are_read_in_answers_only(self) -> None:
         self.assertNotIn("hm", str(read(user(self.block("hm", "")))[0]))
 

@@ -7,6 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import responses
 from deepseek_cursor_proxy.protocols.responses import Frame, Reference, Wanted, state
+from deepseek_cursor_proxy.reasoning.sealing import Sealer
 
 MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
@@ -77,6 +78,19 @@ class TestTheConversation(unittest.TestCase):
     def test_the_effort_is_part_of_it_and_the_summary_is_not(self) -> None:
         found = responses.conversation({"reasoning": {"effort": "low", "summary": "auto"}}, [])
         self.assertEqual({"effort": "low"}, found["reasoning"])
+
+
+class TestEnvelopes(unittest.TestCase):
+    def test_what_was_opened_is_the_very_same_to_its_owner_and_closed_to_others(self) -> None:
+        owner = Sealer(b"secret", b"caller")
+        items: list[Any] = []
+        for number in range(8):
+            items += {"type": "reasoning", "encrypted_content": owner.sealed(f"hm {number}")}, {"type": "message"}
+        before, after = responses.unsealed(items[:12], owner), responses.unsealed(items, Sealer(b"secret", b"caller"))
+        self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
+        self.assertEqual("hm 7", after[14]["content"][0]["text"])
+        for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
+            self.assertEqual(items, responses.unsealed(items, other))
 
 
 class TestReferences(unittest.TestCase):

@@ -119,6 +119,44 @@ class TestTurns(unittest.TestCase):
             self.assertEqual((ToolCall("a", "Read", text),), messages(call("a", arguments))[0].tool_calls)
 
 
+class TestGrowing(unittest.TestCase):
+    def grown(self) -> list[Any]:
+        items: list[Any] = []
+        for number in range(6):
+            own = {"id": f"rs_{number:032x}_0"} if number % 2 else {}
+            items += asked(f"q {number}"), thought(f"hm {number}", **own), said(f"text {number}"), {"type": "odd"}
+            items += thought("more"), call(f"c{number}"), call(f"d{number}"), output(f"c{number}"), output(f"d{number}")
+            items += thought("again"), said("one"), said("two"), {"type": "what", "says": number}
+        return items
+
+    def test_a_history_that_grew_is_read_like_a_new_one(self) -> None:
+        whole = self.grown()
+        for count in (*range(1, len(whole)), 20, 50, 30):
+            with self.subTest(count):
+                self.assertEqual(responses_items.read(self.grown()[:count]), responses_items.read(whole[:count]))
+
+    def test_what_was_read_is_the_very_same_again(self) -> None:
+        whole = self.grown()
+        before = responses_items.read(whole[:14]).messages
+        after = responses_items.read(whole).messages
+        self.assertGreater(len(before), 6)
+        self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
+
+    def test_other_names_of_tools_are_another_history(self) -> None:
+        items = [{**each, "namespace": "n"} if "name" in each else each for each in self.grown()]
+        names = []
+        for lowered in ("one", "two", "one"):
+            found = responses_items.read(items, lowered={("n", "Read"): lowered}).messages
+            names.append({each.name for message in found for each in message.tool_calls})
+        self.assertEqual([{"one"}, {"two"}, {"one"}], names)
+
+    def test_a_complaint_names_the_place_in_all_of_it(self) -> None:
+        whole = self.grown()
+        responses_items.read(whole)
+        with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
+            responses_items.read([*whole, 5])
+
+
 class TestTheRest(unittest.TestCase):
     def test_unknown_items_stay_readable_and_empty_ones_are_named(self) -> None:
         search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
