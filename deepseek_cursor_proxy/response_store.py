@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.response_rows import (
     IS_UNFINISHED,
     Change,
@@ -29,6 +30,7 @@ from deepseek_cursor_proxy.response_rows import (
 )
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
+from deepseek_cursor_proxy.wire import encode_json
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ _WRITES_BETWEEN_PRUNINGS = 16
 _ROWS_PER_STEP = 20
 _MOST_WAITING = 64
 _MOST_BYTES_WAITING = 32 * 1024 * 1024
+# As JSON: eight links of a chain of a megabyte.
+_MOST_BYTES_UNPACKED = 16 * 1024 * 1024
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
 
 
@@ -48,6 +52,13 @@ class StoredResponse:
     body: Mapping[str, Any]
     input: Sequence[Mapping[str, Any]]
     events: bytes | None = None
+
+
+class _Unpacked(NamedTuple):
+    """What some packed bytes stand for, and its size as JSON."""
+
+    value: Any
+    size: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,9 @@ class ResponseStore:
         self._owes_orphans = False
         self._lock = threading.Lock()
         self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
+        # What was packed or unpacked lately, by the packed bytes: a chain goes on from what was just stored, and what
+        # was made of the very same items before need not be made again.
+        self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._is_told = False
         self._faults = Faults(_log, "response store")
         # Whoever allows a few rows means a few.
@@ -116,9 +130,20 @@ class ResponseStore:
 
     def _packed(self, caller: bytes, response: StoredResponse) -> Row:
         # Before any lock is taken: a long one needs a while.
-        body, given = pack_json(response.body), pack_json(response.input)
+        body, given = self._pack(response.body), self._pack(list(response.input))
         events = None if response.events is None else pack(response.events)
         return Row(caller, response.body["id"], response.body["status"], self._clock(), body, given, events)
+
+    def _pack(self, value: Any) -> bytes:
+        raw = encode_json(value)
+        packed = pack(raw)
+        self._unpacked.keep(packed, _Unpacked(value, len(raw)))
+        return packed
+
+    def _unpack(self, packed: bytes) -> Any:
+        """What was packed, which nobody changes; ValueError when it is damaged."""
+        known = self._unpacked.get(packed)
+        return known.value if known is not None else unpack_json(packed)
 
     def _change(self, change: Change) -> bool:
         """Make a change in the file, else in memory; whether the response was there, or is now."""
@@ -179,7 +204,7 @@ class ResponseStore:
             return None
         with self._faults.kept_from_answers("look up"):
             events = unpack(row.events) if row.events is not None and with_events else None
-            return StoredResponse(unpack_json(row.body), unpack_json(row.input), events)
+            return StoredResponse(self._unpack(row.body), self._unpack(row.input), events)
         return None
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:

@@ -4,7 +4,11 @@ import contextlib
 import os
 import unittest
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from deepseek_cursor_proxy.response_rows import unpack_json
+from deepseek_cursor_proxy.response_store import ResponseStore
 from deepseek_cursor_proxy.secret_file import Secret
 from tests.generated_chains import Proxy, Twins
 
@@ -12,6 +16,17 @@ CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
 
 
 class TestChains(unittest.TestCase):
+    def setUp(self) -> None:
+        """What is remembered of a stored response is what is stored, to the type of every value."""
+        remembered = ResponseStore._unpack
+
+        def checked(store: ResponseStore, packed: bytes) -> Any:
+            value = remembered(store, packed)
+            self.assertEqual(repr(unpack_json(packed)), repr(value))
+            return value
+
+        self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))
+
     def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
         secret = Secret(Path(":memory:"))
         with contextlib.closing(Proxy(secret)) as proxy, contextlib.closing(Proxy(secret)) as other:

@@ -153,6 +153,38 @@ class TestKeeping(StoreTestCase):
                     self.assertIn(index, plan[0][3])
 
 
+class TestGoingOn(StoreTestCase):
+    def test_what_was_just_stored_is_the_very_same_again(self) -> None:
+        """By that a chain which goes on from it is known again."""
+        put = response("resp_1", output=[{"type": "message"}])
+        self.store.put(ME, put)
+        found = self.store.get(ME, "resp_1")
+        assert found is not None
+        self.assertIs(put.body["output"][0], found.body["output"][0])
+        self.assertIs(put.input[0], found.input[0])
+
+    def test_but_only_as_long_as_it_is_what_the_file_has(self) -> None:
+        self.store.put(ME, response("resp_1"))
+        other = self.over(self.open())
+        other.update(ME, response("resp_1", "failed"))
+        self.assertEqual("failed", self.status("resp_1"))
+        other.delete(ME, "resp_1")
+        self.assertIsNone(self.store.get(ME, "resp_1"))
+        self.assertIsNone(self.store.get(YOU, "resp_1"))
+
+    def test_memory_is_bounded(self) -> None:
+        with mock.patch.object(response_store, "_MOST_BYTES_UNPACKED", 20_000):
+            store = self.over(self.database)
+        long = response("resp_1", text="x" * 8000)
+        store.put(ME, long)
+        for number in range(9):
+            store.put(ME, response(f"resp_{number + 2}", text=f"{number}" * 8000))
+        found = store.get(ME, "resp_1")
+        assert found is not None
+        self.assertEqual(long.body, found.body)
+        self.assertIsNot(long.body, found.body)
+
+
 class TestDeleting(StoreTestCase):
     def test_what_is_deleted_is_gone_and_others_stay(self) -> None:
         for name in ("a", "b", "c"):
