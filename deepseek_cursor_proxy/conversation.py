@@ -175,6 +175,10 @@ class Reply:
     def is_too_long(self) -> bool:
         return self.size > self.LONGEST
 
+    def has_room(self, delta: Delta) -> bool:
+        """Whether it is not too long with this, either."""
+        return self.size + delta.size <= self.LONGEST
+
     @property
     def is_empty(self) -> bool:
         return not any(choice.has_anything for choice in self._choices.values())

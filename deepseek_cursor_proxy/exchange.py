@@ -155,6 +155,7 @@ class Exchange:
                     said = Said() if piece is None else reader.read(piece) if piece else Said([Aside()])
                     if said.is_weighty:
                         yield from self._pressing(self._light(said))
+                        self._calling.settle()
                     self._hear(answer, said)
                     if piece is not None:
                         stencil = None if self._is_forced else said.stencil

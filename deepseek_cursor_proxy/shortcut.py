@@ -22,7 +22,7 @@ class Shortcut:
 
     @property
     def is_open(self) -> bool:
-        return self._stencil.around is not None and not self._reply.is_too_long
+        return self._stencil.around is not None
 
     def take(self, piece: bytes) -> bytes | None:
         """The piece as the client gets it; None when it has to go the long way, and then nothing was taken."""
@@ -32,6 +32,8 @@ class Shortcut:
             return None
         if len(around) > 2 and b"<" in piece:
             # Where the reasoning is shown in a block, this may be the beginning of what would end it.
+            return None
+        if not self._reply.has_room(delta):
             return None
         self._reply.add(delta)
         return spliced_run(delta.run, around)

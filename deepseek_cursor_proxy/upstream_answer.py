@@ -61,8 +61,9 @@ class Answer:
         self._until: float | None = None
         self._is_unpacking = False
         self.has_lulls = False
-        # For what comes next, if there is one; see passed_on.
+        # For what comes next, if there is one, and who counts what takes it, unless that has to be unpacked.
         self.shortcut: Shortcut | None = None
+        self._plain: Unpacker | None = None
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
@@ -161,6 +162,7 @@ class Answer:
         With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
         """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
+        self._plain = unpack if unpack.is_plain else None
         self._told = self._progress = time.monotonic()
         self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
@@ -207,7 +209,8 @@ class Answer:
     @property
     def is_drained(self) -> bool:
         """Whether there is nothing to go on with before something arrives."""
-        return self.has_lulls and not (self._is_unpacking or self._is_ended or self._connection.has_buffered)
+        has_more = self._first or self._is_unpacking or self._is_ended or self._connection.has_buffered
+        return self.has_lulls and not has_more
 
     # In a lull …
 
@@ -222,11 +225,11 @@ class Answer:
             self.interrupt(error)
 
     def passed_on(self) -> bytes | None:
-        """What has come, as the client gets it, if it takes the shortcut; None for anything else, which is left alone.
-
-        Whatever there is to say about the rest is said when the stream goes on.
-        """
-        if self.shortcut is None or not (self.shortcut.is_open and self.has_lulls) or self._first or self._interruption:
+        """What has come, as the client gets it, if it takes the shortcut; all else waits for the stream to go on."""
+        shortcut, plain = self.shortcut, self._plain
+        if shortcut is None or plain is None or not (shortcut.is_open and self.has_lulls):
+            return None
+        if self._first or self._is_ended or self._interruption is not None:
             return None
         try:
             data = self._connection.receive_now()
@@ -234,8 +237,9 @@ class Answer:
             self.interrupt(self._cut_off(error))
             return None
         piece = self._body.single(data) if data else None
-        passed = self.shortcut.take(piece) if piece else None
-        if passed is not None:
+        passed = shortcut.take(piece) if piece and plain.has_room(piece) else None
+        if piece and passed is not None:
+            plain.counted(piece)
             self._has_progressed = True
         elif data:
             self._first = data

@@ -5,7 +5,9 @@ import random
 import socket
 import struct
 import unittest
+import zlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -14,6 +16,7 @@ from deepseek_cursor_proxy.deepseek_stream import StreamReader
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.shortcut import Shortcut
+from deepseek_cursor_proxy.upstream_answer import Answer
 from tests.harness import SocketTestCase, request_bytes
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (Message("user", "x"),), stream=True)
@@ -138,12 +141,13 @@ class TestBothWays(unittest.TestCase):
                 self.assertIsNone(way._shortcut.take(piece))
                 self.assertEqual("abc", way.reply.message().reasoning)
 
-    def test_an_answer_without_an_end_does_not_go_on_here(self) -> None:
+    def test_what_would_make_an_answer_too_long_goes_the_long_way(self) -> None:
         way = self.way(None)
-        with mock.patch.object(Reply, "LONGEST", 10):
-            for _ in range(20):
+        with mock.patch.object(Reply, "LONGEST", 18):
+            for _ in range(6):
                 way.told(word("four"))
-        self.assertLess(way.taken, 3)
+        # The first two are no run yet.
+        self.assertEqual(2, way.taken)
 
 
 class TestOnTheWire(SocketTestCase):
@@ -166,16 +170,17 @@ class TestOnTheWire(SocketTestCase):
         patch.start()
         self.addCleanup(patch.stop)
 
-    def streaming(self) -> tuple[socket.socket, socket.socket]:
+    def streaming(self, packed: Callable[[bytes], bytes] | None = None) -> tuple[socket.socket, socket.socket]:
         """A client, and its DeepSeek after the first chunks of an answer, both of them thoughts."""
         client = self.connect(self.running)
         client.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
         upstream, _ = self.listener.accept()
         self.addCleanup(upstream.close)
         upstream.recv(65536)
-        upstream.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+        upstream.sendall(head + (b"Content-Encoding: gzip\r\n\r\n" if packed else b"\r\n"))
         for text in ("first", "second"):
-            self.say(upstream, thought(text))
+            self.say(upstream, packed(thought(text)) if packed else thought(text))
             self.hear(client, text.encode())
         return client, upstream
 
@@ -206,6 +211,64 @@ class TestOnTheWire(SocketTestCase):
         with self.running.store.database.reading() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecond" + "".join(f" thought{number}," for number in range(30)), text.decode())
+
+    def test_what_cannot_take_it_is_not_forgotten_when_a_sign_of_life_is_due(self) -> None:
+        passed_on = Answer.passed_on
+
+        def just_then(answer: Answer) -> bytes | None:
+            passed = passed_on(answer)
+            if passed is None:
+                answer._until = 0.0
+            return passed
+
+        client, upstream = self.streaming()
+        with mock.patch.object(Answer, "passed_on", just_then):
+            for number in range(10):
+                say = (thought, word)[number % 2]
+                self.say(upstream, say(f" word{number},"))
+                self.hear(client, b" word%d," % number)
+
+    def test_what_is_packed_does_not_take_it_even_if_it_looks_plain(self) -> None:
+        packer = zlib.compressobj(0, wbits=31)
+
+        def packed(data: bytes) -> bytes:
+            return packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)
+
+        client, upstream = self.streaming(packed)
+        third, fourth = thought("third"), thought("fourth")
+        # All but the very words of the fourth comes with the third.
+        begun = packed(third)
+        before, _, after = packed(fourth).partition(fourth)
+        self.say(upstream, begun + before)
+        self.hear(client, b"third")
+        self.say(upstream, fourth)
+        self.hear(client, b"fourth")
+        self.say(upstream, after + packed(event({"content": ""}, "stop") + b"data: [DONE]\n\n"))
+        self.assertNotIn(b"error", self.hear(client, b"[DONE]"))
+        self.assertEqual(0, self.took)
+
+    def test_a_stream_is_not_longer_than_it_may_be(self) -> None:
+        with mock.patch("deepseek_cursor_proxy.upstream_answer._MAX_STREAM_BYTES", 5 * len(thought("second"))):
+            client, upstream = self.streaming()
+            for _ in range(3):
+                self.say(upstream, thought("second"))
+                self.hear(client, b"second")
+            self.say(upstream, thought("second"))
+            self.assertIn(b"too large", self.hear(client, b"[DONE]"))
+
+    def test_nothing_is_read_behind_the_end(self) -> None:
+        passed_on = Answer.passed_on
+
+        def watched(answer: Answer) -> bytes | None:
+            if answer._is_ended:
+                answer._connection.receive_now = mock.Mock(side_effect=AssertionError)  # type: ignore[method-assign]
+            return passed_on(answer)
+
+        client, upstream = self.streaming()
+        with mock.patch.object(Answer, "passed_on", watched):
+            last = thought("last")
+            upstream.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+            self.assertIn(b"without finishing", self.hear(client, b"[DONE]"))
 
     def test_an_upstream_that_dies_is_told(self) -> None:
         client, upstream = self.streaming()

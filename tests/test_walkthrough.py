@@ -9,6 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.calling import Calling
+from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.deepseek_stream import Said, StreamReader
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
@@ -423,6 +424,29 @@ class TestStopping(SocketTestCase):
             has_begun.set()
             while b"two" not in seen:
                 seen += sock.recv(65536)
+
+    def test_an_answer_that_ends_with_its_first_event_is_noted_before(self) -> None:
+        """From then on the chat may go on."""
+        order: list[str] = []
+        settle, send = Calling.settle, ClientConnection.send
+
+        def settled(calling: Calling) -> None:
+            settle(calling)
+            order.append("settled")
+
+        def sent(connection: ClientConnection, data: bytes) -> None:
+            order.append("ended" if b'"stop"' in data else "sent")
+            send(connection, data)
+
+        proxy = self.proxy()
+        chunk = {"choices": [{"index": 0, "delta": {"content": "All of it."}, "finish_reason": "stop"}]}
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw(head + b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode()))
+        with mock.patch.object(Calling, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            self.assertIn(b"[DONE]", read_reply(sock)[2])
+        self.assertLess(order.index("settled"), order.index("ended"))
 
     def test_a_turn_with_calls_is_written_once(self) -> None:
         """It is known as soon as its calls are whole; that it ends then is no news."""
