@@ -12,7 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.memo import Beginnings, mapped
 from deepseek_cursor_proxy.pictures import in_content, placeholder
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
@@ -127,11 +127,9 @@ def plain_text(content: str | Parts) -> str:
 def messages(request: ChatRequest) -> list[dict[str, Any]]:
     """The history as it is sent, with what this model can see of its pictures."""
     if not sees_pictures(request.model):
-        count, known = _known.longest(request.messages, request.thinking)
-        new = [_message(message, _readable(message), request) for message in request.messages[count:]]
-        told = [*(known or ()), *new]
-        _known.keep(request.messages, told, request.thinking)
-        return told.copy()
+        return mapped(
+            _known, request.messages, lambda message: _message(message, _readable(message), request), request.thinking
+        )
     sent = []
     # Only user messages may show pictures, so what tools returned is shown in one of ours right behind the results:
     # there in every later request as well, so that the prefix stays.

@@ -107,5 +107,15 @@ class Beginnings(Generic[Item, State]):
         return max(begun, key=lambda each: len(each.items), default=None)
 
 
+def mapped(
+    known: Beginnings[Item, list[Value]], items: Sequence[Item], make: Callable[[Item], Value], under: object = None
+) -> list[Value]:
+    """What each of the items comes to; of those that are known nothing is made again."""
+    count, before = known.longest(items, under)
+    found = [*(before or ()), *[make(item) for item in items[count:]]]
+    known.keep(tuple(items), found, under)
+    return found.copy()
+
+
 def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
     return len(known) <= len(items) and all(map(operator.is_, known, items))

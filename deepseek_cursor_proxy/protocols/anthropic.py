@@ -16,7 +16,7 @@ from deepseek_cursor_proxy import models
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
-from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.memo import Beginnings, mapped
 from deepseek_cursor_proxy.protocols import chat_request
 from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_string, wrong
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
@@ -191,10 +191,7 @@ _known: Beginnings[Any, list[Any]] = Beginnings(16 * 1024 * 1024, memory)
 
 def unsealed(messages: list[Any], sealer: Sealer) -> list[Any]:
     """The messages with their thinking as it was, wherever a signature of ours tells that."""
-    count, known = _known.longest(messages, sealer.owner)
-    found = [*(known or ()), *[_unsealed(message, sealer) for message in messages[count:]]]
-    _known.keep(tuple(messages), found, sealer.owner)
-    return found.copy()
+    return mapped(_known, messages, lambda message: _unsealed(message, sealer), sealer.owner)
 
 
 def _unsealed(message: Any, sealer: Sealer) -> Any:

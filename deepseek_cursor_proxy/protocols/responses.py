@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.memo import Beginnings, mapped
 from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
@@ -107,15 +107,11 @@ _known: Beginnings[Json, list[Json]] = Beginnings(16 * 1024 * 1024, memory)
 
 def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
     """The items with reasoning in plain words wherever an envelope of ours still holds it."""
-    count, known = _known.longest(items, sealer.owner)
-    new = [_unsealed(item, sealer) if item.get("type") == "reasoning" else item for item in items[count:]]
-    found = [*(known or ()), *new]
-    _known.keep(tuple(items), found, sealer.owner)
-    return found.copy()
+    return mapped(_known, items, lambda item: _unsealed(item, sealer), sealer.owner)
 
 
 def _unsealed(item: Json, sealer: Sealer) -> Json:
-    sealed = item.get("encrypted_content")
+    sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
     if item.get("content") or not isinstance(sealed, str) or (reasoning := sealer.opened(sealed)) is None:
         return item
     return {**item, "content": [{"type": "reasoning_text", "text": reasoning}]}
