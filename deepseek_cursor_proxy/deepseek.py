@@ -12,7 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.memo import Beginnings, mapped
+from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.pictures import in_content, placeholder
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
@@ -40,7 +40,7 @@ _MAX_INDEX = 128
 
 
 # Messages as they were sent: nearly all of a chat was there a request ago. Some ten chats of 200 tool turns.
-_known: Beginnings[Message, list[dict[str, Any]]] = Beginnings(16 * 1024 * 1024, lambda message: message.memory)
+_told: Mapped[Message, dict[str, Any]] = Mapped(16 * 1024 * 1024, lambda message: message.memory, lambda told: 400)
 
 
 class Need(Enum):
@@ -127,8 +127,8 @@ def plain_text(content: str | Parts) -> str:
 def messages(request: ChatRequest) -> list[dict[str, Any]]:
     """The history as it is sent, with what this model can see of its pictures."""
     if not sees_pictures(request.model):
-        return mapped(
-            _known, request.messages, lambda message: _message(message, _readable(message), request), request.thinking
+        return _told.of(
+            request.messages, lambda message: _message(message, _readable(message), request), request.thinking
         )
     sent = []
     # Only user messages may show pictures, so what tools returned is shown in one of ours right behind the results:

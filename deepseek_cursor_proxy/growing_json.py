@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.memo import MOST_ITEMS
 from deepseek_cursor_proxy.wire import MAX_JSON_VALUES, beginnings, decode_json_object, refuse_depth, scan
 
 # Less than this is read as fast as it is compared and kept.
@@ -23,6 +24,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 _MOST_CHATS = 16
 # Of a message without what is said in it.
 _BYTES_PER_MESSAGE = 400
+# … and of any value in it.
+_BYTES_PER_VALUE = 80
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
@@ -74,6 +77,9 @@ class GrowingJson:
             return decode_json_object(body)
         commons = [known.common(body) for known in self._recent]
         common = max(commons, key=lambda each: each.size, default=_NOTHING)
+        if common is _NOTHING and 2 * len(body) > _MOST_BYTES:
+            # It could not be kept.
+            return decode_json_object(body)
         try:
             rest = _Rest(body, common)
             value = rest.read()
@@ -88,7 +94,8 @@ class GrowingJson:
         kept: list[_Known] = []
         room = _MOST_BYTES
         for known in [new, *others][:_MOST_CHATS]:
-            size = 2 * known.size + _BYTES_PER_MESSAGE * len(known.pieces)
+            values = sum(piece.values for piece in known.pieces)
+            size = 2 * known.size + _BYTES_PER_MESSAGE * len(known.pieces) + _BYTES_PER_VALUE * values
             if size <= room and known.pieces:
                 room -= size
                 kept.append(known)
@@ -152,6 +159,9 @@ class _Rest:
             message, end = scan(self._text, self._skip())
             raw = self._text[begin:end].encode()
             self._pieces.append(_Piece(raw, message, beginnings(raw)))
+            if len(self._pieces) > MOST_ITEMS:
+                # Piece by piece that many take eight times as long, and nobody remembers them.
+                raise ValueError
             new.append(message)
             begin = self._at = end
         return [piece.message for piece in self._pieces], new

@@ -16,8 +16,9 @@ Value = TypeVar("Value")
 Item = TypeVar("Item")
 State = TypeVar("State")
 
-# Shorter lists are gone through as fast as they are looked for.
+# Shorter lists are gone through as fast as they are looked for, longer ones than any agent's chat are somebody's joke.
 _FEWEST_ITEMS = 8
+MOST_ITEMS = 5000
 _MOST_LISTS = 16
 
 
@@ -87,11 +88,16 @@ class Beginnings(Generic[Item, State]):
 
     def keep(self, items: Sequence[Item], state: State, under: object = None, state_size: int = 0) -> None:
         """What all of them came to; instead of what it goes on from, and of the oldest if there is no more room."""
-        if len(items) < _FEWEST_ITEMS:
+        if not _FEWEST_ITEMS <= len(items) <= MOST_ITEMS:
             return
         before = self._longest(items, under)
         size, known = (before.items_size, len(before.items)) if before is not None else (0, 0)
-        new = _Whole(items, under, state, size + sum(map(self._size_of, items[known:])), state_size)
+        for item in items[known:]:
+            size += self._size_of(item)
+            if size + state_size > self._most_bytes:
+                # It would push out everything else, and counting on takes as long as it is large.
+                return
+        new = _Whole(items, under, state, size, state_size)
         kept: list[_Whole[Item, State]] = []
         room = self._most_bytes
         for each in (new, *self._recent)[:_MOST_LISTS]:
@@ -101,20 +107,29 @@ class Beginnings(Generic[Item, State]):
         self._recent = tuple(kept)
 
     def _longest(self, items: Sequence[Item], under: object) -> _Whole[Item, State] | None:
-        if len(items) < _FEWEST_ITEMS:
+        if not _FEWEST_ITEMS <= len(items) <= MOST_ITEMS:
             return None
         begun = [each for each in self._recent if each.under == under and _begins_with(items, each.items)]
         return max(begun, key=lambda each: len(each.items), default=None)
 
 
-def mapped(
-    known: Beginnings[Item, list[Value]], items: Sequence[Item], make: Callable[[Item], Value], under: object = None
-) -> list[Value]:
-    """What each of the items comes to; of those that are known nothing is made again."""
-    count, before = known.longest(items, under)
-    found = [*(before or ()), *[make(item) for item in items[count:]]]
-    known.keep(tuple(items), found, under)
-    return found.copy()
+class Mapped(Generic[Item, Value]):
+    """What every item of a list comes to, made once for those that recent lists begin with. Called by any thread."""
+
+    def __init__(self, most_bytes: int, size: Callable[[Item], int], made_size: Callable[[Value], int]) -> None:
+        """`made_size` is asked about what is made of an item, unless that is the item itself."""
+        self._known: Beginnings[Item, tuple[list[Value], int]] = Beginnings(most_bytes, size)
+        self._made_size = made_size
+
+    def of(self, items: Sequence[Item], make: Callable[[Item], Value], under: object = None) -> list[Value]:
+        """The whole list; `under` is all else that it depends on."""
+        count, before = self._known.longest(items, under)
+        known, size = before if before is not None else ([], 0)
+        made = [make(item) for item in items[count:]]
+        size += sum(self._made_size(new) for old, new in zip(items[count:], made, strict=True) if new is not old)
+        whole = [*known, *made]
+        self._known.keep(tuple(items), (whole, size), under, size)
+        return whole.copy()
 
 
 def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.response_rows import (
 )
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
-from deepseek_cursor_proxy.wire import encode_json
+from deepseek_cursor_proxy.wire import beginnings, encode_json
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ _WRITES_BETWEEN_PRUNINGS = 16
 _ROWS_PER_STEP = 20
 _MOST_WAITING = 64
 _MOST_BYTES_WAITING = 32 * 1024 * 1024
-# As JSON: eight links of a chain of a megabyte.
-_MOST_BYTES_UNPACKED = 16 * 1024 * 1024
+# Some four links of a chain of a megabyte.
+_MOST_BYTES_UNPACKED = 32 * 1024 * 1024
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
 
 
@@ -55,7 +55,7 @@ class StoredResponse:
 
 
 class _Unpacked(NamedTuple):
-    """What some packed bytes stand for, and its size as JSON."""
+    """What some packed bytes stand for, and about how many bytes both take."""
 
     value: Any
     size: int
@@ -91,8 +91,8 @@ class ResponseStore:
         self._owes_orphans = False
         self._lock = threading.Lock()
         self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
-        # What was packed or unpacked lately, by the packed bytes: a chain goes on from what was just stored, and what
-        # was made of the very same items before need not be made again.
+        # What was packed lately, by the packed bytes: a chain goes on from what was just stored, and what was made of
+        # the very same items before need not be made again.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._is_told = False
         self._faults = Faults(_log, "response store")
@@ -137,7 +137,8 @@ class ResponseStore:
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
         packed = pack(raw)
-        self._unpacked.keep(packed, _Unpacked(value, len(raw)))
+        # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
+        self._unpacked.keep(packed, _Unpacked(value, len(packed) + 4 * len(raw) + 100 * beginnings(raw)))
         return packed
 
     def _unpack(self, packed: bytes) -> Any:

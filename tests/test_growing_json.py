@@ -7,6 +7,7 @@ from unittest.mock import patch
 from deepseek_cursor_proxy import growing_json, wire
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.growing_json import GrowingJson
+from deepseek_cursor_proxy.memo import MOST_ITEMS
 from deepseek_cursor_proxy.wire import MAX_JSON_DEPTH, decode_json_object, encode_json
 
 
@@ -143,3 +144,23 @@ class TestGrowingJson(unittest.TestCase):
         kept = [len(piece.raw) for known in bodies._recent for piece in known.pieces]
         self.assertLess(0, sum(kept))
         self.assertLess(2 * sum(kept), 20_000)
+
+    def test_small_values_take_memory_too(self) -> None:
+        bodies = GrowingJson(shortest=0)
+        with patch.object(growing_json, "_MOST_BYTES", 100_000):
+            bodies.decode(encode_json({"messages": [[{}] * 2000]}))
+        self.assertEqual((), bodies._recent)
+
+    def test_what_cannot_be_kept_is_read_in_one_go(self) -> None:
+        for name, body, pieces in (
+            ("large", {"messages": ["x" * 20_000]}, 0),
+            ("many", {"messages": [1] * (MOST_ITEMS + 9)}, MOST_ITEMS + 2),
+        ):
+            bodies = GrowingJson(shortest=0)
+            with (
+                self.subTest(name),
+                patch.object(growing_json, "_MOST_BYTES", 39_000),
+                patch.object(growing_json, "scan", side_effect=wire.scan) as scan,
+            ):
+                self.assertEqual(body, bodies.decode(encode_json(body)))
+                self.assertEqual(pieces, scan.call_count)

@@ -1,7 +1,7 @@
 import threading
 import unittest
 
-from deepseek_cursor_proxy.memo import Beginnings, Memo
+from deepseek_cursor_proxy.memo import MOST_ITEMS, Beginnings, Mapped, Memo
 
 
 def memo(most_bytes: int = 100) -> "Memo[str, str]":
@@ -88,3 +88,58 @@ class TestBeginnings(unittest.TestCase):
             self.kept.keep([*each, object()], "more")
             self.kept.keep([object() for _ in range(101)], "too many")
         self.assertEqual([16] * 6, [self.kept.longest(each.items)[0] for each in self.kept._recent])
+
+    def test_what_is_too_large_is_not_counted_to_its_end(self) -> None:
+        counted: list[int] = []
+        kept: Beginnings[int, str] = Beginnings(100, lambda item: counted.append(item) or 60)  # type: ignore[func-returns-value]
+        kept.keep(range(1000), "large")
+        self.assertEqual([0, 1], counted)
+
+    def test_lists_longer_than_any_chat_are_left_alone(self) -> None:
+        kept: Beginnings[int, str] = Beginnings(1_000_000, lambda item: 1)
+        for count, known in ((MOST_ITEMS, MOST_ITEMS), (MOST_ITEMS + 1, 0)):
+            items = tuple(range(count))
+            kept.keep(items, "chat")
+            self.assertEqual(known, kept.longest(items)[0])
+
+
+class TestMapped(unittest.TestCase):
+    def test_what_is_known_is_not_made_again(self) -> None:
+        made: list[int] = []
+        mapped: Mapped[int, str] = Mapped(10_000, lambda item: 1, len)
+
+        def make(item: int) -> str:
+            made.append(item)
+            return str(item)
+
+        items = [1000 + number for number in range(12)]
+        first, second = mapped.of(items[:10], make), mapped.of(items, make)
+        self.assertEqual(list(map(str, items)), second)
+        self.assertEqual(items, made)
+        self.assertEqual([True] * 10, [old is new for old, new in zip(first, second[:10], strict=True)])
+        # Nobody who changes his list changes that of others.
+        second.clear()
+        self.assertEqual(12, len(mapped.of(items, make)))
+
+    def test_what_is_made_counts(self) -> None:
+        """A sealed reasoning is small, and what is in it may be large."""
+        for made, expected in (("x", 20), ("x" * 100, 40)):
+            calls: list[object] = []
+            mapped: Mapped[object, str] = Mapped(1000, lambda item: 1, len)
+
+            def make(item: object, made: str = made, calls: list[object] = calls) -> str:
+                calls.append(item)
+                return made
+
+            items = [object() for _ in range(20)]
+            mapped.of(items, make)
+            mapped.of(items, make)
+            self.assertEqual(expected, len(calls))
+
+    def test_what_stays_as_it_is_does_not_count_twice(self) -> None:
+        mapped: Mapped[str, str] = Mapped(1000, len, len)
+        items = ["x" * 90] * 9
+        mapped.of(items, lambda item: item)
+        made: list[str] = []
+        mapped.of(items, lambda item: made.append(item) or item)  # type: ignore[func-returns-value]
+        self.assertEqual([], made)

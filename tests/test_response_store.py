@@ -184,6 +184,14 @@ class TestGoingOn(StoreTestCase):
         self.assertEqual(long.body, found.body)
         self.assertIsNot(long.body, found.body)
 
+    def test_small_values_take_memory_too(self) -> None:
+        crowd = response("resp_1", values=[{} for _ in range(200_000)])
+        self.store.put(ME, crowd)
+        found = self.store.get(ME, "resp_1")
+        assert found is not None
+        self.assertEqual(crowd.body, found.body)
+        self.assertIsNot(crowd.body, found.body)
+
 
 class TestDeleting(StoreTestCase):
     def test_what_is_deleted_is_gone_and_others_stay(self) -> None:

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy import models
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
-from deepseek_cursor_proxy.memo import Beginnings, mapped
+from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols import chat_request
 from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_string, wrong
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
@@ -186,12 +186,12 @@ def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Me
 
 
 # A message of a chat that comes back is the very same object as before (see growing_json), and so is what it becomes.
-_known: Beginnings[Any, list[Any]] = Beginnings(16 * 1024 * 1024, memory)
+_unsealed_messages: Mapped[Any, Any] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
 def unsealed(messages: list[Any], sealer: Sealer) -> list[Any]:
     """The messages with their thinking as it was, wherever a signature of ours tells that."""
-    return mapped(_known, messages, lambda message: _unsealed(message, sealer), sealer.owner)
+    return _unsealed_messages.of(messages, lambda message: _unsealed(message, sealer), sealer.owner)
 
 
 def _unsealed(message: Any, sealer: Sealer) -> Any:

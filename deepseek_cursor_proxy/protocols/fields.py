@@ -4,7 +4,7 @@ A field of the wrong type is a BadRequest that names it; null counts as absent, 
 """
 
 from collections.abc import Mapping
-from sys import getsizeof
+from sys import getsizeof, maxsize
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
@@ -14,6 +14,7 @@ Json = Mapping[str, Any]
 
 # Of one that says nothing, and of the message it becomes.
 _BYTES_PER_VALUE = 800
+_HUGE = 4 * 1024 * 1024
 
 
 def optional(source: Json, name: str, kind: type, expected: str, param: str | None = None) -> Any:
@@ -47,9 +48,20 @@ def json_text(value: Any) -> str:
 
 
 def memory(value: Any) -> int:
-    """About how many bytes a message or an item takes, with what is made of it."""
-    parts = value.values() if isinstance(value, dict) else [value]
-    return _BYTES_PER_VALUE + sum(getsizeof(each) if isinstance(each, str) else len(repr(each)) for each in parts)
+    """About how many bytes a message or an item takes, with what is made of it; far too many for one that is huge."""
+    size, left = _BYTES_PER_VALUE, [value]
+    while left:
+        each = left.pop()
+        size += getsizeof(each)
+        if size > _HUGE:
+            # Nobody keeps it, and finding out by how much it is too large would take longer than it is worth.
+            return maxsize
+        if isinstance(each, dict):
+            left += each.keys()
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return size
 
 
 def wrong(param: str, expected: str) -> BadRequest:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.memo import Beginnings, mapped
+from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
@@ -102,12 +102,12 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
 
 
 # An item that comes back is the very same object as before (see growing_json), and so is what it becomes.
-_known: Beginnings[Json, list[Json]] = Beginnings(16 * 1024 * 1024, memory)
+_unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
 def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
     """The items with reasoning in plain words wherever an envelope of ours still holds it."""
-    return mapped(_known, items, lambda item: _unsealed(item, sealer), sealer.owner)
+    return _unsealed_items.of(items, lambda item: _unsealed(item, sealer), sealer.owner)
 
 
 def _unsealed(item: Json, sealer: Sealer) -> Json:

@@ -1,0 +1,34 @@
+"""What a value takes is never told to be much less than it is: by that memory is bounded."""
+
+import gc
+import json
+import tracemalloc
+import unittest
+from sys import maxsize
+
+from deepseek_cursor_proxy.protocols.fields import memory
+
+
+class TestMemory(unittest.TestCase):
+    def test_it_is_not_less_than_what_a_value_takes(self) -> None:
+        for name, written in {
+            "a message": json.dumps({"role": "user", "content": "words " * 500}),
+            "a long name": json.dumps({"n" * 50_000: 1}),
+            "many names": json.dumps({f"name {number}": None for number in range(5000)}),
+            "many lists": json.dumps({"content": [[] for _ in range(5000)]}),
+            "many objects": json.dumps({"content": [{} for _ in range(5000)]}),
+            "wide characters": json.dumps({"content": [{"text": "\U0001f600" * 20_000}]}),
+            "numbers": json.dumps([number + 0.5 for number in range(5000)]),
+        }.items():
+            with self.subTest(name):
+                gc.collect()
+                tracemalloc.start()
+                self.addCleanup(tracemalloc.stop)
+                value = json.loads(written)
+                taken, _ = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                self.assertGreater(memory(value), 0.9 * taken)
+
+    def test_what_is_huge_is_not_gone_through(self) -> None:
+        self.assertEqual(maxsize, memory({"content": "x" * 5_000_000}))
+        self.assertEqual(maxsize, memory({"content": [None] * 1_000_000}))
