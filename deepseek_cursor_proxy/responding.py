@@ -81,6 +81,9 @@ class Responding:
         mark = secrets.token_hex(16)
         inherited = self._inherited(caller.namespace, wanted)
         own = self._own(caller.namespace, wanted, {item.get("id"): item for item in inherited})
+        if wanted.store:
+            # Read as they will be inherited, so that they are the very same then.
+            own = responses_listing.listed(own, mark, len(inherited))
         sealer = Sealer(self._services.secret.read(), caller.namespace)
         inside = responses.conversation(body, responses.unsealed([*inherited, *own], sealer))
         chat = chat_request.parse(inside, self._services.config)
@@ -88,9 +91,7 @@ class Responding:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
-        # Only what is stored is ever listed.
-        listed = responses_listing.listed(own, mark, len(inherited)) if wanted.store else []
-        return Planned(visitor, caller, frame, (*inherited, *listed), Asked(chat, body, size, self._dialect()))
+        return Planned(visitor, caller, frame, (*inherited, *own), Asked(chat, body, size, self._dialect()))
 
     def _dialect(self) -> Dialect:
         return RESPONSES if self._services.config.responses_upstream == "native" else CHAT

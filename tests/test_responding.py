@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.protocols import responses_items
 from tests.harness import PATIENCE, RunningProxy
 from tests.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
 from tests.test_leaving import read_until
@@ -126,6 +127,22 @@ class TestChains(ResponsesTestCase):
             self.assertEqual([], self.fake.refused)
             roles = [message["role"] for message in self.fake.accepted[-1]["messages"]]
             self.assertEqual(["user", "assistant", "tool", "tool", "assistant", "user"], roles)
+
+    def test_a_chain_is_read_from_where_it_grew(self) -> None:
+        proxy, previous, taken = self.proxy(), None, []
+        take = responses_items._Reader.take
+
+        def counted(reader: Any, item: Any, param: str) -> None:
+            taken.append(param)
+            take(reader, item, param)
+
+        with mock.patch.object(responses_items._Reader, "take", counted):
+            for number in range(8):
+                self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
+                taken.clear()
+                previous = self.good(proxy, f"question {number}", previous_response_id=previous)["id"]
+        # The last thought, the last answer, and the question.
+        self.assertEqual(["input[19]", "input[20]", "input[21]"], taken)
 
     def test_a_chain_carries_its_reasoning_itself(self) -> None:
         proxy = self.proxy()

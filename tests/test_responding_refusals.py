@@ -45,6 +45,8 @@ class TestRefusals(ResponsesTestCase):
             ({"input": ["q"]}, "input[0]"),
             ({"input": [None]}, "input[0]"),
             ({"input": [{"type": 7}]}, "input[0].type"),
+            ({"input": [{"type": ["message"]}]}, "input[0].type"),
+            ({"input": [{"type": {}}], "store": False}, "input[0].type"),
             ({"input": [{"type": "message"}]}, "input[0].role"),
             ({"input": [{"type": "message", "role": "user", "content": 7}]}, "input[0].content"),
             ({"input": [question("q"), {**call, "call_id": 7}]}, "input[1].call_id"),

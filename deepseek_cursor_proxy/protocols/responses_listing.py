@@ -34,6 +34,9 @@ def _listed(item: Json, mark: str, index: int) -> Json:
     # An empty one is no message: it was read as an item of an unknown kind, and has to be that in the next link, too.
     kind = "message" if item.get("type") is None else item["type"]
     given = item.get("id")
+    if not isinstance(kind, str):
+        # Whoever reads it says what is wrong.
+        return item
     found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{mark}_i{index}"}
     if kind in _PREFIXES or kind == "message":
         found["status"] = item.get("status") or "completed"
