@@ -26,11 +26,9 @@ _MOST_CHATS = 16
 _BYTES_PER_MESSAGE = 400
 # … and of any value in it.
 _BYTES_PER_VALUE = 80
-_WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
-
-
 # What a body may call its chat.
 _CHATS = ("messages", "input")
+_WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
 class _Piece(NamedTuple):

@@ -23,7 +23,7 @@ _FILLING = "=the text="
 
 
 class Stencil:
-    """One chunk with a hole in it."""
+    """One chunk with a hole in it. Of one stream; all that changes is what was last written around its texts."""
 
     def __init__(self, before: bytes, after: bytes, delta: Delta, field: str) -> None:
         self._head = b"data: " + before

@@ -325,6 +325,18 @@ class TestRefusals(SocketTestCase):
         self.assertNotIn("secret", "".join(logged.output))
 
 
+def all_at_once(*deltas: dict[str, Any]) -> Raw:
+    """A whole stream in one write; the last delta ends it."""
+    ends = [*[None] * (len(deltas) - 1), "stop"]
+    chunks = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
+        for delta, end in zip(deltas, ends, strict=True)
+    ]
+    events = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    return Raw(head + events + b"data: [DONE]\n\n")
+
+
 class TestStopping(SocketTestCase):
     def test_a_call_is_known_as_soon_as_all_of_it_was_seen(self) -> None:
         proxy = self.proxy(display_reasoning=False)
@@ -366,14 +378,7 @@ class TestStopping(SocketTestCase):
     def test_what_comes_before_the_end_does_not_wait_for_the_disk(self) -> None:
         """Not even when DeepSeek says it all at once."""
         proxy = self.proxy(display_reasoning=False)
-        chunks = [{"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}]
-        ends = [None, None, "stop"]
-        events = [
-            b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": said, "finish_reason": end}]}).encode()
-            for said, end in zip(chunks, ends, strict=True)
-        ]
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw(head + b"".join(events) + b"data: [DONE]\n\n"))
+        self.fake.answer(all_at_once({"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}))
         written, record = threading.Event(), proxy.store.record
         self.addCleanup(written.set)
 
@@ -395,13 +400,7 @@ class TestStopping(SocketTestCase):
     def test_the_first_event_waits_for_nothing_else(self) -> None:
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
-        chunks = [{"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}]
-        events = [
-            b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": said, "finish_reason": None}]}).encode()
-            for said in chunks
-        ]
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw(head + b"".join(events)))
+        self.fake.answer(all_at_once({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
         has_begun, settle, read = threading.Event(), Calling.settle, StreamReader.read
         self.addCleanup(has_begun.set)
 
@@ -439,9 +438,7 @@ class TestStopping(SocketTestCase):
             send(connection, data)
 
         proxy = self.proxy()
-        chunk = {"choices": [{"index": 0, "delta": {"content": "All of it."}, "finish_reason": "stop"}]}
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw(head + b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode()))
+        self.fake.answer(all_at_once({"content": "All of it."}))
         with mock.patch.object(Calling, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
             sock = self.connect(proxy)
             sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))

@@ -74,7 +74,9 @@ def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]
     known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
     inside = {name: value for name, value in body.items() if name not in known}
     inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
-    inside["messages"] = unsealed(body["messages"], sealer)
+    inside["messages"] = _unsealed_messages.of(
+        body["messages"], lambda message: _unsealed(message, sealer), sealer.owner
+    )
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
@@ -189,12 +191,8 @@ def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Me
 _unsealed_messages: Mapped[Any, Any] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
-def unsealed(messages: list[Any], sealer: Sealer) -> list[Any]:
-    """The messages with their thinking as it was, wherever a signature of ours tells that."""
-    return _unsealed_messages.of(messages, lambda message: _unsealed(message, sealer), sealer.owner)
-
-
 def _unsealed(message: Any, sealer: Sealer) -> Any:
+    """A message with its thinking as it was, wherever a signature of ours tells that."""
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
