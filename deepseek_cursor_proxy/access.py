@@ -15,6 +15,7 @@ import ipaddress
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -249,19 +250,31 @@ def _network(source: str) -> bytes:
 
 
 def _credential(request: HttpRequest) -> str | None:
-    """The key a request came with. Two different ones are refused: which of them is meant is not ours to guess.
+    """The key of a request; a BadRequest when api-key, which is Azure's header, holds another one.
 
-    But for Anthropic's clients: with both of their variables set they send both headers, and the first counts.
+    Authorization and x-api-key may differ: clients with two variables set send both. Each API reads its own header
+    first, and the other one only where that is absent.
     """
     scheme, _, token = (request.header("authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    key = (request.header("x-api-key") or "").strip() or bearer
-    # Azure's clients.
-    named = (request.header("api-key") or "").strip()
-    if key and named and key != named:
+    named = (request.header("x-api-key") or "").strip()
+    key = named or bearer if _is_anthropic(request) else bearer or named
+    azure = (request.header("api-key") or "").strip()
+    if key and azure and key != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
-    key = key or named
+    key = key or azure
     return key if is_credential(key) else None
+
+
+_ANTHROPIC_PATH = re.compile(r"(?:/+v1)*/+messages(?:/|\Z)")
+_SHARED_PATH = re.compile(r"(?:/+v1)*/+models(?:/|\Z)")
+
+
+def _is_anthropic(request: HttpRequest) -> bool:
+    """Whether a request speaks Anthropic's API, in which the key is in x-api-key."""
+    if _ANTHROPIC_PATH.match(request.path):
+        return True
+    return request.header("anthropic-version") is not None and bool(_SHARED_PATH.match(request.path))
 
 
 def _held_key(environment: Mapping[str, str]) -> str | None:

@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ProxyError, StartupError, T
 from deepseek_cursor_proxy.wire import HttpRequest
 
 OWNER, FRIEND, STRANGER = "sk-the-key-of-the-owner", "sk-the-key-of-a-friend", "sk-the-key-of-a-stranger"
+CHAT = "/v1/chat/completions"
 ALLOWED = 20  # wrong keys of one source until it has to wait
 FORGIVEN = 3.0  # seconds until one of them is forgotten
 
@@ -39,7 +40,7 @@ class AccessTest(unittest.TestCase):
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
             given["authorization"] = f"Bearer {key}"
-        return HttpRequest("POST", "/v1/chat/completions", headers=given, read_body=self.fail, source=source)
+        return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, source=source)
 
     def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Visitor:
         """Somebody who is let in and whose key DeepSeek accepts."""
@@ -99,6 +100,50 @@ class TestCredentials(AccessTest):
                 self.access(**settings).admit(self.request(OWNER, api_key=FRIEND))
             self.assertEqual("two_keys", caught.exception.code)
             self.assertNotIn("sk-", caught.exception.message)
+
+    def test_of_two_headers_the_one_of_the_api_that_is_asked_wins(self) -> None:
+        both = {"x_api_key": FRIEND}
+        for path, expected in (
+            (CHAT, OWNER),
+            ("/chat/completions", OWNER),
+            ("/openai/deployments/m/chat/completions", OWNER),
+            ("/v1/responses", OWNER),
+            ("/v1/responses/resp_messages", OWNER),
+            ("/v1/messagesx", OWNER),
+            ("/v1/models", OWNER),
+            ("/v1/messages", FRIEND),
+            ("/messages/", FRIEND),
+            ("//v1//messages/count_tokens", FRIEND),
+            ("/v1/v1/messages", FRIEND),
+        ):
+            with self.subTest(path):
+                request = self.request(OWNER, **both)._replace(path=path)
+                self.assertEqual(expected, self.access().admit(request).credential)
+
+    def test_the_list_of_models_is_of_the_api_that_the_version_header_names(self) -> None:
+        for path in ("/v1/models", "/models/deepseek-v4-pro"):
+            asked = self.request(OWNER, x_api_key=FRIEND, anthropic_version="2023-06-01")._replace(path=path)
+            self.assertEqual(FRIEND, self.access().admit(asked).credential)
+        # A header alone makes no message of a chat.
+        self.assertEqual(
+            OWNER, self.access().admit(self.request(OWNER, x_api_key=FRIEND, anthropic_version="1")).credential
+        )
+
+    def test_either_header_brings_the_key_on_every_api(self) -> None:
+        for path in (CHAT, "/v1/responses", "/v1/messages"):
+            for headers in ({"authorization": f"Bearer {OWNER}"}, {"x_api_key": OWNER}, {"api_key": OWNER}):
+                request = self.request(None, **headers)._replace(path=path)
+                self.assertEqual(OWNER, self.access().admit(request).credential)
+
+    def test_a_key_that_loses_opens_nothing(self) -> None:
+        access = self.access(access_keys=[OWNER])
+        chat = self.request(STRANGER, x_api_key=OWNER)
+        for request in (chat, self.request(OWNER, x_api_key=STRANGER)._replace(path="/v1/messages")):
+            with self.assertRaisesRegex(Unauthorized, "not among the access keys"):
+                access.admit(request)
+        # Nor does one that cannot be read give its place to the other.
+        with self.assertRaisesRegex(Unauthorized, "^No API key"):
+            access.admit(self.request("sk-é", x_api_key=OWNER))
 
     def test_a_visitor_can_be_printed(self) -> None:
         self.assertNotIn(OWNER, repr(self.access().admit(self.request())))

@@ -97,6 +97,14 @@ class TestEndpoints(EdgeTestCase):
         self.assertEqual("Bearer sk-azure", self.fake.seen[-1].headers["authorization"])
         self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
 
+    def test_authorization_beside_x_api_key_is_the_key_that_deepseek_gets(self) -> None:
+        proxy = self.proxy()
+        for body in (BODY, {**BODY, "stream": True}):
+            request = request_bytes(body, headers=["x-api-key: sk-other"])
+            self.assertEqual(200, self.ask(proxy, request)[0])
+            self.assertEqual("Bearer sk-test", self.fake.seen[-1].headers["authorization"])
+            self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
+
     def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
         proxy = self.proxy()
         for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
