@@ -19,7 +19,7 @@ _BUSY = (429, 503)
 
 # What both of its models take.
 _CONTEXT_TOKENS = 1_048_576
-_OVERFLOW_CODE = "context_length_exceeded"
+OVERFLOW = "context_length_exceeded"
 
 # The words of DeepSeek, of the engines that gateways run its models on, and of gateways that speak for others.
 _OVERFLOW = re.compile(
@@ -120,10 +120,15 @@ def _with_message(body: Mapping[str, Any], message: str) -> dict[str, Any]:
 # A chat that is too long …
 
 
+def says_overflow(message: str) -> bool:
+    """Whether the words of an error say that a chat is longer than the model takes."""
+    return _OVERFLOW.search(message[:4000]) is not None
+
+
 def _is_overflow(refusal: UpstreamRefused) -> bool:
     error = (refusal.body or {}).get("error")
     code = error.get("code") if isinstance(error, dict) else None
-    return code == _OVERFLOW_CODE or bool(_OVERFLOW.search(refusal.message[:4000]))
+    return code == OVERFLOW or says_overflow(refusal.message)
 
 
 def _overflow(said: str) -> UpstreamRefused:
@@ -134,7 +139,7 @@ def _overflow(said: str) -> UpstreamRefused:
         f"This model's maximum context length is {limit} tokens. However, {however}. "
         "Please reduce the length of the messages."
     )
-    error = {"message": message, "type": "invalid_request_error", "param": "messages", "code": _OVERFLOW_CODE}
+    error = {"message": message, "type": "invalid_request_error", "param": "messages", "code": OVERFLOW}
     return UpstreamRefused(400, message, {"error": error}, None)
 
 

@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
+from deepseek_cursor_proxy.deepseek_errors import OVERFLOW
 from deepseek_cursor_proxy.deepseek_events import RESPONSES
 from deepseek_cursor_proxy.dialects import CHAT, Dialect
-from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound, ProxyError, ProxyStopping, UpstreamFailed
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    ClientGone,
+    NotFound,
+    ProxyError,
+    ProxyStopping,
+    UpstreamFailed,
+    UpstreamRefused,
+)
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.jobs import Following, Job
 from deepseek_cursor_proxy.protocols import chat_request, responses, responses_listing
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
-from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter
+from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, error_code
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, safe_text
@@ -70,11 +79,23 @@ class Responding:
         wanted = planned.frame.wanted
         if wanted.background:
             return self._in_background(planned, request.peer)
-        exchange = self._generation.opened(visitor, planned.caller, planned.asked)
+        try:
+            exchange = self._generation.opened(visitor, planned.caller, planned.asked)
+        except UpstreamRefused as refusal:
+            if wanted.stream and error_code(refusal) == OVERFLOW:
+                return self._overflow(planned, refusal)
+            raise
         if wanted.stream:
             return HttpReply.events(Stream(self._events(planned, exchange), exchange))
         with closing(exchange):
             return HttpReply.json(self._whole(planned, exchange))
+
+    def _overflow(self, planned: Planned, refusal: UpstreamRefused) -> HttpReply:
+        """A stream that only fails: Codex reads this code in an event alone, and tells a 400 as a bug."""
+        writer = planned.writer()
+        events = writer.begin() + writer.fail(refusal)
+        self._kept(planned, writer)
+        return HttpReply.events(events)
 
     def _planned(self, visitor: Visitor, caller: Caller, body: dict[str, Any], size: int) -> Planned:
         wanted = responses.wanted(body)

@@ -5,6 +5,7 @@ import secrets
 import select
 import threading
 import unittest
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -29,12 +30,25 @@ class TestTheStream(ResponsesTestCase):
         told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
         part = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
         part += ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
-        thought = ["response.output_item.added", "response.reasoning_text.delta", "response.reasoning_text.done"]
+        thought = ["response.output_item.added", "response.content_part.added", "response.reasoning_text.delta"]
+        thought += ["response.reasoning_text.done", "response.content_part.done"]
         call = ["response.output_item.added", "response.function_call_arguments.delta"]
         call += ["response.function_call_arguments.done", "response.output_item.done"]
         expected = ["response.created", "response.in_progress", *thought, "response.output_item.done", *part, *call]
         self.assertEqual([*expected, "response.completed"], types(told.events))
         self.assertNotIn(b"[DONE]", told.body)
+
+    def test_reasoning_is_a_part_that_is_announced_before_its_first_piece(self) -> None:
+        """openai-node (5 to 7) fails with "missing content at index 0" otherwise."""
+        self.fake.answer(Answer(reasoning="A longer thought.", content="Hi.", piece=4))
+        events = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"}).events
+        about = [event for event in events if event.get("content_index") == 0 and event["output_index"] == 0]
+        kinds_ = [kind.removeprefix("response.") for kind in dict.fromkeys(types(about))]
+        self.assertEqual(
+            ["content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done"], kinds_
+        )
+        self.assertEqual({"type": "reasoning_text", "text": ""}, about[0]["part"])
+        self.assertEqual({"type": "reasoning_text", "text": "A longer thought."}, about[-1]["part"])
 
     def test_a_summary_is_told_to_whoever_asks(self) -> None:
         self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
@@ -87,6 +101,34 @@ class TestTheStream(ResponsesTestCase):
             self.assertEqual("incomplete", told.response["output"][-1]["status"])
             self.assertEqual(told.response, self.get(proxy, told.response).value)
 
+    def test_what_an_answer_breaks_off_in_is_never_done(self) -> None:
+        """Codex keeps what is done in its history: half a thought stayed there."""
+        answer = Answer("A long thought.", "A long text.", (CALL,), piece=4)
+        for cut_after, kind in ((3, "reasoning"), (6, "message"), (9, "function_call")):
+            with self.subTest(kind):
+                self.fake.answer(replace(answer, cut_after=cut_after))
+                told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+                last = told.response["output"][-1]
+                self.assertEqual((kind, "incomplete"), (last["type"], last["status"]))
+                about = [
+                    event
+                    for event in told.events
+                    if event.get("item_id", event.get("item", {}).get("id")) == last["id"]
+                ]
+                self.assertEqual([], [each for each in types(about) if each.endswith(".done")])
+
+    def test_half_a_thought_is_not_done_when_the_limit_of_the_answer_ends_it(self) -> None:
+        for answer, is_done in (
+            (Answer("Half a tho", None, finish_reason="length"), False),
+            (Answer("Hm.", "Half a te", finish_reason="length"), True),
+            (Answer("Hm.", None, (replace(CALL, arguments='{"pa'),), finish_reason="length"), False),
+        ):
+            self.fake.answer(answer)
+            told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+            last = told.response["output"][-1]
+            done = [event["item"] for event in told.events if event["type"] == "response.output_item.done"]
+            self.assertEqual(("incomplete", is_done), (last["status"], last in done))
+
     def test_a_plain_answer_that_breaks_is_an_error_and_leaves_nothing(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
@@ -127,6 +169,50 @@ class TestTheStream(ResponsesTestCase):
             proxy.server.drain(0)
             seen += read_until(sock, b"event: response.failed")
         self.assertIn(b"being stopped or restarted", seen)
+
+
+OVERFLOW = "This model's maximum context length is 1048576 tokens. However, you requested 1100000 tokens."
+
+
+class TestAChatThatIsTooLong(ResponsesTestCase):
+    """Codex says its own sentence when this code comes in an event, and quotes a 400 as it is."""
+
+    def too_long(self) -> None:
+        self.fake.answer(Failure(400, OVERFLOW, "invalid_request_error", "invalid_request_error"))
+
+    def test_a_stream_fails_with_the_code_that_codex_knows(self) -> None:
+        proxy = self.proxy()
+        self.too_long()
+        told = self.create(proxy, "q", stream=True)
+        self.assertEqual(200, told.status)
+        self.assertEqual(["response.created", "response.in_progress", "response.failed"], types(told.events))
+        self.assertEqual(
+            ("failed", "context_length_exceeded"), (told.response["status"], told.response["error"]["code"])
+        )
+        self.assertIn("1048576 tokens", told.response["error"]["message"])
+        self.assertEqual(told.response, self.get(proxy, told.response).value)
+
+    def test_a_plain_request_is_refused(self) -> None:
+        self.too_long()
+        told = self.create(self.proxy(), "q")
+        self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
+
+    def test_one_in_the_background_fails_with_the_same_code(self) -> None:
+        proxy = self.proxy()
+        self.too_long()
+        response = self.create(proxy, "q", background=True).value
+        self.assertTrue(eventually(lambda: self.get(proxy, response).value["status"] == "failed"))
+        self.assertEqual("context_length_exceeded", self.get(proxy, response).value["error"]["code"])
+
+    def test_deepseek_may_say_so_in_the_stream(self) -> None:
+        event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + event))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual("context_length_exceeded", told.response["error"]["code"])
+
+    def test_any_other_refusal_stays_one(self) -> None:
+        self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
+        self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
 
 
 class TestACrowd(ResponsesTestCase):

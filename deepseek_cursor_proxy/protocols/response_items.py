@@ -2,6 +2,10 @@
 
 Each says what it is when it is added, passes on what is said in it piece by piece, and when it is done repeats the
 whole: joined, the pieces are that whole. `value` is the item as it stands in the response object.
+
+An item that the answer broke off in is `incomplete` and gets no done event: Codex keeps every item that is done in its
+history, half a thought as well, and runs every call that is done. Only a text that reached the limit of its length is
+done as well as incomplete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -76,6 +80,14 @@ class Item:
     def added(self) -> bytes:
         return self._event("response.output_item.added", item=self.value)
 
+    def done(self) -> bytes:
+        raise AssertionError
+
+    def broken_off(self) -> bytes:
+        """End the item without a done event, because the answer ended inside it."""
+        self._status = "incomplete"
+        return b""
+
     def _where(self, **more: Any) -> dict[str, Any]:
         return {"item_id": self.id, "output_index": self._index, **more}
 
@@ -102,19 +114,20 @@ class ReasoningItem(Item):
     def value(self) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": [], "content": []}
         if self.is_done:
-            item["content"] = [{"type": "reasoning_text", "text": self.text}]
+            item["content"] = [self._part(self.text)]
             item["summary"] = [self._summary_part(self.text)] if self._has_summary else []
             if self._sealer is not None:
                 item["encrypted_content"] = self._sealer.sealed(self.text)
         return {**item, "status": self._status}
 
     def added(self) -> bytes:
-        part = b""
+        """The item and its part: openai-node (5 to 7) refuses deltas of a part that was not announced."""
         added = super().added()
+        added += self._events.event("response.content_part.added", **self._where(content_index=0), part=self._part(""))
         if self._has_summary:
             kind = "response.reasoning_summary_part.added"
-            part = self._events.event(kind, **self._where(summary_index=0), part=self._summary_part(""))
-        return added + part
+            added += self._events.event(kind, **self._where(summary_index=0), part=self._summary_part(""))
+        return added
 
     def said(self, text: str, strings: Iterable[bytes]) -> bytes:
         self._pieces.append(text)
@@ -122,15 +135,19 @@ class ReasoningItem(Item):
         said = self._events.spliced(self._delta, strings)
         return said + self._events.spliced(self._summary, strings) if self._has_summary else said
 
-    def done(self, status: str = "completed") -> bytes:
-        self._status = status
-        text, events = self.text, self._events
-        done = [events.event("response.reasoning_text.done", **self._where(content_index=0), text=text)]
+    def done(self) -> bytes:
+        self._status = "completed"
+        text, events, at = self.text, self._events, self._where(content_index=0)
+        done = [events.event("response.reasoning_text.done", **at, text=text)]
+        done.append(events.event("response.content_part.done", **at, part=self._part(text)))
         if self._has_summary:
             at = self._where(summary_index=0)
             done.append(events.event("response.reasoning_summary_text.done", **at, text=text))
             done.append(events.event("response.reasoning_summary_part.done", **at, part=self._summary_part(text)))
         return b"".join(done) + self._item_done()
+
+    def _part(self, text: str) -> dict[str, str]:
+        return {"type": "reasoning_text", "text": text}
 
     def _summary_part(self, text: str) -> dict[str, str]:
         return {"type": "summary_text", "text": text}
@@ -209,12 +226,17 @@ class CallItem(Item):
         self._pieces.append(text)
         return self._events.spliced(self._delta, [encode_json(text)[1:-1]])
 
-    def done(self, status: str = "completed") -> bytes:
-        rest = self._spoken(self._reader.end()) if self._reader is not None else b""
-        self._status = status
-        if self._is_custom and status == "incomplete" and not self.is_whole:
-            # Codex runs whatever is done, without a look at its status, and half a script or patch is one, too. Half of
-            # a function's arguments is no JSON, so nobody runs that.
-            return rest
-        said = {"input" if self._is_custom else "arguments": self.text}
+    def done(self) -> bytes:
+        rest = self._rest()
+        self._status = "completed"
+        said = {"input": self.text} if self._is_custom else {"arguments": self.text, "name": self._name}
         return rest + self._events.event(self._done, **self._where(), **said) + self._item_done()
+
+    def broken_off(self) -> bytes:
+        """A call that is whole is done, whatever broke off behind it."""
+        if self.is_whole:
+            return self.done()
+        return self._rest() + super().broken_off()
+
+    def _rest(self) -> bytes:
+        return self._spoken(self._reader.end()) if self._reader is not None else b""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek_errors import broken_off
+from deepseek_cursor_proxy.deepseek_errors import OVERFLOW, broken_off, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols.response_items import CallItem, Item, Numbered, ReasoningItem, TextItem
 from deepseek_cursor_proxy.protocols.responses import Frame, state, usage
@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_SIGNS = 10.0
 _SECONDS_BETWEEN_SIGNS_KEPT = 60.0
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # What clients act on; everything else is for them a server's trouble, which they try again.
-_CODES = frozenset({"rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "insufficient_quota"})
+_CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insufficient_quota"})
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
 
 
@@ -76,12 +76,12 @@ class ResponseWriter:
 
     def fail(self, error: ProxyError) -> bytes:
         """The last event of an answer that broke."""
-        said = b"".join(self._close_all("incomplete"))
+        said = b"".join(self._break_off())
         return said + self._last("response.failed", "failed", error=told_error(error))
 
     def cancel(self) -> bytes:
         """The last event of an answer that nobody wants any more; there is none of its own for that."""
-        said = b"".join(self._close_all("incomplete"))
+        said = b"".join(self._break_off())
         return said + self._last("response.incomplete", "cancelled")
 
     # Whole events …
@@ -117,8 +117,7 @@ class ResponseWriter:
             written += self._call(piece)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            is_cut = item.finish_reason in _INCOMPLETE or broken_off(item.finish_reason) is not None
-            written += self._close_all("incomplete" if is_cut else "completed")
+            written += self._finished(item.finish_reason)
         return written
 
     def _sign_of_life(self, aside: Aside) -> Iterable[bytes]:
@@ -164,13 +163,27 @@ class ResponseWriter:
         whole = [call for call in self._calls.values() if call.is_whole and not call.is_done]
         return [*self._close_open(), *(call.done() for call in whole)]
 
-    def _close_open(self, status: str = "completed") -> list[bytes]:
+    def _close_open(self) -> list[bytes]:
         item, self._open = self._open, None
-        return [] if item is None else [item.done(status)]
+        return [] if item is None else [item.done()]
 
-    def _close_all(self, status: str = "completed") -> list[bytes]:
-        closed = self._close_open(status)
-        return closed + [call.done(status) for call in self._calls.values() if not call.is_done]
+    def _close_all(self) -> list[bytes]:
+        return [*self._close_open(), *(call.done() for call in self._calls.values() if not call.is_done)]
+
+    def _finished(self, reason: str) -> list[bytes]:
+        if broken_off(reason) is not None:
+            return self._break_off()
+        if reason not in _INCOMPLETE:
+            return self._close_all()
+        # A text that reached its limit is all there will be of it, and is told as OpenAI tells it.
+        text, self._open = (self._open, None) if isinstance(self._open, TextItem) else (None, self._open)
+        return [*([] if text is None else [text.done("incomplete")]), *self._break_off()]
+
+    def _break_off(self) -> list[bytes]:
+        item, self._open = self._open, None
+        unfinished: list[Item] = [item] if item is not None else []
+        unfinished += [call for call in self._calls.values() if not call.is_done]
+        return [each.broken_off() for each in unfinished]
 
 
 def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
@@ -181,8 +194,17 @@ def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
 
 def told_error(error: ProxyError) -> dict[str, str]:
     """A failure as the `error` of a response."""
-    code = error.code if error.code in _CODES else _CODES_BY_STATUS.get(error.status, "server_error")
+    code = error_code(error)
+    if code not in _CODES:
+        code = _CODES_BY_STATUS.get(error.status, "server_error")
     return {"code": code, "message": error.message}
+
+
+def error_code(error: ProxyError) -> str:
+    """The code of a failure: DeepSeek's own where it named one, and the one for an overflow that it only describes."""
+    if isinstance(error, UpstreamFailed) and says_overflow(error.message):
+        return OVERFLOW
+    return str(error.payload()["error"].get("code"))
 
 
 def _is_json(text: str) -> bool:

@@ -13,10 +13,11 @@ import subprocess
 import threading
 import unittest
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy
 from tests.interop import npm
@@ -89,7 +90,7 @@ class CodexCase(ClientCase):
         self.assertEqual([path.name for path in self.place.iterdir()], ["secret.key"])
         self.start_proxy(port)
 
-    def codex(self, *arguments: str, config: str | None = None) -> str:
+    def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
         assert self.proxy is not None
         written = block("toml", f'model = "{MODEL}"') if config is None else config
         place = self.home / ".codex"
@@ -98,10 +99,10 @@ class CodexCase(ClientCase):
         (place / "config.toml").write_text(here, encoding="utf-8")
         environment = {"CODEX_HOME": str(place), "DEEPSEEK_API_KEY": KEY, "CODEX_API_KEY": KEY}
         program = Program((str(_commands / "codex"),), tuple(environment.items()), RUN_SECONDS)
-        return self.run_client(program, *arguments)
+        return self.run_client(program, *arguments, may_fail=may_fail)
 
-    def ask(self, question: str, *options: str) -> str:
-        return self.codex("exec", *OPTIONS, *options, question)
+    def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
+        return self.codex("exec", *OPTIONS, *options, question, may_fail=may_fail)
 
     def ask_again(self, question: str, *options: str) -> str:
         return self.codex("exec", "resume", *OPTIONS, *options, "--last", question)
@@ -212,6 +213,29 @@ class CodexTest(CodexCase):
         for thought in thoughts:
             thought |= {"summary": [], "content": None}
         session.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+    def test_an_answer_that_is_cut_off_leaves_no_half_of_a_thought_or_text_in_the_history(self) -> None:
+        """Codex asks again by itself, and keeps whatever was done by then."""
+        self.start_proxy()
+        long = Answer("Let me look at all of it first. " * 20, "It is " * 20, piece=16)
+        for cut_after in (3, 44):
+            with self.subTest(cut_after=cut_after):
+                self.fake.forget()
+                self.fake.answer(replace(long, cut_after=cut_after), Answer("A whole thought.", "All done."))
+                self.assertIn("All done.", self.ask("What is on my list?"))
+                first, again = (payload["messages"] for payload in self.fake.accepted)
+                half = [message for message in again[len(first) :] if message["content"]]
+                self.assertEqual((first, []), (again[: len(first)], half))
+                thoughts = [message.get("reasoning_content") for message in again[len(first) :]]
+                self.assertTrue(set(thoughts) <= {long.reasoning}, thoughts)
+
+    def test_a_chat_that_is_too_long_is_told_in_the_words_of_codex(self) -> None:
+        self.start_proxy()
+        too_long = "This model's maximum context length is 1048576 tokens. However, you requested 1100000 tokens."
+        self.fake.answer(Failure(400, too_long, "invalid_request_error", "invalid_request_error"))
+        self.ask("What is on my list?", may_fail=True)
+        self.assertIn("ran out of room in the model's context window", self.output)
+        self.assertEqual([400], [seen.status for seen in self.fake.seen], self.output)
 
     def test_the_provider_that_wants_a_web_socket_is_sent_to_post_at_once(self) -> None:
         self.start_proxy()

@@ -49,7 +49,7 @@ class Variant:
 
 
 TEXT = ("content_part.added", "output_text.delta", "output_text.done", "content_part.done")
-REASONING = ("reasoning_text.delta", "reasoning_text.done")
+REASONING = ("content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done")
 SUMMARY = tuple(f"reasoning_summary_{name}" for name in ("part.added", "text.delta", "text.done", "part.done"))
 CALLS = ("function_call_arguments.delta", "function_call_arguments.done")
 CUSTOM = ("custom_tool_call_input.delta", "custom_tool_call_input.done")
@@ -104,7 +104,7 @@ VARIANTS = {
     ),
     "length amid a call": Variant(
         Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"ci'),), finish_reason="length"),
-        (*ITEM, *REASONING, *CALLS),
+        (*ITEM, *REASONING, "function_call_arguments.delta"),
         {"tools": TOOLS},
         "incomplete",
     ),
