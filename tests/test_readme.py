@@ -4,12 +4,15 @@ import configparser
 import json
 import plistlib
 import re
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE_LINE
+from tests.harness import running_proxy
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,6 +24,10 @@ OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--h
 OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
 # Flags of other programs, as the README names them.
 FOREIGN_FLAGS = {"--strict", "--user", "--now"}
+
+# The system users of a Debian image, from base-passwd.
+DEBIAN_USERS = {"root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy"}
+DEBIAN_USERS |= {"www-data", "backup", "list", "irc", "_apt", "nobody"}
 
 
 def block(language: str, start: str) -> str:
@@ -58,9 +65,24 @@ class ReadmeTest(unittest.TestCase):
         self.assertTrue(agent["KeepAlive"] and agent["RunAtLoad"])
         self.assertEqual(["-m", "deepseek_cursor_proxy"], agent["ProgramArguments"][-2:])
         self.assertEqual(0o077, agent["Umask"])
-        entry = re.search(r"^ENTRYPOINT (.+)$", block("dockerfile", "FROM"), re.MULTILINE)
-        assert entry is not None
-        self.assertEqual(["python", "-m", "deepseek_cursor_proxy"], json.loads(entry[1])[:3])
+
+    def test_its_dockerfile_runs_the_proxy_as_a_user_that_debian_does_not_have(self) -> None:
+        steps = dict(re.findall(r"^([A-Z]+) (.+)$", block("dockerfile", "FROM"), re.MULTILINE))
+        self.assertEqual(["python", "-m", "deepseek_cursor_proxy"], json.loads(steps["ENTRYPOINT"])[:3])
+        user = steps["USER"]
+        self.assertNotIn(user, DEBIAN_USERS)
+        self.assertRegex(README, rf"RUN useradd -m {user} && install -d -m 700 -o {user} -g {user} {steps['VOLUME']}\n")
+        self.assertIn(f"-v deepseek-cursor-proxy:{steps['VOLUME']} ", README)
+
+    def test_its_health_check_asks_the_port_of_the_proxy(self) -> None:
+        steps = dict(re.findall(r"^([A-Z]+) (.+)$", block("dockerfile", "FROM"), re.MULTILINE))
+        script = json.loads(steps["HEALTHCHECK"].removeprefix("CMD "))[2]
+        self.assertIn(f", {steps['EXPOSE']}, ", script)
+        with running_proxy("http://127.0.0.1:9/v1") as url:
+            probe = script.replace(steps["EXPOSE"], url.rpartition(":")[2])
+            self.assertEqual(0, subprocess.run([sys.executable, "-c", probe], timeout=30).returncode)
+        gone = subprocess.run([sys.executable, "-c", probe], stderr=subprocess.DEVNULL, timeout=30)
+        self.assertNotEqual(0, gone.returncode)
 
     def test_it_quotes_the_notice_as_the_proxy_writes_it(self) -> None:
         self.assertIn(f"`{NOTICE_LINE}`", README)
