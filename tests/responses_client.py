@@ -63,8 +63,31 @@ def events(stream: bytes) -> list[Json]:
     return found
 
 
+# What the Open Responses specification requires of every response object, and what OpenAI sends besides.
+_ALWAYS = (
+    "id object created_at completed_at status incomplete_details model previous_response_id instructions output error "
+    "tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs "
+    "temperature reasoning user usage max_output_tokens max_tool_calls store background service_tier metadata "
+    "safety_identifier prompt_cache_key billing"
+)
+_NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature", "top_logprobs", "top_p")
+
+
+def check_object(response: Json) -> None:
+    """The laws of a response object, whatever became of it."""
+    assert not set(_ALWAYS.split()) - response.keys(), set(_ALWAYS.split()) - response.keys()
+    assert all(type(response[name]) in (int, float) for name in _NUMBERS), response
+    assert (response["object"], response["service_tier"]) == ("response", "default"), response
+    # A time while it is completed, and nothing before or otherwise.
+    assert type(response["completed_at"]) is (int if response["status"] == "completed" else type(None)), response
+    assert response["completed_at"] is None or response["completed_at"] >= response["created_at"], response
+
+
 def check_stream(found: Sequence[Json], first: int = 0) -> Json:
     """The laws of a whole stream; returns the response in its last event."""
+    for event in found:
+        if "response" in event:
+            check_object(event["response"])
     assert [event["sequence_number"] for event in found] == list(range(first, first + len(found))), found
     assert [event["type"] for event in found if event["type"] in _LAST] == [found[-1]["type"]], found
     response = found[-1]["response"]
@@ -142,7 +165,10 @@ class ResponsesTestCase(SocketTestCase):
             connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
             reply = connection.getresponse()
             headers = {name.lower(): value for name, value in reply.getheaders()}
-            return Told(reply.status, headers, reply.read())
+            told = Told(reply.status, headers, reply.read())
+        if told.status == 200 and told.body.startswith(b'{"id":"resp_') and told.value["object"] == "response":
+            check_object(told.value)
+        return told
 
     def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> Told:
         """A response, whose stream keeps the laws if it is one."""

@@ -34,18 +34,37 @@ _IMPOSSIBLE = {
     "prompt": "prompt names a template on OpenAI's own servers; send its text as instructions or input.",
     "messages": "messages belong to /v1/chat/completions; here the history is sent as input.",
 }
-# Told back as they were asked for, with what they are when nobody asks.
+# Fields of a response that repeat the request, each with OpenAI's default for a request without it.
 _TOLD_BACK: dict[str, Any] = {
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
-    "temperature": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "temperature": 1.0,
     "tool_choice": "auto",
-    "top_p": None,
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "user": None,
 }
-_TOLD_BACK_IF_ASKED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+# Fields that say the same in every response.
+_FIXED: dict[str, Any] = {
+    "access_programs": None,
+    "billing": {"payer": "developer"},
+    "conversation": None,
+    "moderation": None,
+    "prompt": None,
+    "prompt_cache_retention": None,
+    # DeepSeek has one tier, whatever a request asks for.
+    "service_tier": "default",
+    # A history that does not fit is refused, never cut.
+    "truncation": "disabled",
+}
 
 
 @dataclass(frozen=True)
@@ -134,6 +153,7 @@ def _check_told_back(body: Json) -> None:
     _flag(body, "parallel_tool_calls")
     optional(body, "max_tool_calls", int, "a whole number")
     optional(body, "safety_identifier", str, "a string")
+    optional(body, "service_tier", str, "a string")
 
 
 def _items(value: Any) -> tuple[Json, ...]:
@@ -231,15 +251,12 @@ class Frame:
 def fields(body: Json) -> dict[str, Any]:
     """What of a request is told back in its response."""
     told = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _TOLD_BACK.items()}
-    told |= {name: body[name] for name in _TOLD_BACK_IF_ASKED if body.get(name) is not None}
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     told["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
     told["text"] = {**text, "format": text.get("format") or {"type": "text"}}
     told["tool_choice"] = _flat(told["tool_choice"])
     told["tools"] = [_told_tool(tool) for tool in body.get("tools") or ()]
-    # A history that does not fit is refused, never cut.
-    told["truncation"] = "disabled"
-    return told
+    return {**told, **_FIXED}
 
 
 def _told_tool(tool: Any) -> Any:
@@ -261,6 +278,7 @@ def _flat(tool: Any) -> Any:
 def state(status: str, **known: Any) -> dict[str, Any]:
     """What is known of an answer, with nothing in the place of what is not."""
     nothing: dict[str, Any] = {
+        "completed_at": None,
         "error": None,
         "incomplete_details": None,
         "output": [],

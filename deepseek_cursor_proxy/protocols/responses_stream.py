@@ -44,7 +44,7 @@ class ResponseWriter:
         self._nameless: dict[int, CallPiece] = {}
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
-        self._told_at = now()
+        self._began_at = self._told_at = now()
         # The whole object, once it is known.
         self.response: dict[str, Any] | None = None
 
@@ -92,6 +92,8 @@ class ResponseWriter:
 
     def _last(self, kind: str, status: str, **known: Any) -> bytes:
         known |= {"output": [item.value for item in self._items], "output_text": self._text()}
+        if status == "completed":
+            known["completed_at"] = self._frame.created_at + int(self._now() - self._began_at)
         so_far = state(status, usage=usage(self._usage), **known)
         self.response = self._frame.response(so_far)
         return self._lifecycle(kind, so_far)

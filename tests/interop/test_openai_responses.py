@@ -168,7 +168,7 @@ class VariantTest(ResponsesCase):
 def neutral(response: Json) -> Json:
     """A response without what differs from one time to the next, and without what the package's helper adds."""
     text = json.dumps(without_parsed(response)).replace(response["id"].removeprefix("resp_"), "MARK")
-    return {**json.loads(text), "created_at": 0}
+    return {**json.loads(text), "created_at": 0, "completed_at": 0}
 
 
 def without_parsed(value: Any) -> Any:

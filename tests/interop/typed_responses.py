@@ -17,6 +17,7 @@ from openai.types.shared import ErrorObject
 from pydantic import TypeAdapter
 
 from tests.interop.typed import Answered, Json, Recording, check_names, fit
+from tests.responses_client import check_object
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 # Codes of failed responses that the types do not have: ours for a restart, and two that Codex knows: it gives up at
@@ -41,7 +42,13 @@ def check(answer: Answered) -> None:
     elif answer.path.endswith("/input_items"):
         fit(TypeAdapter(response_item_list.ResponseItemList), body)
     else:
-        fit(TypeAdapter(responses.Response), _with_a_known_code(body))
+        _check_object(body)
+
+
+def _check_object(body: Json) -> None:
+    fit(TypeAdapter(responses.Response), _with_a_known_code(body))
+    # The package's types allow nearly everything to be missing.
+    check_object(body)
 
 
 def _with_a_known_code(body: Json) -> Json:
@@ -65,6 +72,8 @@ def _check_stream(answer: Answered) -> None:
     for event in events:
         known = {**event, "response": _with_a_known_code(event["response"])} if "response" in event else event
         fit(_event_types()[event["type"]], known)
+        if "response" in event:
+            check_object(event["response"])
     first = events[0]["sequence_number"]
     assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
     assert [event["type"] for event in events if event["type"] in ENDS] == [events[-1]["type"]], "one end, at the end"

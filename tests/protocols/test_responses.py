@@ -119,11 +119,19 @@ class TestTheObject(unittest.TestCase):
         frame = Frame(MARK, 1, "m", Wanted(()), responses.fields({}))
         found = frame.response(state("queued"))
         names = (
-            "id object created_at status background error incomplete_details instructions max_output_tokens model "
-            "output output_text parallel_tool_calls previous_response_id reasoning store temperature text tool_choice "
-            "tools top_p truncation usage metadata"
+            "access_programs background billing completed_at conversation created_at error frequency_penalty id "
+            "incomplete_details instructions max_output_tokens max_tool_calls metadata model moderation object output "
+            "output_text parallel_tool_calls presence_penalty previous_response_id prompt prompt_cache_key "
+            "prompt_cache_retention reasoning safety_identifier service_tier status store temperature text tool_choice "
+            "tools top_logprobs top_p truncation usage user"
         )
         self.assertEqual(set(names.split()), set(found))
+
+    def test_what_nobody_asked_for_has_the_default_of_openai_and_no_null_for_a_number(self) -> None:
+        found = responses.fields({"temperature": None, "top_p": None})
+        numbers = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs")
+        self.assertEqual([1.0, 1.0, 0.0, 0.0, 0], [found[name] for name in numbers])
+        self.assertEqual(("default", {"payer": "developer"}), (found["service_tier"], found["billing"]))
 
     def test_tools_are_told_with_the_fields_the_official_types_insist_on(self) -> None:
         custom = {"type": "custom", "name": "apply_patch"}
