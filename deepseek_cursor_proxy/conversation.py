@@ -60,6 +60,8 @@ class ChatRequest(NamedTuple):
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     stream: bool = False
+    # Whether the client wants the usage of a stream.
+    include_usage: bool = False
     # How many answers are wanted; each is an upstream call of its own.
     choices: int = 1
     thinking: bool = True

@@ -31,7 +31,7 @@ class TestFanOut(SocketTestCase):
     def test_a_stream_tells_its_choices_apart_and_its_usage_once(self) -> None:
         self.answers()
         sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream": True}))
+        sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
         lines = [line[6:] for line in read_reply(sock)[2].decode().splitlines() if line.startswith("data: ")]
         self.assertEqual("[DONE]", lines.pop())
         chunks = [json.loads(line) for line in lines]
@@ -42,7 +42,8 @@ class TestFanOut(SocketTestCase):
         expected = {f"<details>\n<summary>Thinking</summary>\n\nR{n}\n</details>\n\nC{n}" for n in range(3)}
         self.assertEqual(expected, set(texts.values()))
         self.assertEqual(1, len({chunk["id"] for chunk in chunks}))
-        usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+        usages = [chunk["usage"] for chunk in chunks if chunk["usage"]]
+        self.assertEqual([not chunk["choices"] for chunk in chunks], [bool(chunk["usage"]) for chunk in chunks])
         prompt = usages[0]["prompt_tokens"]
         self.assertEqual((1, 0), (len(usages), prompt % 3))
 

@@ -43,6 +43,7 @@ class ItemsClient(CursorClient):
             "instructions": "Be brief.",
             "input": messages,
             "stream": True,
+            "stream_options": {"include_usage": True},
             "tools": self.tools,
             "store": False,
             "reasoning": {"effort": "medium", "summary": "auto"},

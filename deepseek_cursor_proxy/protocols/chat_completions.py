@@ -3,6 +3,7 @@
 Answers edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. What is written into
 a chunk: the model name the client asked for, the text with our display in it, usage with the cached tokens, and the
 free text of a custom tool's call in place of its JSON.
+A stream tells its usage as OpenAI does: in one last chunk with no choices, if the client asked for it, else nowhere.
 The request half is chat_request.
 """
 
@@ -49,7 +50,12 @@ class ChatCompletions:
         with closing(batches):
             try:
                 for batch in batches:
-                    yield writer.write(batch[0]) if len(batch) == 1 else b"".join(map(writer.write, batch))
+                    written = writer.write(batch[0]) if len(batch) == 1 else b"".join(map(writer.write, batch))
+                    # An empty piece is a lull; a batch of which the client gets nothing is none.
+                    if written or not batch:
+                        yield written
+                if usage := writer.usage():
+                    yield usage
             except ProxyError as error:
                 yield sse.event(encode_json(_stream_error(error)))
             except (ValueError, RecursionError):
@@ -72,6 +78,10 @@ class _Writer:
 
     def __init__(self, request: ChatRequest, created: int) -> None:
         self._model = request.asked_model
+        self._includes_usage = request.include_usage
+        # As it was told last: some hosts count along.
+        self._usage: Mapping[str, Any] | None = None
+        self._has_finished = False
         self._raiser = Raiser(request.custom_tools) if request.custom_tools else None
         # The shape of the last run, whether its reasoning is shown, and what stands around the text in its chunks.
         self._spliced: tuple[Shape, bool, list[bytes]] | None = None
@@ -90,10 +100,30 @@ class _Writer:
             return self._own(item)
         if item.run is not None:
             return self._write_run(item, item.run)
+        if item.usage is not None:
+            self._usage = item.usage
+        if item.finish_reason:
+            self._has_finished = True
+        if not item.source.get("choices"):
+            # Clients read choices[0] of every chunk that is not the usage they asked for.
+            return b"" if self._has_finished else self._own(Delta(text=""))
         if self._raiser is not None:
             item = self._raiser.raised(item)
-        self._shape = chunk = _edited(item, self._model, "delta")
-        return sse.event(encode_json(chunk))
+        return sse.event(encode_json(self._chunk(item)))
+
+    def usage(self) -> bytes:
+        """The chunk behind all others that tells the usage; nothing if the client did not ask for it."""
+        if self._usage is None or not self._includes_usage:
+            return b""
+        return sse.event(encode_json({**self._header(), "choices": [], "usage": self._usage}))
+
+    def _chunk(self, delta: Delta) -> Mapping[str, Any]:
+        self._shape = chunk = _edited(delta, self._model, "delta")
+        if self._includes_usage:
+            chunk["usage"] = None
+        else:
+            chunk.pop("usage", None)
+        return chunk
 
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: what is around its text is the same for all of them."""
@@ -111,14 +141,18 @@ class _Writer:
 
     def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:
         """The bytes between which the text of a chunk stands, wherever it does."""
-        self._shape = chunk = _edited(delta._replace(text=_TEXT) if is_shown else delta, self._model, "delta")
+        chunk = self._chunk(delta._replace(text=_TEXT) if is_shown else delta)
         return sse.event(encode_json(chunk)).split(_TEXT.encode())
 
     def _own(self, delta: Delta) -> bytes:
-        kept = ("id", "object", "created", "model", "system_fingerprint")
-        chunk = {key: self._shape[key] for key in kept if key in self._shape}
         choice = {"index": delta.choice, "delta": {"content": delta.text}, "finish_reason": None}
-        return sse.event(encode_json({**chunk, "choices": [choice]}))
+        usage = {"usage": None} if self._includes_usage else {}
+        return sse.event(encode_json({**self._header(), "choices": [choice], **usage}))
+
+    def _header(self) -> dict[str, Any]:
+        """What all chunks of the stream have in common."""
+        kept = ("id", "object", "created", "model", "system_fingerprint")
+        return {key: self._shape[key] for key in kept if key in self._shape}
 
 
 def _edited(delta: Delta, model: str, part: str) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         tools=tuple(box.tools),
         tool_choice=box.choice,
         stream=optional(body, "stream", bool, "true or false") or False,
+        include_usage=_includes_usage(body),
         choices=_choices(body),
         thinking=thinks and effort is not None and not deepseek.is_forced(box.choice),
         effort=effort or deepseek.EFFORTS[config.reasoning_effort],
@@ -120,7 +121,7 @@ _TRANSLATED = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
     "reasoning reasoning_effort n input instructions system max_output_tokens text prompt_cache_key"
 )
-_PARAMS = frozenset({*_FORWARDED, "stream_options", "max_completion_tokens", "max_output_tokens", "text", "user"})
+_PARAMS = frozenset({*_FORWARDED, "max_completion_tokens", "max_output_tokens", "text", "user"})
 _UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split()})
 _NEVER_DROPPED = _UNDERSTOOD - {"input", "text", "reasoning", "reasoning_effort", "user", "user_id"}
 
@@ -135,7 +136,6 @@ def _params(body: Json) -> dict[str, Any]:
             if not is_right(value):
                 raise wrong(name, expected)
             params[name] = value
-    optional(body, "stream_options", dict, "an object")
     # DeepSeek ignores OpenAI's newer name for the limit, silently.
     for name in ("max_completion_tokens", "max_output_tokens"):
         limit = optional(body, name, int, "a whole number")
@@ -173,6 +173,12 @@ def _dropped(body: Json) -> tuple[str, ...]:
     if effort is not None and effort != "none" and effort not in deepseek.EFFORTS:
         dropped.append(f"reasoning_effort {effort}")
     return tuple(dropped)
+
+
+def _includes_usage(body: Json) -> bool:
+    options = optional(body, "stream_options", dict, "an object") or {}
+    wanted = optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
+    return wanted is True
 
 
 def _choices(body: Json) -> int:

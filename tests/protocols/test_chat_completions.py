@@ -61,9 +61,11 @@ class TestStream(unittest.TestCase):
         (delta,) = deepseek.deltas({**CHUNK, "choices": [choice]})
         self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
 
-    def test_usage_gets_the_cached_tokens_and_a_usage_chunk_passes(self) -> None:
-        deltas = deepseek.deltas({**CHUNK, "choices": [], "usage": {"prompt_cache_hit_tokens": 3}})
-        chunk = events(written(list(deltas)))[0]
+    def test_usage_gets_the_cached_tokens(self) -> None:
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
+        deltas = deepseek.deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
+        asked = REQUEST._replace(include_usage=True)
+        chunk = events(list(ChatCompletions(lambda: 0).stream(asked, source(list(deltas)))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
