@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.waiting import has_left
 from deepseek_cursor_proxy.wire import Awaited, Peer
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ _FEW = 8
 # The pump's thread ends when it has had nothing to do for so long, and looks up at least that often.
 _IDLE_SECONDS = 0.5
 _CAN_PUMP = hasattr(select, "epoll")
+# PyPy has epoll, but no name for this.
+_CLIENT_LEAVES = getattr(select, "EPOLLRDHUP", 0x2000)
 
 
 class Stream(Protocol):
@@ -111,11 +114,17 @@ class _Job:
 
 
 class _Run:
-    """The thread, from its first stream until it has been idle for a while. The lock protects `_jobs` and its end."""
+    """The thread, from its first stream until it has been idle for a while.
+
+    The lock protects `_jobs`, `_forgotten` and its end.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job] = {}
+        # The descriptors unregistered since the last poll. The system gives a closed number to the next connection, so
+        # an event of the batch at hand may be about its former owner; what is true of the new one is told again.
+        self._forgotten: set[int] = set()
         self._is_closing = self._is_ended = False
         self._busy_at = self._look_up_at = time.monotonic()
         self._epoll = select.epoll()
@@ -136,7 +145,7 @@ class _Run:
             # Takes effect at once, also while the thread waits; which is why the less likely of the two comes first.
             self._jobs[job.peer_fileno] = self._jobs[job.fileno] = job
             try:
-                self._epoll.register(job.peer_fileno, select.EPOLLRDHUP)
+                self._epoll.register(job.peer_fileno, _CLIENT_LEAVES)
                 self._epoll.register(job.fileno, select.EPOLLIN)
             except OSError:
                 self._forget(job)
@@ -157,8 +166,10 @@ class _Run:
     def _drive(self) -> None:
         try:
             while not self._has_ended():
+                self._forgotten.clear()
                 for fileno, _ in self._epoll.poll(max(0.0, self._look_up_at - time.monotonic())):
-                    self._react(fileno)
+                    if fileno not in self._forgotten:
+                        self._react(fileno)
                 if time.monotonic() >= self._look_up_at:
                     self._look_after_all()
         except BaseException as error:
@@ -183,8 +194,10 @@ class _Run:
                 # Somebody cannot wait until then.
                 self._look_up_at = 0.0
         elif fileno == job.peer_fileno:
-            job.awaited.interrupt(job.stream.peer.parting or ClientGone())
-            self._give_back(job)
+            parting = job.stream.peer.parting
+            if parting is not None or has_left(job.stream.peer):
+                job.awaited.interrupt(parting or ClientGone())
+                self._give_back(job)
         else:
             self._advance(job)
 
@@ -207,6 +220,7 @@ class _Run:
 
     def _forget(self, job: _Job) -> None:
         for fileno in (job.fileno, job.peer_fileno):
+            self._forgotten.add(fileno)
             # A descriptor that was closed may be somebody else's by now.
             if self._jobs.get(fileno) is job:
                 del self._jobs[fileno]

@@ -6,16 +6,23 @@ nothing is being written to him, and so is our own wish to part with him. Nothin
 
 import select
 import socket
+import sys
 import time
 from enum import Enum
 
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.wire import Peer
 
-# How often a wait that nothing can interrupt looks whether the proxy is to stop.
+# How often a wait that nothing can interrupt looks whether the proxy is to stop, and how long a client is not watched
+# after an event that did not mean that it left.
 _LOOK_UP_SECONDS = 0.5
-# Linux can tell a closing client from one that sends more; elsewhere its socket has to be looked into.
-_CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0)
+# A process that runs sees its deadlines pass within moments. One that sees them so much later was stopped, or slept
+# with its computer; then the other side gets some time to send what it could not send meanwhile.
+_STOPPED_SECONDS = 1.0
+_GRACE_SECONDS = 5.0
+# Linux can tell a closing client from one that sends more, also where Python has no name for it (PyPy); elsewhere its
+# socket has to be looked into.
+_CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" else 0)
 _CAN_POLL = hasattr(select, "poll")
 
 
@@ -41,10 +48,20 @@ class Watch:
         """Whether there is something to read within that time; raises, as `pause` does, when the peer goes first."""
         if self._poll is None:
             return wait(self._sock, False, seconds, self.peer) is Stirred.READABLE
+        until = time.monotonic() + seconds
         ready = self._poll.poll(max(0.0, seconds) * 1000)
-        if self.peer is not None and ready and (len(ready) > 1 or ready[0][0] != self._fileno):
-            _raise_if_over(self.peer, is_closed=True)
-        return bool(ready)
+        if len(ready) == 1 and ready[0][0] == self._fileno:
+            return True
+        if not ready and seconds <= 0:
+            return False
+        left = extended(until, seconds) - time.monotonic()
+        return wait(self._sock, False, left, self.peer) is Stirred.READABLE
+
+
+def extended(deadline: float, seconds: float) -> float:
+    """The deadline of a wait of so many seconds; a later one if this process was stopped when it passed."""
+    late = time.monotonic() - deadline
+    return deadline if late < _STOPPED_SECONDS else deadline + late + min(seconds, _GRACE_SECONDS)
 
 
 def pause(seconds: float, peer: Peer | None) -> None:
@@ -72,21 +89,34 @@ def can_write(sock: socket.socket, seconds: float) -> bool:
 
 
 def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end."""
+    """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end.
+
+    The socket is looked at once more after the time is over: a process that was stopped finds there what has arrived.
+    """
+    until, left = time.monotonic() + seconds, seconds
+    watched = peer
+    while True:
+        is_whole = _CAN_POLL and watched is peer
+        stirred, has_peer_stirred = _look(sock, for_writing, left if is_whole else min(left, _LOOK_UP_SECONDS), watched)
+        if peer is not None and (has_peer_stirred or peer.parting is not None):
+            _raise_if_over(peer)
+        # It sent the next request early, or this was a wake-up for nothing: it is watched again in a while.
+        watched = None if has_peer_stirred else peer
+        if stirred is not Stirred.NOTHING or left <= 0:
+            return stirred
+        until = extended(until, seconds)
+        left = until - time.monotonic()
+
+
+def _look(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Stirred, bool]:
+    """What the socket is ready for within that time, and whether something happened to the peer."""
     if not _CAN_POLL:
         return _select(sock, for_writing, seconds, peer)
     poll = _poll(sock, select.POLLIN | (select.POLLOUT if for_writing else 0), peer)
-    deadline = time.monotonic() + seconds
-    while True:
-        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        if peer is not None and peer.fileno() in ready:
-            _raise_if_over(peer, is_closed=bool(_CLIENT_LEAVES))
-            # It sent the next request early; its socket says nothing more until that is read.
-            poll.unregister(peer.fileno())
-        if sock is not None and sock.fileno() in ready:
-            return Stirred.WRITABLE if ready[sock.fileno()] == select.POLLOUT else Stirred.READABLE
-        if not ready:
-            return Stirred.NOTHING
+    ready = dict(poll.poll(max(0.0, seconds) * 1000))
+    events = ready.get(sock.fileno(), 0) if sock is not None else 0
+    stirred = Stirred.NOTHING if not events else Stirred.WRITABLE if events == select.POLLOUT else Stirred.READABLE
+    return stirred, peer is not None and peer.fileno() in ready
 
 
 def _poll(sock: socket.socket | None, events: int, peer: Peer | None) -> "select.poll":
@@ -98,37 +128,32 @@ def _poll(sock: socket.socket | None, events: int, peer: Peer | None) -> "select
     return poll
 
 
-def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
-    """The same for systems without poll (Windows), where our own shutdown of a socket wakes nobody who waits for it."""
+def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Stirred, bool]:
+    """The same for systems without poll (Windows)."""
     own = [sock.fileno()] if sock is not None else []
-    watched = own + ([peer.fileno()] if peer is not None else [])
-    deadline = time.monotonic() + seconds
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        reads, writes = _selected(watched, own if for_writing else [], min(left, _LOOK_UP_SECONDS))
-        if peer is not None and (peer.parting or peer.fileno() in reads):
-            _raise_if_over(peer)
-            watched = own
-        if any(each in reads for each in own):
-            return Stirred.READABLE
-        if writes:
-            return Stirred.WRITABLE
-        if not reads and left <= _LOOK_UP_SECONDS:
-            return Stirred.NOTHING
-
-
-def _selected(reading: list[int], writing: list[int], seconds: float) -> tuple[list[int], list[int]]:
+    reading, writing = own + ([peer.fileno()] if peer is not None else []), own if for_writing else []
     if not reading and not writing:
         # Windows refuses to wait for nothing.
-        time.sleep(seconds)
-        return [], []
+        time.sleep(max(0.0, seconds))
+        return Stirred.NOTHING, False
     # Windows tells a connect that failed as something exceptional.
-    reads, writes, failed = select.select(reading, writing, writing, seconds)
-    return reads, writes + failed
+    reads, writes, failed = select.select(reading, writing, writing, max(0.0, seconds))
+    stirred = Stirred.READABLE if any(each in reads for each in own) else Stirred.NOTHING
+    if stirred is Stirred.NOTHING and (writes or failed):
+        stirred = Stirred.WRITABLE
+    return stirred, peer is not None and peer.fileno() in reads
 
 
-def _raise_if_over(peer: Peer, *, is_closed: bool = False) -> None:
+def has_left(peer: Peer) -> bool:
+    """Whether the client closed its connection or half of it; its socket is asked, whatever an event said before."""
+    if not _CLIENT_LEAVES:
+        return peer.has_left()
+    # Unlike a look at what there is to read, this also knows of one that closed after sending another request.
+    return bool(_poll(None, 0, peer).poll(0))
+
+
+def _raise_if_over(peer: Peer) -> None:
     if peer.parting is not None:
         raise peer.parting
-    if is_closed or peer.has_left():
+    if has_left(peer):
         raise ClientGone

@@ -5,11 +5,14 @@ Small versions of what a laptop behind a public tunnel may meet. How fast any of
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import socket
+import struct
 import tempfile
 import threading
+import time
 import types
 import unittest
 import zlib
@@ -92,6 +95,40 @@ class TestCrowds(CrowdTestCase):
         for payload in fake.accepted:
             for question, answer in zip(payload["messages"][1::2], payload["messages"][2::2], strict=False):
                 self.assertEqual(_words(question["content"])[0], answer["reasoning_content"])
+
+    def test_clients_that_stay_keep_their_streams_when_others_reset(self) -> None:
+        """A descriptor that a reset frees is the next client's within the same batch of events."""
+        fake = FakeDeepSeek(responder=lambda payload: Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01))
+        self.addCleanup(fake.close)
+        fake.start()
+        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + 2.0
+
+        def stay() -> list[bytes]:
+            replies = []
+            while time.monotonic() < until:
+                with socket.create_connection(proxy.address, timeout=MUCH_PATIENCE) as sock:
+                    sock.sendall(request_bytes(STREAM))
+                    replies.append(read_reply(sock)[2])
+            return replies
+
+        def reset() -> None:
+            for count in itertools.count():
+                if time.monotonic() >= until:
+                    return
+                with socket.create_connection(proxy.address, timeout=MUCH_PATIENCE) as sock:
+                    sock.sendall(request_bytes(STREAM, headers=["Connection: close"]))
+                    for _ in range(count % 6):
+                        sock.recv(65536)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        with ThreadPoolExecutor(50) as pool:
+            for _ in range(30):
+                pool.submit(reset)
+            staying = [pool.submit(stay) for _ in range(20)]
+            replies = [reply for each in staying for reply in each.result(MUCH_PATIENCE)]
+        self.assertEqual(
+            [], [reply for reply in replies if not reply.endswith(b"data: [DONE]\n\n") or b"error" in reply]
+        )
 
 
 def _words(question: str) -> tuple[str, str]:

@@ -1,10 +1,15 @@
 """One thread for many streams: whoever it drives, and whatever happens to one of them, the others go on."""
 
+import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 import unittest
+from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import pump as pumps
@@ -16,6 +21,7 @@ from tests.gauges import eventually
 from tests.test_waiting import Client
 
 PATIENCE = 10.0
+ROOT = Path(__file__).parent.parent
 LINUX_ONLY = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
 
 
@@ -48,7 +54,7 @@ class Driven:
         client, self.client = socket.socketpair()
         for sock in (ours, self.upstream, client, self.client):
             test.addCleanup(sock.close)
-        self._sock = ours
+        self.sock = ours
         self.peer = Client(client)
         self.source = Source(ours, time.monotonic() + seconds)
         self.heard = b""
@@ -59,7 +65,7 @@ class Driven:
 
     def advance(self) -> Awaited | None:
         self.threads.add(threading.get_ident())
-        self.heard += self._sock.recv(100)
+        self.heard += self.sock.recv(100)
         return None if self.heard.endswith(b".") else self.source
 
 
@@ -191,6 +197,133 @@ class TestDriving(PumpTestCase):
                 stream.upstream.sendall(b"x")
                 thread.join(PATIENCE)
         self.assertFalse(thread.is_alive())
+
+
+@LINUX_ONLY
+class TestDescriptorReuse(PumpTestCase):
+    """The system gives the number of a closed descriptor to the next connection, in the middle of a batch of events."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.holds, self.taken = threading.Event(), threading.Event()
+        self.former, self.newcomer = Driven(self), Driven(self)
+        give_back = pumps._Run._give_back
+
+        def with_a_newcomer(run: pumps._Run, job: pumps._Job) -> None:
+            give_back(run, job)
+            if job.stream is self.former:
+                self.assertTrue(self.taken.wait(PATIENCE))
+
+        self.enterContext(mock.patch.object(pumps._Run, "_give_back", with_a_newcomer))
+
+    def replaced(self, former: socket.socket, newcomer: socket.socket) -> socket.socket:
+        """The newcomer's socket under the number of the former one's, which is closed."""
+        number = former.detach()
+        os.dup2(newcomer.fileno(), number)
+        newcomer.close()
+        sock = socket.socket(fileno=number)
+        self.addCleanup(sock.close)
+        return sock
+
+    def drive_in_turn(self, *events: Callable[[], object]) -> None:
+        """Have all events in one batch; the first ends the former stream, and the newcomer gets its descriptors."""
+        holder, is_held = Driven(self), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            self.holds.wait(PATIENCE)
+
+        with mock.patch.object(holder, "advance", side_effect=hold):
+            (held,) = self.driving(holder)
+            former = threading.Thread(target=self.drive_former)
+            former.start()
+            self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 4))
+            holder.upstream.sendall(b"x")
+            self.assertTrue(is_held.wait(PATIENCE))
+            for event in events:
+                event()
+            self.holds.set()
+            former.join(PATIENCE)
+            held.join(PATIENCE)
+
+    def drive_former(self) -> None:
+        self.pump.drive(self.former, self.former.source)
+        newcomer, former = self.newcomer, self.former
+        newcomer.peer = Client(self.replaced(former.peer.sock, newcomer.peer.sock))
+        newcomer.sock = self.replaced(former.sock, newcomer.sock)
+        newcomer.source = Source(newcomer.sock, time.monotonic() + PATIENCE)
+        take = pumps._Run.take
+
+        def taking(run: pumps._Run, job: pumps._Job) -> bool:
+            is_taken = take(run, job)
+            self.taken.set()
+            return is_taken
+
+        with mock.patch.object(pumps._Run, "take", taking):
+            self.pump.drive(newcomer, newcomer.source)
+
+    def test_a_client_that_stays_keeps_its_stream_when_another_resets(self) -> None:
+        self.newcomer.sock.setblocking(False)
+
+        def over() -> None:
+            self.former.upstream.sendall(b"over.")
+
+        # The newcomer's own end comes only once everything that is wrong would have happened.
+        soon = threading.Timer(0.1, lambda: self.newcomer.upstream.sendall(b"whole."))
+        soon.start()
+        self.addCleanup(soon.join)
+        self.drive_in_turn(over, self.former.client_closes)
+        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+
+    def test_an_answer_is_not_advanced_by_what_another_one_was_told(self) -> None:
+        advanced: list[float] = []
+        advance = self.newcomer.advance
+
+        def noting() -> Awaited | None:
+            advanced.append(time.monotonic())
+            return advance()
+
+        sent: list[float] = []
+
+        def send() -> None:
+            sent.append(time.monotonic())
+            self.newcomer.upstream.sendall(b"whole.")
+
+        soon = threading.Timer(0.1, send)
+        soon.start()
+        self.addCleanup(soon.join)
+        with mock.patch.object(self.newcomer, "advance", noting):
+            self.drive_in_turn(self.former.client_closes, lambda: self.former.upstream.sendall(b"x"))
+        self.assertEqual(b"whole.", self.newcomer.heard)
+        self.assertGreaterEqual(min(advanced), sent[0])
+
+    def test_an_event_of_a_client_that_has_not_left_ends_nothing(self) -> None:
+        (thread,) = self.driving(self.newcomer)
+        self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 2))
+        run = self.pump._run
+        assert run is not None
+        run._react(self.newcomer.peer.fileno())
+        self.assertTrue(thread.is_alive())
+        self.newcomer.upstream.sendall(b"whole.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+
+
+# A Python that names neither; in a process of its own, because they are looked for at import.
+WITHOUT_THE_NAMES = """
+import select, sys, unittest
+for name in ("EPOLLRDHUP", "POLLRDHUP"):
+    vars(select).pop(name, None)
+unittest.main(None, argv=["", "tests.test_pump.TestDriving", "tests.test_waiting", "tests.test_walkthrough.TestAChat"])
+"""
+
+
+@LINUX_ONLY
+class TestOtherPythons(unittest.TestCase):
+    def test_streams_are_driven_where_python_has_no_name_for_a_client_that_leaves(self) -> None:
+        """PyPy answered 500 to every chat."""
+        done = subprocess.run([sys.executable, "-c", WITHOUT_THE_NAMES], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(0, done.returncode, done.stderr)
 
 
 class TestCounting(PumpTestCase):

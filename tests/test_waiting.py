@@ -13,7 +13,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
-from deepseek_cursor_proxy.waiting import Watch, can_write, pause, wait_readable, wait_writable
+from deepseek_cursor_proxy.waiting import Stirred, Watch, can_write, pause, wait_readable, wait_writable
 
 SOON = 10.0
 
@@ -32,19 +32,22 @@ class Client:
     """A peer made of one end of a socket pair."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self.sock = sock
         self.parting: ProxyError | None = None
 
     def part(self) -> None:
         """What the server does to end an answer."""
         self.parting = ProxyStopping()
-        self._sock.shutdown(socket.SHUT_RD)
+        self.sock.shutdown(socket.SHUT_RD)
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self.sock.fileno()
 
     def has_left(self) -> bool:
-        return self._sock.recv(1, socket.MSG_PEEK) == b""
+        try:
+            return self.sock.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
 
 
 class WaitingTestCase(unittest.TestCase):
@@ -166,6 +169,32 @@ class TestWaiting(WaitingTestCase):
             ours.recv(100)
             with soon(theirs.close), self.assertRaises(ClientGone):
                 watch.readable(SOON)
+
+    def test_a_wake_up_for_nothing_neither_ends_an_answer_nor_the_watch_of_its_client(self) -> None:
+        for _ in self.systems():
+            one, two = self.pair()
+            ours, theirs = self.pair()
+            ours.setblocking(False)
+            look, spurious = waiting._look, [True]
+
+            def looking(*what: Any) -> tuple[Stirred, bool]:
+                return (Stirred.NOTHING, True) if spurious and spurious.pop() else look(*what)  # noqa: B023
+
+            with mock.patch.object(waiting, "_look", looking), soon(lambda two=two: two.sendall(b"x")):  # type: ignore[misc]
+                self.assertTrue(wait_readable(one, SOON, Client(ours)))
+            one.recv(1)
+            spurious = [True]
+            with mock.patch.object(waiting, "_look", looking), soon(theirs.close), self.assertRaises(ClientGone):
+                wait_readable(one, SOON, Client(ours))
+
+    def test_a_client_that_sent_another_request_and_closed_has_left(self) -> None:
+        if not getattr(select, "POLLRDHUP", 0):
+            self.skipTest("only Linux tells")
+        ours, theirs = self.pair()
+        theirs.sendall(b"the next request")
+        self.assertFalse(waiting.has_left(Client(ours)))
+        theirs.close()
+        self.assertTrue(waiting.has_left(Client(ours)))
 
     def test_a_pause_takes_its_time(self) -> None:
         for _ in self.systems():
