@@ -60,6 +60,11 @@ class ProxyConfig:
         choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
     )
     display_reasoning: bool = setting(True, "show the thinking inside the answer")
+    messages_thinking: str = setting(
+        "requested",
+        "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
+        choices=("requested", "always"),
+    )
     collapsible_reasoning: bool = setting(True, "show it as a <details> block that folds; else as <think> text")
     missing_reasoning_strategy: str = setting(
         "recover",

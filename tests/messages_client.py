@@ -14,6 +14,8 @@ from tests.responses_client import joined
 Json = dict[str, Any]
 PATH = "/v1/messages"
 VERSION = {"anthropic-version": "2023-06-01"}
+# As Claude Code asks for it.
+THINKING: Json = {"thinking": {"type": "adaptive"}}
 TOOLS = [{"name": "read_file", "description": "Reads.", "input_schema": {"type": "object", "properties": {}}}]
 _TEXTS = {
     "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
@@ -157,8 +159,8 @@ class MessagesTestCase(SocketTestCase):
             return Told(reply.status, told, reply.read())
 
     def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> Told:
-        asked = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")]), **body}
-        return self.send(proxy, asked, headers={"x-api-key": key})
+        asked = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
+        return self.send(proxy, {**asked, **THINKING, **body}, headers={"x-api-key": key})
 
     def good(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
         """A message that succeeded, whose stream kept the laws if it was one."""
@@ -173,7 +175,7 @@ class MessagesTestCase(SocketTestCase):
     @contextlib.contextmanager
     def asking(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
         """Somebody who has asked for a stream and not read it yet."""
-        asked = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **body}
+        asked = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes(asked, path=PATH))
             yield sock

@@ -49,6 +49,65 @@ class HistoryTestCase(MessagesTestCase):
         return str(message["content"][0]["signature"])
 
 
+class TestAClientThatSentNoThinking(HistoryTestCase):
+    """It knows no thinking blocks: it reads content[0].text, and sends back what it got."""
+
+    def assert_restored(self, proxy: RunningProxy, *chat: Json, **body: Any) -> Json:
+        answer = self.good(proxy, *chat, tools=TOOLS, thinking=None, **body)
+        self.assertNotIn("thinking", kinds(answer))
+        return answer
+
+    def test_the_first_block_is_the_text_and_every_thought_is_restored(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy, chat = self.with_new_store(), [user("q")]
+                self.fake.answer(CALLING, DONE, DONE)
+                answer = self.assert_restored(proxy, *chat, stream=stream)
+                self.assertEqual(["text", "tool_use", "tool_use"], kinds(answer))
+                self.assertEqual("Looking.", answer["content"][0]["text"])
+                chat += [assistant(answer), user(*RESULTS)]
+                chat += [assistant(self.assert_restored(proxy, *chat, stream=stream)), user("And?")]
+                self.assert_upstream_saw(THOUGHT)
+                self.assert_restored(proxy, *chat, stream=stream)
+                self.assert_upstream_saw(THOUGHT, "Now I know.")
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_text_that_thinking_interrupts_is_one_block_and_comes_back_byte_for_byte(self) -> None:
+        pieces = [{"reasoning_content": "First."}, {"content": "Let me "}, {"reasoning_content": " Then."}]
+        call = {"index": 0, "id": CALL.id, "type": "function", "function": {"name": CALL.name, "arguments": "{}"}}
+        pieces += [{"content": "look."}, {"tool_calls": [call]}]
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy = self.with_new_store()
+                self.fake.answer(streamed(*pieces))
+                answer = self.assert_restored(proxy, stream=stream)
+                self.assertEqual(["text", "tool_use"], kinds(answer))
+                self.assert_restored(proxy, user("q"), assistant(answer), user(result(CALL.id)), stream=stream)
+                self.assert_upstream_saw("First. Then.")
+                self.assertEqual("Let me look.", self.sent()[1]["content"])
+
+    def test_the_setting_gives_it_to_all(self) -> None:
+        proxy = self.proxy(messages_thinking="always")
+        for stream in (True, False):
+            self.fake.answer(DONE)
+            self.assertEqual(["thinking", "text"], kinds(self.good(proxy, thinking=None, stream=stream)))
+
+    def test_a_silent_thought_keeps_the_stream_alive(self) -> None:
+        """Claude's libraries give up on a stream that says nothing for minutes."""
+        self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))
+        told = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
+        self.assertGreater([event["type"] for event in told.events].count("ping"), 1)
+
+
+def streamed(*deltas: Json) -> Raw:
+    """A stream of these deltas."""
+    chunks: list[Json] = [{"index": 0, "delta": each, "finish_reason": None} for each in deltas]
+    chunks.append({"index": 0, "delta": {}, "finish_reason": "tool_calls"})
+    data = b"".join(b"data: %b\n\n" % json.dumps({"choices": [each]}).encode() for each in chunks)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    return Raw(head + data + b"data: [DONE]\n\n")
+
+
 class TestThinking(HistoryTestCase):
     def test_however_it_is_sent_back_deepseek_gets_the_same_bytes(self) -> None:
         for stream in (True, False):

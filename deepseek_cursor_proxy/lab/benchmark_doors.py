@@ -29,7 +29,7 @@ def _response(wish: str) -> bytes:
 def _message(wish: str) -> bytes:
     messages = [{"role": "user", "content": wish}]
     asked = {"model": _MODEL, "max_tokens": 1000, "system": "You are brief.", "messages": messages, "stream": True}
-    return encode_json(asked)
+    return encode_json({**asked, "thinking": {"type": "adaptive"}})
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ class Asked:
     """A request, and what is only said in its answer."""
 
     request: ChatRequest
-    # Whether thinking is only signed, not told.
+    # Whether the answer has thinking blocks: a client that sent no `thinking` expects none, and reads content[0].text.
+    has_thinking: bool = True
+    # Whether these are only signed, with no text in them.
     omits_thinking: bool = False
     stops: tuple[str, ...] = ()
 
@@ -66,7 +68,12 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     inside["model"] = models.named_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
-    return Asked(chat, omits_thinking=thinking.get("display") == "omitted", stops=tuple(_stops(body)))
+    return Asked(
+        chat,
+        has_thinking=kind is not None or config.messages_thinking == "always",
+        omits_thinking=thinking.get("display") == "omitted",
+        stops=tuple(_stops(body)),
+    )
 
 
 def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]:

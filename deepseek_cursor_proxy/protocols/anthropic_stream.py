@@ -97,9 +97,10 @@ class MessageWriter:
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
-        for kind, text in ((_Thinking, item.reasoning), (_Text, item.text)):
-            if text:
-                written += self._said(_Words(kind, text, strings or [encode_json(text)[1:-1]]))
+        if item.reasoning and self._asked.has_thinking:
+            written += self._said(_Words(_Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]]))
+        if item.text:
+            written += self._said(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
         for piece in item.calls:
             written += self._call(piece)
         if item.finish_reason is not None:

@@ -29,6 +29,10 @@ class MessagesCase(RecordedCase):
     def check(self, answer: Answered) -> None:
         typed_messages.check(answer)
 
+    def proxy(self, **settings: Any) -> RunningProxy:
+        """One that tells its thinking whether or not a request says `thinking`; most of these do not."""
+        return super().proxy(**{"messages_thinking": "always", **settings})
+
     def client(self, proxy: RunningProxy, key: str = KEY, **options: Any) -> anthropic.Anthropic:
         self.recorders.append(Recorder())
         return self.connected(proxy, self.recorders[-1], **{"api_key": key, **options})

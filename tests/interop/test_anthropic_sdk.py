@@ -172,6 +172,16 @@ class VariantTest(MessagesCase):
             self.assertEqual((use.type, use.name, use.input), ("tool_use", "get_weather", {"city": "Rom"}))
             self.assertEqual(message.stop_reason, "tool_use")
 
+    def test_a_client_that_sent_no_thinking_reads_the_text_first(self) -> None:
+        sdk = self.client(self.proxy(messages_thinking="requested"))
+        self.fake.answer(Answer(THOUGHT, "Rain."), Answer(THOUGHT, "Rain."))
+        message = sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
+        self.assertEqual([block.type for block in message.content], ["text"])
+        self.assertEqual(message.content[0].text, "Rain.")
+        with sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION) as stream:
+            self.assertEqual("".join(stream.text_stream), "Rain.")
+            self.assertEqual([block.type for block in stream.get_final_message().content], ["text"])
+
     def test_thinking_that_is_not_told_is_signed_all_the_same(self) -> None:
         self.fake.answer(Answer(THOUGHT, "Rain."))
         asked = {"type": "adaptive", "display": "omitted"}

@@ -40,7 +40,7 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
 
 def blocks_of(said: Any) -> list[Json]:
     """A message as this API tells it."""
-    writing = MessageWriter("msg_1", parse(), SEALER)
+    writing = MessageWriter("msg_1", parse(thinking={"type": "adaptive"}), SEALER)
     for batch in said:
         writing.write(batch)
     return list(writing.message()["content"])
