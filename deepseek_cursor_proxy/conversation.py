@@ -246,6 +246,21 @@ def joined(pieces: list[str]) -> str:
     return text
 
 
+# JavaScript trims the byte order mark as white space, and some clients write the space without width for nothing.
+_INVISIBLE = "\ufeff\u200b"
+
+
+def is_blank(reasoning: str | None) -> bool:
+    """Whether there is nothing to read in a reasoning; some clients write blanks where they have lost it."""
+    begins = (reasoning or "").lstrip()
+    return not begins or (begins[0] in _INVISIBLE and not without_spaces(begins))
+
+
+def without_spaces(text: str) -> str:
+    """The text without white space, for telling whether a client changed nothing else in it."""
+    return "".join(text.split()).translate(dict.fromkeys(map(ord, _INVISIBLE)))
+
+
 class _Call:
     def __init__(self) -> None:
         self._id = ""

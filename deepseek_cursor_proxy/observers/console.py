@@ -92,7 +92,8 @@ def _received(event: Received) -> str:
 
 def _restored(event: Restored) -> str:
     prepared = event.prepared
-    parts = [f"{prepared.filled} filled", f"{prepared.missing} missing"]
+    kept = [f"{prepared.kept} kept"] if prepared.kept else []
+    parts = [f"{prepared.filled} filled", *kept, f"{prepared.missing} missing"]
     if prepared.repairs:
         parts.append(f"repaired: {repairs(prepared.repairs)}")
     if prepared.is_recovered:
@@ -100,7 +101,7 @@ def _restored(event: Restored) -> str:
     if event.is_retry:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
-        parts[:2] = ["thinking is off for this request"]
+        parts[: 2 + len(kept)] = ["thinking is off for this request"]
     return " · ".join(parts)
 
 

@@ -86,6 +86,7 @@ def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
     return {
         "is_retry": event.is_retry,
         "filled": prepared.filled,
+        "kept": prepared.kept,
         "missing": prepared.missing,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,

@@ -7,7 +7,7 @@ API. Message text is otherwise not touched here: our own display is undone where
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.protocols import anthropic_blocks
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
@@ -100,7 +100,7 @@ class MessageReader:
         return Message(
             "assistant",
             blocks.content,
-            reasoning=blocks.reasoning if reasoning is None else reasoning,
+            reasoning=blocks.reasoning if is_blank(reasoning) else reasoning,
             tool_calls=(*blocks.calls, *_calls(message, param), *self._legacy.call(message, param)),
             name=optional_string(message, "name", param),
             prefix=optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
@@ -131,9 +132,16 @@ def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
 
 def _unsealed(item: Json, sealer: Sealer) -> Json:
     sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
-    if item.get("content") or not isinstance(sealed, str) or (reasoning := sealer.opened(sealed)) is None:
+    if not isinstance(sealed, str) or _has_words(item.get("content")) or (reasoning := sealer.opened(sealed)) is None:
         return item
     return {**item, "content": [{"type": "reasoning_text", "text": reasoning}]}
+
+
+def _has_words(content: Any) -> bool:
+    """Whether reasoning is told in plain words; clients that keep only the envelope may leave blank ones."""
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts)
 
 
 def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, joined
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols import content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
@@ -102,7 +102,7 @@ class _Turn:
             return None
         reasoning = self._reasoning()
         for each in self.said:
-            reasoning = each.reasoning if reasoning is None else reasoning
+            reasoning = each.reasoning if is_blank(reasoning) else reasoning
         calls = [call for each in self.said for call in each.tool_calls] + self.calls
         name = next((each.name for each in self.said if each.name is not None), None)
         return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
@@ -110,7 +110,9 @@ class _Turn:
     def _reasoning(self) -> str | None:
         if not self.thoughts:
             return None
-        return joined(self.thoughts) if self.mark is not None else "\n\n".join(self.thoughts)
+        if self.mark is not None:
+            return joined(self.thoughts)
+        return "\n\n".join(thought for thought in self.thoughts if not is_blank(thought))
 
     def _content(self) -> str | Parts:
         texts = [each.content for each in self.said if isinstance(each.content, str)]

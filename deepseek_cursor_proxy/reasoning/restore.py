@@ -4,8 +4,9 @@ The pure half of preparing a request: it is handed the identities of the history
 them, and returns the request to send. Our own blocks and notices leave the text here, on the only way upstream.
 
 An assistant's reasoning comes from the first of these that has it:
-  1. CLIENT   a string in the request, even an empty one
-  2. STORE    this turn, remembered: by its exact key, else by a weaker one that proves it
+  1. CLIENT   a string in the request that is not blank
+  2. STORE    this turn, remembered: by its exact key, else by a weaker one that proves it; also in place of a string
+              that differs from it in white space only, because clients trim, split and join what they keep
   3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
   4. nobody   a filler where DeepSeek is content with one; in a tool loop the strategy decides
 """
@@ -17,7 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import MissingReasoning
@@ -137,6 +138,11 @@ class Prepared(NamedTuple):
         return sum(turn.source in found and turn.need is not Need.NONE for turn in self.turns)
 
     @property
+    def kept(self) -> int:
+        """How many turns came with their reasoning."""
+        return sum(turn.source is Source.CLIENT for turn in self.turns)
+
+    @property
     def missing(self) -> int:
         """How many turns needed a reasoning that nobody had."""
         return sum(turn.source is Source.NOBODY and turn.need is not Need.NONE for turn in self.turns)
@@ -161,7 +167,8 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
         one = before.get(index) if before is not None else None
         if one is None or one.turn.need is not need or one.known != known:
-            one = _Restored(known, *_restore_one(messages[index], index, need, known, blocks))
+            meant = _original(messages[index].reasoning, keys, found) or known
+            one = _Restored(known, *_restore_one(messages[index], index, need, meant, blocks))
         restored[index] = one
         messages[index] = one.message
         if known.key is not None and known.reasoning is not None:
@@ -177,6 +184,8 @@ class Recalled(NamedTuple):
     proof: str
     # The key that found it, when that says nothing about its place: see Prepared.links.
     key: bytes | None = None
+    # Whether it is what the client kept, before the client changed the white space in it.
+    is_original: bool = False
 
 
 class _Restored(NamedTuple):
@@ -226,6 +235,22 @@ def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Reca
     return Recalled(None, doubt)
 
 
+def _original(kept: str | None, keys: Keys, found: Found) -> Recalled | None:
+    """The remembered reasoning that a client kept with other white space; the same words prove which one is meant."""
+    if kept is None or is_blank(kept) or kept in found.get(keys.exact, ()):
+        return None
+    words = without_spaces(kept)
+    for proof in _PROOFS:
+        several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
+        alike = {text for key in several for text in found.get(key, ()) if without_spaces(text) == words}
+        if len(alike) == 1 and kept not in alike:
+            return Recalled(alike.pop(), proof, is_original=True)
+        if alike or (proof == "exact" and len(found.get(keys.exact, ())) == 1):
+            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
+            break
+    return None
+
+
 def _contradicts(shown: display.Block, texts: Iterable[str]) -> bool:
     return bool(shown.reasoning) and not all(_fits(text, shown) for text in texts)
 
@@ -264,7 +289,7 @@ def _restore_one(
     message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[display.Block]
 ) -> tuple[Message, Turn]:
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
-    if message.reasoning is not None:
+    if not is_blank(message.reasoning) and not known.is_original:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
     elif known.reasoning is None and _is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY

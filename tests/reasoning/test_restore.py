@@ -145,10 +145,14 @@ class TestSources(unittest.TestCase):
         self.memory.record((U,), A, "stored")
         self.assertEqual(["sent"], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning="sent"), T)))
 
-    def test_an_empty_string_from_the_client_counts_as_known(self) -> None:
-        prepared = self.memory.prepare(U, assistant("", CALL, reasoning=""), T)
-        self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((Source.CLIENT, False), (prepared.turns[0].source, prepared.is_recovered))
+    def test_a_blank_string_from_the_client_is_no_reasoning(self) -> None:
+        for blank in ("", " ", "\n\n"):
+            said = assistant("", CALL, reasoning=blank)
+            prepared = self.memory.prepare(U, said, T)
+            self.assertEqual((Source.NOBODY, True), (prepared.turns[0].source, prepared.is_recovered))
+            memory = Memory()
+            memory.record((U,), A, "stored")
+            self.assertEqual(["stored"], reasonings(memory.prepare(U, said, T)))
 
     def test_a_turn_produced_without_reasoning_is_known_to_be_empty(self) -> None:
         self.memory.record((U,), A, "")
