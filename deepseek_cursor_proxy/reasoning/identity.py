@@ -37,6 +37,11 @@ _DEEPSEEK_ID = re.compile(r"call_[0-9]{2}_[A-Za-z0-9]{20,}")
 _RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
 _UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
+# What base64url and nanoid make of randomness, behind words that providers put in front of it.
+_URL_SAFE = re.compile(r"(?:(?:call|tool|toolu|fc|func|function|chatcmpl)[_-])*+([A-Za-z0-9_-]{20,})")
+# Words, numbers and separators, as ids are made of that people or counters have written.
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 
 # What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
 # The turn itself does not count: two agents that are told to go on read the same file with the same words.
@@ -271,10 +276,25 @@ def is_unique_id(call_id: str) -> bool:
     if _DEEPSEEK_ID.fullmatch(call_id) or _UUID.fullmatch(call_id):
         return True
     found = _RANDOM_PART.fullmatch(call_id)
+    if found is None:
+        safe = _URL_SAFE.fullmatch(call_id)
+        return safe is not None and _is_random(safe.group(1))
     # Words in a row are long but not random, and so are numbers; letters and digits mixed are.
-    if found is None or found.group(1).isdigit() or found.group(1).isalpha():
+    if found.group(1).isdigit() or found.group(1).isalpha():
         return False
     return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
+
+
+def _is_random(text: str) -> bool:
+    """Whether url-safe characters look drawn by lot: few separators, and hardly a word or number longer than two.
+
+    Of 20 and more that really are, one in forty is not taken for it; that turn is found by its exact key alone.
+    """
+    separators = text.count("-") + text.count("_")
+    if separators > max(4, len(text) // 6) or len(set(text)) < _FEWEST_DIFFERENT_CHARACTERS + 2:
+        return False
+    longest = 3.0 if _DIGIT_BEFORE_LETTER.search(text) else 2.6
+    return len(text) - separators <= longest * len(_WORDS.findall(text))
 
 
 def _link(parent: bytes, own: bytes) -> bytes:

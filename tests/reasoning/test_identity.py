@@ -1,6 +1,7 @@
 import itertools
 import json
 import random
+import string
 import unittest
 from collections.abc import Sequence
 
@@ -271,6 +272,27 @@ class TestProofs(unittest.TestCase):
         }.items():
             with self.subTest(call_id):
                 self.assertEqual(is_unique, identity.is_unique_id(call_id))
+
+    def test_ids_of_base64url_or_nanoid_characters_are_unique_and_words_with_counters_are_not(self) -> None:
+        rng = random.Random(0)
+        alphabet = string.ascii_letters + string.digits + "-_"
+        made = ["".join(rng.choices(alphabet, k=rng.choice((20, 21, 22, 32)))) for _ in range(1000)]
+        for prefix in ("", "call_", "toolu_", "chatcmpl-tool-"):
+            taken = sum(identity.is_unique_id(prefix + each) for each in made)
+            self.assertGreater(taken, 940, prefix)
+        for unique in ("V1StGXR8_Z5jdHi6B-myT", "call_V1StGXR8_Z5jdHi6B-myT", "toolu_3q2-7wRt_9ZxK4bLm8vQnA"):
+            self.assertTrue(identity.is_unique_id(unique), unique)
+        for counted in (
+            "call_read_file_for_the_user_12",
+            "getUserByIdAndNameV2_call_001",
+            "2026-11-17T10-25-00_000001_Ab",
+            "Agent-7_Step-12_ReadFile-3_v2",
+            "my-app_v1-0-2_Run-A1_B2_C3_D4",
+            "1763372700123_readFile_01-0002",
+            "call_V1StGXR8_Z5jdHi6",
+            "a-" * 20,
+        ):
+            self.assertFalse(identity.is_unique_id(counted), counted)
 
 
 class TestGrowing(unittest.TestCase):
