@@ -7,6 +7,10 @@ request comes from or what its headers say about that: only its key counts, and 
     else, pinned           the first key that DeepSeek accepted since the start
     else                   whoever DeepSeek accepts
 
+Keys of the owner ([passthrough], DEEPSEEK_API_KEY) are spent for listed keys or the pinned one only, on every address
+and also where others are served with keys of their own. A request under a foreign name (own_hosts) never spends one and
+never pins one.
+
 Wrong keys cost their source a wait, so that nobody tries many. What cannot be guessed never waits, nor does a key that
 was right before: a stranger in the same tunnel, whose source is the same, locks nobody out.
 """
@@ -24,8 +28,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import BadRequest, StartupError, TooManyAttempts, Unauthorized
-from deepseek_cursor_proxy.wire import HttpRequest
+from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized
+from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
+from deepseek_cursor_proxy.wire import HttpRequest, safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +51,7 @@ class Visitor(NamedTuple):
     credential: str
     key: AccessKey
     source: str
+    address: Address = Address()
 
     def __repr__(self) -> str:
         """Without the key itself."""
@@ -68,6 +74,9 @@ class Access:
         self.pins = not self._listed and (
             config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
         )
+        # Also where everybody is served, so that it is known who may spend the keys behind [passthrough].
+        self.pins_spender = self.pins or (not self._listed and bool(config.passthrough) and config.pin_key != "never")
+        self._names = (config.host, *config.public_hosts)
         # Without a list anybody who finds the address would spend it.
         self.held_key = _held_key(environment) if self._listed else None
 
@@ -82,7 +91,7 @@ class Access:
                 f"No API key. Send {whose} as 'Authorization: Bearer sk-…' "
                 "(in Cursor: Settings, Models, OpenAI API Key)."
             )
-        visitor = Visitor(credential, AccessKey.of(credential), request.source)
+        visitor = Visitor(credential, AccessKey.of(credential), request.source, Address.of(request))
         self.check(visitor)
         return visitor
 
@@ -101,14 +110,48 @@ class Access:
             self._memory.fail(visitor.source)
             raise self._stranger()
 
+    def check_call(self, visitor: Visitor) -> None:
+        """Raises unless DeepSeek may be called for this visitor now, with their own key or with the held one."""
+        if self.held_key is None:
+            self.check(visitor)
+        else:
+            self.check_spending(visitor)
+
     def check_spending(self, visitor: Visitor) -> None:
-        """The same for somebody who would spend a key that is not theirs: then it must be known whose proxy this is."""
-        if self.pins and self._memory.pinned is None:
+        """Raises unless a key of the owner may be spent for this visitor: Unauthorized, Forbidden."""
+        self.check(visitor)
+        if (foreign := self._foreign_part(visitor)) is not None:
+            raise Forbidden(
+                "This would spend a key of whoever runs the proxy, and the request came under a name that is not the "
+                f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; whoever runs the proxy behind a "
+                "tunnel or reverse proxy names that host in public_hosts."
+            )
+        if self._listed:
+            return
+        if not self.pins_spender:
+            raise Unauthorized(
+                "This model is asked with a key of whoever runs the proxy, and with pin_key = never it is not known "
+                "who that is. Whoever runs the proxy names the keys that may use it in access_keys."
+            )
+        pinned = self._memory.pinned
+        if pinned is None:
             raise Unauthorized(
                 "This model is asked with a key of whoever runs the proxy, and it is not known yet who that is. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
-        self.check(visitor)
+        if not _is_among(visitor.key, (pinned,)):
+            raise Unauthorized(
+                "This model is asked with a key of whoever runs the proxy, for the first key that DeepSeek accepted "
+                "since it started. Use that key, or restart the proxy to use another one; whoever runs it can name "
+                "several in access_keys."
+            )
+
+    def _foreign_part(self, visitor: Visitor) -> str | None:
+        return OwnHosts((*self._names, self._memory.tunnel_host)).foreign_part(visitor.address)
+
+    def name_tunnel(self, host: str) -> None:
+        """The tunnel that the proxy opened has this name now."""
+        self._memory.tunnel_host = host
 
     def _served(self) -> tuple[AccessKey, ...] | None:
         """The keys that are served; None when DeepSeek is to decide."""
@@ -132,8 +175,21 @@ class Access:
 
     def accepted(self, visitor: Visitor) -> None:
         """DeepSeek answered a call for this visitor; the first time, that may decide whose proxy this is."""
-        if self._memory.accept(visitor.key, pin=self.pins):
-            _log.info("from now on only the key %s is served, the first that DeepSeek accepted (pin_key)", visitor.key)
+        if self._memory.accept(visitor.key, pin=self._may_pin(visitor)):
+            may = "is served" if self.pins else "may use [passthrough]"
+            _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", visitor.key, may)
+
+    def _may_pin(self, visitor: Visitor) -> bool:
+        if not self.pins_spender or self._memory.pinned is not None:
+            return False
+        foreign = self._foreign_part(visitor)
+        if foreign is not None and self._memory.first_unpinned():
+            _log.warning(
+                "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if that "
+                "is your tunnel or reverse proxy, name it in public_hosts",
+                safe_text(foreign),
+            )
+        return foreign is None
 
     def refused(self, visitor: Visitor) -> None:
         """DeepSeek does not know this visitor's key."""
@@ -168,6 +224,9 @@ class _Memory:
         self._pinned: AccessKey | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
+        self._was_unpinned = False
+        # The name of the tunnel that the proxy opened; written by its watcher, as a whole.
+        self.tunnel_host = ""
 
     @property
     def pinned(self) -> AccessKey | None:
@@ -182,6 +241,12 @@ class _Memory:
             # Once pinned it never has to wait, however short it is.
             self._pinned = AccessKey(key.digest)
             return True
+
+    def first_unpinned(self) -> bool:
+        """Whether this is the first time that a key is not pinned because of its request's name."""
+        with self._lock:
+            was, self._was_unpinned = self._was_unpinned, True
+        return not was
 
     def has_accepted(self, key: AccessKey) -> bool:
         with self._lock:

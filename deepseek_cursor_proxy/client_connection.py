@@ -135,7 +135,9 @@ class ClientConnection:
             return False
         body = RequestBody(self, head, self._site.config)
         path, query = http1.split_target(head.target)
-        reply = self._ask(HttpRequest(head.method, path, query, head.headers, body.read, self, self._source))
+        authority = http1.target_authority(head.target)
+        request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._source, authority)
+        reply = self._ask(request)
         keep = http1.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
             self.send(_written(reply, reply.body, keep=keep, with_body=head.method != "HEAD"))

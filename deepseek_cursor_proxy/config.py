@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from deepseek_cursor_proxy import config_sources, outbound_proxy
 from deepseek_cursor_proxy.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config_sources import expanded as expanded
+from deepseek_cursor_proxy.own_hosts import public_host
 from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.settings import (
     PassthroughRoute,
@@ -199,6 +200,11 @@ class ProxyConfig:
         "serve only the first key that DeepSeek accepts: when others can get here, always, or never",
         choices=("exposed", "always", "never"),
     )
+    public_hosts: tuple[str, ...] = setting(
+        (),
+        "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
+        item=public_host,
+    )
     verbose: bool = setting(False, "also print request and answer bodies (never keys)")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
@@ -228,6 +234,8 @@ class ProxyConfig:
                 object.__setattr__(self, name, Path(value))
         given = items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
         object.__setattr__(self, "access_keys", given)
+        hosts = items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
+        object.__setattr__(self, "public_hosts", hosts)
         object.__setattr__(self, "models", frozen(self.models))
         object.__setattr__(self, "passthrough", frozen(self.passthrough, PassthroughRoute))
 
@@ -238,7 +246,7 @@ class ProxyConfig:
     @property
     def is_exposed(self) -> bool:
         """Whether others than this machine's programs can get here, as far as the settings tell."""
-        return self.ngrok or not is_loopback(self.host)
+        return self.ngrok or bool(self.public_hosts) or not is_loopback(self.host)
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":

@@ -3,6 +3,7 @@
     ProxyError                  a reply to the client
     ├── BadRequest       400    the body or a field is wrong; `param` names it
     ├── Unauthorized     401    no usable key
+    ├── Forbidden        403    a key of the owner would be spent under a foreign name
     ├── NotFound         404
     ├── MethodNotAllowed 405    `allow` lists what works
     ├── RequestTimeout   408    the client sent its request too slowly
@@ -74,6 +75,12 @@ class Unauthorized(ProxyError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class Forbidden(ProxyError):
+    status = 403
+    type = "permission_error"
+    code = "foreign_host"
 
 
 class NotFound(ProxyError):

@@ -111,7 +111,7 @@ class Generation:
     def opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> "Exchange | FanOut":
         """The call that DeepSeek accepted; access learns what it thinks of the key."""
         access = self.services.access
-        access.check(visitor)
+        access.check_call(visitor)
         try:
             exchange = _opener(asked).open(caller, asked, self.services)
         except UpstreamRefused as refusal:

@@ -193,6 +193,13 @@ def split_target(target: str) -> tuple[str, str]:
     return path or "/", query
 
 
+def target_authority(target: str) -> str:
+    """The host[:port] of a request target in absolute form; empty for a path."""
+    if target[0] == "/" or (absolute := _ABSOLUTE.match(target)) is None:
+        return ""
+    return absolute[0].partition("://")[2]
+
+
 def expects_continue(head: RequestHead) -> bool:
     """Whether the client waits for a 100 before it sends its body; any other expectation is a ProtocolError."""
     if head.headers.get("expect", "100-continue").lower() != "100-continue":

@@ -194,7 +194,7 @@ class Responding:
     def _in_background(self, planned: Planned, peer: Peer | None) -> HttpReply:
         namespace, writer = planned.caller.namespace, planned.writer()
         # The key is looked at now, while somebody is there to be told.
-        self._services.access.check(planned.visitor)
+        self._services.access.check_call(planned.visitor)
         job = Job(planned.frame.response_id, namespace)
         job.say(writer.queued())
         queued = planned.frame.response(responses.state("queued"))

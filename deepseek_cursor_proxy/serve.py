@@ -188,7 +188,7 @@ def _warm_up(server: DeepSeekProxyServer, over: threading.Event) -> None:
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
     from deepseek_cursor_proxy.tunnel import Tunnel
 
-    tunnel = Tunnel(server.server_port, announce=_say)
+    tunnel = Tunnel(server.server_port, announce=_say, on_url=server.name_tunnel)
     signals.last_resorts.append(tunnel.kill)
     # Stopped after the server: running answers still leave through it.
     stack.callback(tunnel.stop)
@@ -288,10 +288,23 @@ def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
     elif access.pins:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:
-        spending = ", and spend the keys behind [passthrough] with any key at all" if config.passthrough else ""
-        yield f"Whoever finds this address can use it with a DeepSeek key{spending}: set access_keys."
+        yield "Whoever finds this address can use it with a DeepSeek key: set access_keys."
+    yield from _who_may_spend(config, access)
     if not config.access_keys and os.environ.get(HELD_KEY):
         yield f"{HELD_KEY} is set but not used: without access_keys anybody who gets here could spend it."
+
+
+def _who_may_spend(config: ProxyConfig, access: Access) -> Iterator[str]:
+    """Which requests spend a key of the owner, if there is one to spend."""
+    if config.passthrough and not config.access_keys:
+        if access.pins_spender:
+            yield "[passthrough] is for the first key that DeepSeek accepts, so ask a DeepSeek model first."
+        else:
+            yield '[passthrough] is closed: name the keys that may use it in access_keys (pin_key is "never").'
+    if config.passthrough or access.held_key is not None:
+        names = ", ".join(["localhost", *config.public_hosts])
+        tunnel = " or the tunnel" if config.ngrok else ""
+        yield f"Keys of yours are spent under an IP address, {names}{tunnel} only; add other names to public_hosts."
 
 
 def _way_out(config: ProxyConfig) -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
@@ -66,6 +67,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self._building = threading.Lock()
         self._generation: Generation | None = None
         self._app: App | None = None
+        self._tunnel_host = ""
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -102,7 +104,16 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_OVERFULL, retry_after=1) from None
-        return generation.Generation.build(config, self.reasoning_store, self._generation)
+        built = generation.Generation.build(config, self.reasoning_store, self._generation)
+        built.services.access.name_tunnel(self._tunnel_host)
+        return built
+
+    def name_tunnel(self, url: str) -> None:
+        """Take the host of this URL for one of ours: a tunnel to us begins there. Replaces the one before."""
+        with self._building:
+            self._tunnel_host = urlsplit(url).hostname or ""
+            if self._generation is not None:
+                self._generation.services.access.name_tunnel(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Another configuration for every request from now on; those that run keep theirs to the end.

@@ -52,7 +52,8 @@ _OPENER = build_opener(ProxyHandler({}))
 class Tunnel:
     """ngrok in front of a local port. start() once, stop() once; a watcher thread in between.
 
-    start() and stop() belong to one thread. `announce` is called by the watcher and must not call stop().
+    start() and stop() belong to one thread. `announce` and, with every new URL, `on_url`
+    are called by the watcher and must not call stop().
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Tunnel:
         port: int,
         *,
         announce: Callable[[str], None],
+        on_url: Callable[[str], None] = str,
         binary: str = "ngrok",
         api_urls: Sequence[str] = ("http://127.0.0.1:4040",),
         start_timeout: float = 20.0,
@@ -68,6 +70,7 @@ class Tunnel:
     ) -> None:
         self._port = port
         self._announce = announce
+        self._on_url = on_url
         self._command = (binary, "http", str(port), "--log=stdout", "--log-format=json")
         self._api_urls = tuple(api_urls)
         self._start_timeout = start_timeout
@@ -85,6 +88,7 @@ class Tunnel:
         """The public https URL; raises StartupError with the command that helps, and then leaves nothing running."""
         try:
             self._url = url = self._open()
+            self._on_url(url)
             self._watcher.start()
         except BaseException:  # a Ctrl-C while we wait must not leave the port online either
             self.stop()
@@ -169,6 +173,7 @@ class Tunnel:
     def _move(self, url: str) -> None:
         if url != self._url:
             self._url = url
+            self._on_url(url)
             self._say(f"ngrok: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
 
     def _say(self, text: str) -> None:

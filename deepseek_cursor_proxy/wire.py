@@ -102,6 +102,8 @@ class HttpRequest(NamedTuple):
     peer: Peer | None = None
     # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
     source: str = ""
+    # The host[:port] of a request target in absolute form; empty for a plain path.
+    authority: str = ""
 
     def header(self, name: str) -> str | None:
         """A header's value; `name` is in lower case, as the reader stores them."""

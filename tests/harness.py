@@ -89,7 +89,12 @@ class SocketTestCase(unittest.TestCase):
 def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:
     """A chat request as a client would send it; `body` may be bytes that are no JSON at all."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: proxy", "Authorization: Bearer sk-test", f"Content-Length: {len(data)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Authorization: Bearer sk-test",
+        f"Content-Length: {len(data)}",
+    ]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 

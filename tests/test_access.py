@@ -7,14 +7,22 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import access as room
-from deepseek_cursor_proxy.access import Access, Visitor
+from deepseek_cursor_proxy.access import HELD_KEY, Access, Visitor
 from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import BadRequest, ProxyError, StartupError, TooManyAttempts, Unauthorized
+from deepseek_cursor_proxy.errors import BadRequest, Forbidden, ProxyError, StartupError, TooManyAttempts, Unauthorized
 from deepseek_cursor_proxy.wire import HttpRequest
 
 OWNER, FRIEND, STRANGER = "sk-the-key-of-the-owner", "sk-the-key-of-a-friend", "sk-the-key-of-a-stranger"
 CHAT = "/v1/chat/completions"
+ROUTE: Any = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
+FOREIGN: tuple[dict[str, str], ...] = (
+    {"host": "evil.example"},
+    {"host": "EVIL.example.:9000"},
+    {"host": "localhost", "origin": "http://evil.example"},
+    {"host": "127.0.0.1:9000", "origin": "null"},
+    {"host": "evil.example", "x_forwarded_host": "localhost"},
+)
 ALLOWED = 20  # wrong keys of one source until it has to wait
 FORGIVEN = 3.0  # seconds until one of them is forgotten
 
@@ -266,7 +274,7 @@ class TestPinning(AccessTest):
         self.log.info.assert_not_called()
 
     def test_a_key_of_the_proxys_owner_is_spent_for_the_pinned_key_only(self) -> None:
-        access = self.access(ngrok=True)
+        access = self.access(ngrok=True, passthrough=ROUTE)
         owner, stranger = (access.admit(self.request(key)) for key in (OWNER, STRANGER))
         for visitor in (owner, stranger):
             with self.assertRaisesRegex(Unauthorized, "Ask a DeepSeek model first.*access_keys"):
@@ -276,10 +284,76 @@ class TestPinning(AccessTest):
         with self.assertRaisesRegex(Unauthorized, "used first"):
             access.check_spending(stranger)
 
-    def test_where_nothing_is_pinned_it_is_spent_for_whoever_is_let_in(self) -> None:
-        for settings in ({}, {"ngrok": True, "pin_key": "never"}, {"access_keys": [OWNER]}):
-            access = self.access(**settings)
-            access.check_spending(access.admit(self.request(OWNER)))
+    def test_a_key_of_the_owner_is_never_spent_for_just_anybody(self) -> None:
+        for settings, pinned in (
+            ({}, True),
+            ({"pin_key": "always"}, True),
+            ({"ngrok": True}, True),
+            ({"pin_key": "never"}, False),
+            ({"ngrok": True, "pin_key": "never"}, False),
+        ):
+            with self.subTest(settings):
+                access = self.access(passthrough=ROUTE, **settings)
+                self.assertEqual(401, self.spent(access, OWNER))
+                self.visit(access, OWNER)
+                self.assertEqual(200 if pinned else 401, self.spent(access, OWNER))
+                self.assertEqual(401, self.spent(access, STRANGER))
+        access = self.access(passthrough=ROUTE, access_keys=[OWNER])
+        self.assertEqual([200, 401], [self.spent(access, key) for key in (OWNER, STRANGER)])
+
+    def test_at_home_others_are_served_with_keys_of_their_own_beside_the_one_that_spends(self) -> None:
+        access = self.access(passthrough=ROUTE)
+        for key in (OWNER, FRIEND, STRANGER):
+            self.visit(access, key)
+        line = self.log.info.call_args.args[0] % self.log.info.call_args.args[1:]
+        self.assertIn(f"only the key {AccessKey.of(OWNER)} may use [passthrough]", line)
+
+    def test_a_request_under_a_foreign_name_spends_no_key_of_the_owner(self) -> None:
+        for settings in ({"access_keys": [OWNER]}, {"pin_key": "always"}, {}):
+            access = self.access(passthrough=ROUTE, **settings)
+            self.visit(access, OWNER)
+            for headers in FOREIGN:
+                with self.subTest(settings, **headers):
+                    self.assertEqual(200, self.status(access, OWNER, **headers))
+                    self.assertEqual(403, self.spent(access, OWNER, **headers))
+            for headers in ({}, {"host": "localhost:9000", "x_forwarded_host": "evil.example"}):
+                self.assertEqual(200, self.spent(access, OWNER, **headers))
+
+    def test_a_held_key_is_not_spent_under_a_foreign_name_either(self) -> None:
+        access = self.access(environment={HELD_KEY: "sk-held"}, access_keys=[OWNER])
+        access.check_call(access.admit(self.request(OWNER, host="localhost")))
+        with self.assertRaisesRegex(Forbidden, r"Host: evil\.example.*public_hosts"):
+            access.check_call(access.admit(self.request(OWNER, host="evil.example")))
+        own = self.access(access_keys=[OWNER])
+        own.check_call(own.admit(self.request(OWNER, host="evil.example")))
+
+    def test_a_request_under_a_foreign_name_pins_no_key(self) -> None:
+        access = self.access(pin_key="always")
+        for headers in FOREIGN:
+            access.accepted(access.admit(self.request(STRANGER, **headers)))
+        self.log.warning.assert_called_once()
+        self.assertIn("public_hosts", self.log.warning.call_args.args[0])
+        self.visit(access, OWNER)
+        self.assertEqual([200, 401], [self.status(access, key) for key in (OWNER, STRANGER)])
+
+    def test_names_of_the_tunnel_and_of_public_hosts_are_our_own(self) -> None:
+        access = self.access(passthrough=ROUTE, access_keys=[OWNER], public_hosts=["proxy.example.com"])
+        for host, status in (("proxy.example.com", 200), ("a.ngrok-free.app", 403)):
+            self.assertEqual(status, self.spent(access, OWNER, host=host))
+        access.name_tunnel("a.ngrok-free.app")
+        successor = Access(ProxyConfig(passthrough=ROUTE, access_keys=[OWNER]), access, environment={})
+        for each in (access, successor):
+            self.assertEqual(200, self.spent(each, OWNER, host="A.ngrok-free.app"))
+        access.name_tunnel("b.ngrok-free.app")
+        self.assertEqual(403, self.spent(access, OWNER, host="a.ngrok-free.app"))
+
+    def spent(self, access: Access, key: str, **headers: str) -> int:
+        """The status of a request that would spend a key of the owner; 200 when it may."""
+        try:
+            access.check_spending(access.admit(self.request(key, **headers)))
+        except ProxyError as error:
+            return error.status
+        return 200
 
 
 class TestRateLimit(AccessTest):

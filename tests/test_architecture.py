@@ -94,6 +94,7 @@ LEVELS = {
         "settings",
         "access_keys",
         "outbound_proxy",
+        "own_hosts",
         "destination",
         "__init__",
     ],

@@ -72,7 +72,7 @@ class LeavingTestCase(SocketTestCase):
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
         route = {"base_url": self.fake.url, "key_env": "ROUTE_KEY"}
-        self.running = self.proxy(passthrough={"deepseek-flash": route}, retry_budget=600)
+        self.running = self.proxy(passthrough={"deepseek-flash": route}, retry_budget=600, access_keys=["sk-test"])
         self.start_line = StartLine(self.running.address)
 
     def assert_noticed(self, step: Step, *, stream: bool, until: bytes = b"", ways: Ways = WAYS) -> None:

@@ -209,7 +209,7 @@ class TestPassingOn(MessagesTestCase):
         self.said = b""
         self.other = self.enterContext(RawUpstream(lambda request: Play.of(self.said)))
         routes = {"claude-real-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
-        self.running = self.proxy(passthrough=routes)
+        self.running = self.proxy(passthrough=routes, access_keys=["sk-test"])
         self.body: Json = {"model": "claude-real-1", "max_tokens": 5, "messages": [], "stream": True, "odd": [1.50]}
 
     def test_a_model_of_somebody_else_is_asked_there_as_it_came(self) -> None:

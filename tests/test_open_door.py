@@ -329,10 +329,104 @@ class TestPassthrough(OpenDoorTestCase):
         self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
         self.assertEqual(1, len(self.other.seen))
 
-    def test_at_home_and_where_pinning_is_off_they_are_for_everybody(self) -> None:
-        for settings in (PLAIN, NEVER_PINNED):
-            proxy = self.proxy(passthrough=self.route, **settings)
-            self.assertEqual([418, 418], [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
+    def test_at_home_they_are_for_the_first_key_that_deepseek_accepted(self) -> None:
+        proxy = self.proxy(passthrough=self.route)
+        self.assertEqual([401, 401], [self.passed(proxy, key)[0] for key in (OWNER, "x")])
+        self.assertEqual(200, self.status(proxy, OWNER))
+        self.assertEqual([418, 401], [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
+        self.assertEqual(200, self.status(proxy, STRANGER))
+        self.assertEqual(1, len(self.other.seen))
+
+    def test_where_pinning_is_off_they_need_access_keys(self) -> None:
+        proxy = self.proxy(passthrough=self.route, **NEVER_PINNED)
+        self.assertEqual(200, self.status(proxy, OWNER))
+        status, message = self.passed(proxy, OWNER)
+        self.assertEqual(401, status)
+        self.assertIn("in access_keys", message)
+        self.assertEqual([], self.other.seen)
+
+
+class TestForeignNames(OpenDoorTestCase):
+    """A web page reaches this machine under its own name (DNS rebinding); a key of the owner is not for it."""
+
+    ENDPOINTS = (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/openai/deployments/gpt-9/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi", "store": False}),
+        ("/v1/responses", {"input": "hi", "background": True}),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}),
+    )
+    FOREIGN = (
+        (b"Host: evil.example", b""),
+        (b"Host: EVIL.EXAMPLE.:9000", b""),
+        (b"Host: localhost\r\nOrigin: http://evil.example", b""),
+        (b"Host: localhost\r\nOrigin: null", b""),
+        (b"Host: evil.example\r\nX-Forwarded-Host: localhost", b""),
+        (b"Host: localhost", b"http://evil.example"),
+        (b"Host: evil.example", b"http://localhost"),
+    )
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ["ROUTE_KEY"] = "sk-of-the-route"
+        self.other = self.enterContext(FakeDeepSeek())
+        self.route = {"gpt-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
+
+    def send(self, proxy: RunningProxy, path: str, body: dict[str, Any], name: tuple[bytes, bytes]) -> tuple[int, Any]:
+        """The answer to a request with these header lines in place of its Host, and this in front of its path."""
+        head, target = name
+        raw = request_bytes(body, path=path).replace(b"sk-test", OWNER.encode())
+        raw = raw.replace(b"Host: localhost", head, 1).replace(b"POST /", b"POST " + target + b"/", 1)
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall(raw)
+            status, _, answer = read_reply(sock)
+        return status, json.loads(answer)
+
+    def test_no_page_spends_the_key_of_a_route(self) -> None:
+        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER])
+        for path, body in self.ENDPOINTS:
+            for name in self.FOREIGN:
+                with self.subTest(path, name=name):
+                    status, answer = self.send(proxy, path, {"model": "gpt-9", **body, "stream": True}, name)
+                    self.assertEqual((403, "permission_error"), (status, answer["error"]["type"]))
+                    self.assertIn("public_hosts", answer["error"]["message"])
+        self.assertEqual([], self.other.seen + self.fake.seen)
+
+    def test_no_page_spends_the_held_key(self) -> None:
+        os.environ["DEEPSEEK_API_KEY"] = HELD
+        proxy = self.proxy(access_keys=[OWNER])
+        for path, body in self.ENDPOINTS:
+            for name in self.FOREIGN:
+                for stream in (True, False):
+                    with self.subTest(path, name=name):
+                        request = {"model": "deepseek-v4-pro", **body, "stream": stream}
+                        self.assertEqual(403, self.send(proxy, path, request, name)[0])
+        self.assertEqual([], self.fake.seen)
+        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+        status, _ = self.send(proxy, *self.ENDPOINTS[0], (b"Host: localhost:9", b"http://127.0.0.1:9"))
+        self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
+
+    def test_a_tunnel_of_any_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
+        proxy = self.proxy(pin_key="always", passthrough=self.route)
+        with self.assertLogs("deepseek_cursor_proxy.access", "WARNING") as logged:
+            for path, body in self.ENDPOINTS[::2]:
+                for name in self.FOREIGN:
+                    self.assertEqual(200, self.send(proxy, path, {"model": "deepseek-v4-pro", **body}, name)[0])
+        self.assertEqual(1, len(logged.output))
+        status, answer = self.send(proxy, *self.ENDPOINTS[1], (b"Host: localhost", b""))
+        self.assertEqual(401, status)
+        self.assertIn("not known yet who that is", answer["error"]["message"])
+        self.assertEqual((200, 401), (self.status(proxy, STRANGER), self.status(proxy, OWNER)))
+
+    def test_the_name_of_the_tunnel_is_ours_from_when_it_is_known(self) -> None:
+        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER], ngrok=True)
+        tunnel = (b"Host: a-b.ngrok-free.app\r\nX-Forwarded-Host: a-b.ngrok-free.app", b"")
+        self.assertEqual(403, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
+        proxy.server.name_tunnel("https://a-b.ngrok-free.app")
+        self.other.answer(Failure(418, body=b"{}"), Failure(418, body=b"{}"))
+        self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
+        proxy.server.reconfigure(proxy.server.config)
+        self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
 
 
 class TestCors(OpenDoorTestCase):

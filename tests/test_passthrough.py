@@ -33,7 +33,7 @@ class PassthroughTestCase(SocketTestCase):
 
     def passing(self, url: str | None = None, **settings: Any) -> RunningProxy:
         route = {"base_url": url or f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}
-        return self.proxy(**{"passthrough": {"gpt-*": route}, **settings})
+        return self.proxy(**{"passthrough": {"gpt-*": route}, "access_keys": ["sk-test"], **settings})
 
     def ask(self, body: bytes = BODY, proxy: RunningProxy | None = None, **details: Any) -> tuple[int, Any, bytes]:
         with socket.create_connection((proxy or self.passing()).address, timeout=PATIENCE) as sock:
@@ -188,7 +188,7 @@ class TestFaults(PassthroughTestCase):
             with self.subTest(stream=stream):
                 self.other.forget()
                 self.other.answer(Answer(content="x", stall_after=1))
-                sock = self.connect(self.proxy(passthrough=routes))
+                sock = self.connect(self.proxy(passthrough=routes, access_keys=["sk-test"]))
                 sock.sendall(request_bytes({**body, "stream": stream}))
                 while not self.other.seen:
                     self.other.release.wait(0.01)

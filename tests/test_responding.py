@@ -331,7 +331,7 @@ class TestPassedOn(ResponsesTestCase):
         self.addCleanup(other.close)
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
         route = {"base_url": f"{other.url}/v1", "key_env": "ROUTE_KEY"}
-        proxy = self.proxy(passthrough={"gpt-*": route})
+        proxy = self.proxy(passthrough={"gpt-*": route}, access_keys=["sk-test"])
         body = b'{ "model" : "gpt-9", "input":"q", "store": true }'
         told = self.send(proxy, "POST", PATH, body)
         # What stands in for the other place knows DeepSeek's models only.

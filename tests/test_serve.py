@@ -229,7 +229,8 @@ class StartTest(ServeTest):
 
 ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
 ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Whoever finds this address"
-SPENT, SHORT = "spend the keys behind [passthrough]", "so short that it can be guessed"
+SPENT, CLOSED = "[passthrough] is for the first key that DeepSeek accepts", "[passthrough] is closed: name the keys"
+NAMES, SHORT = "add other names to public_hosts", "so short that it can be guessed"
 HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is set but not used"
 OURS = "sk-a-key-that-nobody-guesses"
 
@@ -244,19 +245,21 @@ class WhoIsServedTest(unittest.TestCase):
             return serve._welcome(config, Path("x"), 1, public_url, Access(config))
 
     def test_exactly_what_applies_is_said(self) -> None:
-        sentences = (ONLY, PINNED, ANYBODY, SPENT, SHORT, HELD, UNUSED)
+        sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)
         for settings, held_key, expected in (
             ({}, "", ()),
-            ({"passthrough": ROUTE}, "", ()),
+            ({"passthrough": ROUTE}, "", (SPENT, NAMES)),
+            ({"passthrough": ROUTE, "pin_key": "never"}, "", (CLOSED, NAMES)),
+            ({"public_hosts": ["a.example"]}, "", (PINNED,)),
             ({"host": "::1", "pin_key": "never"}, "", ()),
             ({"ngrok": True}, "", (PINNED,)),
-            ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED,)),
+            ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
             ({"pin_key": "always"}, "", (PINNED,)),
             ({"ngrok": True, "pin_key": "never"}, "", (ANYBODY,)),
-            ({"host": "192.168.1.7", "pin_key": "never", "passthrough": ROUTE}, "", (ANYBODY, SPENT)),
-            ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY,)),
+            ({"host": "192.168.1.7", "pin_key": "never", "passthrough": ROUTE}, "", (ANYBODY, CLOSED, NAMES)),
+            ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY, NAMES)),
             ({"access_keys": [OURS, "short"], "pin_key": "always"}, "", (ONLY, SHORT)),
-            ({"access_keys": [OURS]}, "sk-held", (ONLY, HELD)),
+            ({"access_keys": [OURS]}, "sk-held", (ONLY, NAMES, HELD)),
             ({}, "sk-held", (UNUSED,)),
             ({"ngrok": True}, "sk-held", (PINNED, UNUSED)),
         ):

@@ -380,6 +380,11 @@ class WatchTest(TunnelTest):
         self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE).start(), URL)
         self.expect_said(LOST, BACK, MOVED)
 
+    def test_every_new_url_is_told_to_whoever_has_to_know_it(self) -> None:
+        urls: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.tunnel(DIES, OK_ELSEWHERE, on_url=urls.put).start()
+        self.assertEqual([URL, NEW], [urls.get(timeout=10) for _ in range(2)])
+
     def test_a_replacement_at_the_same_url_asks_for_nothing(self) -> None:
         tunnel = self.tunnel(DIES, {"urls": [URL, URL, NEW]})
         tunnel.start()
