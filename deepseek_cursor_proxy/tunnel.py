@@ -61,7 +61,7 @@ class Tunnel:
         port: int,
         *,
         announce: Callable[[str], None],
-        on_url: Callable[[str], None] = str,
+        on_url: Callable[[str], object] = str,
         binary: str = "ngrok",
         api_urls: Sequence[str] = ("http://127.0.0.1:4040",),
         start_timeout: float = 20.0,
