@@ -90,10 +90,16 @@ class CallPiece:
 class Shape(Protocol):
     """What the chunks of a run have in common; `around` is what the client got around the text of the last of them.
 
-    None when that was not one chunk for each of theirs. Where the reasoning is shown as text there are two such places.
+    None when that was not one chunk for each of theirs. `is_shown` tells whether that was thinking in the visible text.
     """
 
     around: Sequence[bytes] | None
+    is_shown: bool
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the string that differs is the reasoning."""
+        ...
 
     def single(self, text: str) -> "Delta":
         """One chunk of this shape that says this text."""

@@ -30,8 +30,8 @@ class Shortcut:
         delta, end = self._stencil.read(piece, 0)
         if around is None or delta is None or delta.run is None or end < len(piece):
             return None
-        if len(around) > 2 and b"<" in piece:
-            # Where the reasoning is shown in a block, this may be the beginning of what would end it.
+        if self._stencil.is_shown and b"<" in piece:
+            # Inside the thinking block, this may be the beginning of what would end it.
             return None
         if not self._reply.has_room(delta):
             return None

@@ -31,6 +31,11 @@ class Stencil:
         self._delta = delta
         self._field = field
         self.around: Sequence[bytes] | None = None
+        self.is_shown = False
+
+    @property
+    def is_thinking(self) -> bool:
+        return self._field == "reasoning_content"
 
     @classmethod
     def cut(cls, data: bytes, delta: Delta) -> "Stencil | None":
@@ -101,7 +106,7 @@ def unquoted(text: str) -> str:
 
 
 def spliced_run(run: Run, around: Sequence[bytes]) -> bytes:
-    """The chunks of a run as a client gets them, with this around the text of each, wherever it stands."""
+    """The chunks of a run as a client gets them, with this around the text of each."""
     if len(run.strings) == 1:
         return run.strings[0].join(around)
     return b"".join([string.join(around) for string in run.strings])

@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.deepseek_stream import Said, StreamReader
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.reasoning import display
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
@@ -39,7 +40,8 @@ class TestAChat(SocketTestCase):
                 client = CursorClient(proxy.url, tools=WEATHER_TOOLS, stream=stream, run_tool=run_weather_tool)
                 with client:
                     turns = [client.ask("How is the weather here?"), client.ask("And tomorrow?")]
-                thought = [answer.reasoning for turn in turns for answer in turn.answers]
+                shown = [display.leading_block(answer.content) for turn in turns for answer in turn.answers]
+                thought = [found.reasoning if found else None for found in shown]
                 self.assertEqual(4, len(thought))
                 self.assertEqual([], fake.refused)
                 messages = fake.accepted[-1]["messages"]
@@ -53,11 +55,29 @@ class TestAChat(SocketTestCase):
             client = self.client(self.proxy(), stream=stream, model="my-model")
             answer = client.ask("hi").final
             self.assertEqual(block("Hm.") + "Hello.", answer.content)
-            self.assertEqual("Hm.", answer.reasoning)
+            self.assertEqual("" if stream else "Hm.", answer.reasoning)
             self.assertEqual("stop", answer.finish_reason)
             if stream:
                 self.assertTrue(answer.done)
                 self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
+
+    def test_a_stream_tells_the_thinking_once(self) -> None:
+        thought = "Is a < b? " * 40
+        for is_shown in (True, False):
+            # Whole runs at once, and chunk by chunk.
+            for pause in (0.0, 0.002):
+                self.fake.answer(Answer(reasoning=thought, content="Yes. " * 10, calls=(CALL,), pause=pause))
+                answer = self.client(self.proxy(display_reasoning=is_shown)).post([{"role": "user", "content": "hi"}])
+                with self.subTest(is_shown=is_shown, pause=pause):
+                    self.assertEqual((block(thought) if is_shown else "") + "Yes. " * 10, answer.content)
+                    self.assertEqual("" if is_shown else thought, answer.reasoning)
+                    self.assertEqual((CALL,), answer.calls)
+
+    def test_a_whole_answer_has_the_thinking_in_its_field_too(self) -> None:
+        for is_shown in (True, False):
+            self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
+            answer = self.client(self.proxy(display_reasoning=is_shown), stream=False).ask("hi").final
+            self.assertEqual("Hm.", answer.reasoning)
 
     def test_a_whole_prefix_stays_the_same_from_request_to_request(self) -> None:
         with FakeDeepSeek(responder=weather_responder) as fake:

@@ -3,7 +3,8 @@
 Answers edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. What is written into
 a chunk: the model name the client asked for, the text with our display in it, usage with the cached tokens, and the
 free text of a custom tool's call in place of its JSON.
-A stream tells its usage as OpenAI does: in one last chunk with no choices, if the client asked for it, else nowhere.
+A stream tells the thinking once: as `reasoning_content` or, where that is null, in the text. A whole answer has both.
+It tells its usage as OpenAI does: in one last chunk with no choices, if the client asked for it, else nowhere.
 The request half is chat_request.
 """
 
@@ -127,22 +128,17 @@ class _Writer:
 
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: what is around its text is the same for all of them."""
-        is_shown = delta.reasoning is not None and delta.reasoning == delta.text
+        is_shown = run.shape.is_thinking and bool(delta.text)
         cut = self._spliced
         if cut is None or cut[0] is not run.shape or cut[1] != is_shown:
-            cut = self._spliced = run.shape, is_shown, self._cut(run.shape.single(_TEXT), is_shown)
+            marked = self._chunk(_shown(run.shape.single(_TEXT)) if is_shown else run.shape.single(_TEXT))
+            cut = self._spliced = run.shape, is_shown, sse.event(encode_json(marked)).split(_TEXT.encode())
         around = cut[2]
-        if len(around) != 2 + is_shown:
+        if len(around) != 2:
             # Somebody uses the very words that mark the place of the text.
-            shown = [each._replace(text=each.reasoning) if is_shown else each for each in singles(delta)]
-            return b"".join(map(self.write, shown))
-        run.shape.around = around
+            return b"".join([self.write(_shown(each) if is_shown else each) for each in singles(delta)])
+        run.shape.around, run.shape.is_shown = around, is_shown
         return spliced_run(run, around)
-
-    def _cut(self, delta: Delta, is_shown: bool) -> list[bytes]:
-        """The bytes between which the text of a chunk stands, wherever it does."""
-        chunk = self._chunk(delta._replace(text=_TEXT) if is_shown else delta)
-        return sse.event(encode_json(chunk)).split(_TEXT.encode())
 
     def _own(self, delta: Delta) -> bytes:
         choice = {"index": delta.choice, "delta": {"content": delta.text}, "finish_reason": None}
@@ -155,6 +151,11 @@ class _Writer:
         return {key: self._shape[key] for key in kept if key in self._shape}
 
 
+def _shown(delta: Delta) -> Delta:
+    """A delta of thinking as the display writes it: the reasoning is the text."""
+    return delta._replace(reasoning=None, text=delta.reasoning)
+
+
 def _edited(delta: Delta, model: str, part: str) -> dict[str, Any]:
     """The chunk (or completion) a delta came from, with what changed on the way written into it."""
     edited: dict[str, Any] = {**(delta.source or {}), "model": model}
@@ -165,6 +166,9 @@ def _edited(delta: Delta, model: str, part: str) -> dict[str, Any]:
         found = choices[0].get(part)
         came = found if isinstance(found, dict) else {}
         said = _said(came, delta)
+        if part == "delta" and delta.reasoning is None and came.get("reasoning_content") is not None:
+            # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
+            said = {**said, "reasoning_content": None}
         if said is not came:
             edited["choices"] = [{**choices[0], part: said}]
     return edited

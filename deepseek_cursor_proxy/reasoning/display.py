@@ -151,11 +151,12 @@ def mirror(
     *,
     with_remarks: bool = True,
 ) -> Batches:
-    """The same deltas with the reasoning (and a notice before the answer of a choice) written into their text.
+    """The same deltas with the reasoning (and a notice before the answer of a choice) moved into their text.
 
-    Without a form the reasoning is not, without remarks nothing is said at the end: that is for clients which are told
-    otherwise how an answer ended. When the source fails, an open block is closed before the failure
-    goes on, so the client never renders the error as part of the thinking.
+    Nobody is told the same thinking twice: a delta whose reasoning is in its text has none beside it. Without a form
+    the reasoning stays where it is. Without remarks nothing is said at the end: that is for clients which are told
+    otherwise how an answer ended. When the source fails, an open block is closed before the failure goes on, so the
+    client never renders the error as part of the thinking.
     """
     mirrors: dict[int, _Mirror] = {}
 
@@ -185,7 +186,7 @@ class _Mirror:
         self._notice = notice
         self._has_remarks = has_remarks
         self._is_open = False
-        self._has_thought = False
+        self._has_block = False
         self._has_spoken = False
         self._has_called = False
         # The beginning of a tag that waits for its rest, in pieces.
@@ -199,13 +200,15 @@ class _Mirror:
             return [delta]
         if delta.reasoning and self._is_open and not self._unfinished and "<" not in delta.reasoning:
             # Without _replace(), which takes three times as long: this is what nearly all thinking goes through.
-            return [Delta(delta.choice, delta.reasoning, delta.reasoning, source=delta.source, run=delta.run)]
+            return [Delta(delta.choice, None, delta.reasoning, source=delta.source, run=delta.run)]
         if delta.text and self._has_spoken and not (self._is_open or self._notice):
             return [delta]
         return [self.show(each) for each in singles(delta)]
 
     def show(self, delta: Delta) -> Delta:
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""
+        if delta.reasoning is not None and self._has_block:
+            delta = delta._replace(reasoning=None)
         if delta.text or delta.calls or delta.finish_reason:
             before += self._close() + self._notice
             self._notice = ""
@@ -222,12 +225,13 @@ class _Mirror:
     def _thinking(self, reasoning: str) -> str:
         assert self._form is not None
         if self._has_called:
-            # Clients take text behind a call for the next turn's.
+            # Clients take text behind a call for the next turn's. If there is a block, this is not told at all: beside
+            # the block it would come back as the whole reasoning, and DeepSeek would get a part for the whole.
             return ""
         opening = "" if self._is_open else self._form.opening
         if self._has_spoken and not self._is_open:
             opening = "\n\n" + opening
-        self._is_open = self._has_thought = True
+        self._is_open = self._has_block = True
         if self._unfinished and self._unfinished[-1][-1] in "<\\" and not reasoning.strip("\\"):
             # A model caught in a loop may go on with backslashes for ever; they are looked at once, at their end.
             self._unfinished.append(reasoning)
@@ -246,5 +250,5 @@ class _Mirror:
     def _last_word(self, finish_reason: str) -> str:
         if early := remarks.early_end(finish_reason):
             return early if self._has_spoken else early.lstrip("\n")
-        is_silent = self._has_thought and not (self._has_spoken or self._has_called)
+        is_silent = self._has_block and not (self._has_spoken or self._has_called)
         return remarks.SILENT if is_silent and finish_reason == "stop" else ""

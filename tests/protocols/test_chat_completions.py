@@ -51,6 +51,15 @@ class TestStream(unittest.TestCase):
         self.assertEqual({"kept": True}, chunk["novelty"])
         self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
 
+    def test_thinking_that_moved_into_the_text_leaves_null_behind(self) -> None:
+        said = {"content": None, "reasoning_content": "hm"}
+        (delta,) = deepseek.deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
+        for shown, expected in (
+            (delta._replace(text="hm", reasoning=None), {"content": "hm", "reasoning_content": None}),
+            (delta, said),
+        ):
+            self.assertEqual(expected, events(written([shown]))[0]["choices"][0]["delta"])
+
     def test_what_came_together_is_written_together(self) -> None:
         (delta,) = deepseek.deltas(CHUNK)
         pieces = written([delta, delta], [delta])

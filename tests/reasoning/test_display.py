@@ -133,6 +133,19 @@ class TestMirror(unittest.TestCase):
     def test_reasoning_after_a_call_opens_no_block(self) -> None:
         self.assertIsNone(shown(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
 
+    def test_thinking_is_in_the_text_or_beside_it_never_both(self) -> None:
+        call, late = Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late")
+        for name, deltas, told in (
+            ("in the block", (Delta(reasoning="a"), Delta(reasoning="b", text="c"), Delta(text="d")), [None] * 3),
+            ("no room for a block", (call, late), [None, "late"]),
+            # A client would send the part back as if it were the whole.
+            ("a part that does not fit", (Delta(reasoning="a"), call, late), [None] * 3),
+        ):
+            with self.subTest(name):
+                batches = display.mirror(source(*deltas), COLLAPSIBLE)
+                found = [item.reasoning for batch in batches for item in batch if isinstance(item, Delta)]
+                self.assertEqual(told, found)
+
     def test_thinking_that_goes_on_gets_a_block_of_its_own_and_all_are_read_back(self) -> None:
         deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
         for form in FORMS:
