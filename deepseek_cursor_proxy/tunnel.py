@@ -1,28 +1,27 @@
 """ngrok in front of a local port: Cursor's servers call us, so they need a public https URL.
 
-An agent that already forwards to our port is reused and never ended: it is somebody else's, or what a killed run of
-ours left behind. Otherwise `ngrok http` runs as our child; its JSON log and its local API both tell the URL, and the
-first to speak is believed. A lost tunnel is opened again, with growing pauses, until stop().
-Rule: whatever start() began (process, thread, pipe) is gone when stop() returns or start() raises.
+An agent that already forwards to our port is reused and never ended: it is somebody else's. Otherwise `ngrok http`
+runs as our child; its JSON log and its local API both tell the URL, and the first to speak is believed. A lost tunnel
+is opened again, with growing pauses, until stop().
+Rule: whatever start() began (process, thread, pipe) is gone when stop() returns or start() raises, and when this
+process is killed.
 """
 
 import contextlib
 import json
-import os
 import re
-import signal
-import sys
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
-from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
+from deepseek_cursor_proxy.child_process import ChildProcess
 from deepseek_cursor_proxy.errors import StartupError
 
 _API_TIMEOUT = 1.0  # seconds; the API is on this machine, slower than this is as good as absent
@@ -216,19 +215,23 @@ class _Child:
     def __init__(self, changed: threading.Condition) -> None:
         self.log = _Log()
         self._changed = changed
-        self._process: Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         # The same until it is known to be gone.
-        self._alive: Popen[bytes] | None = None
+        self._alive: ChildProcess | None = None
         self._reader = threading.Thread()
 
     def run(self, command: Sequence[str]) -> None:
+        # Looked up here: Windows by itself finds no `.cmd`, which is what npm and scoop install.
+        program = shutil.which(command[0])
+        if program is None:
+            raise StartupError(f"ngrok: `{command[0]}` is not found, or is no program: {_INSTALL}")
+        self._alive = self._process = process = ChildProcess()
         try:
-            # Its own session: Ctrl-C in the terminal is for us, and we then end the agent in our order.
-            self._alive = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
-            self._process = self._alive
+            process.start((program, *command[1:]))
         except OSError as error:
-            raise StartupError(f"ngrok: `{command[0]}` cannot be run ({error.strerror}): {_INSTALL}") from None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="tunnel-log", daemon=True)
+            self._alive = self._process = None
+            raise StartupError(f"ngrok: `{program}` cannot be run ({error.strerror}): {_INSTALL}") from None
+        self._reader = threading.Thread(target=self._read, args=(process.output,), name="tunnel-log", daemon=True)
         self._reader.start()
 
     def _read(self, output: IO[bytes]) -> None:
@@ -246,15 +249,12 @@ class _Child:
         if process is None:
             return
         for force in (False, True):
-            # The group, because some packages install `ngrok` as a script that starts the real one. Reaped last:
-            # until then its id cannot become a stranger's. macOS answers EPERM for a group that has ended.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                _end(process, force=force)
+            process.end(force=force)
             if self._reader.ident is not None:
                 self._reader.join(_GRACE)  # the log ends with the last process that could write to it
-        if self._reader.ident is None and process.stdout is not None:
+        if self._reader.ident is None and process.output is not None:
             # A signal came between starting the process and starting to read its log.
-            process.stdout.close()
+            process.output.close()
         process.wait()
         self._alive = None
         self.log = _Log()
@@ -263,15 +263,7 @@ class _Child:
         """At once; reaps nobody and waits for nothing."""
         process = self._alive
         if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                _end(process, force=True)
-
-
-def _end(process: Popen[bytes], *, force: bool) -> None:
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
+            process.end(force=True)
 
 
 def _listed(api: str, port: int) -> list[str] | None:

@@ -50,6 +50,8 @@ LEVELS = {
         "token_ratios",
         "counting",
         "tunnel",
+        "child_process",
+        "windows_job",
         "access",
         "private_files",
         "secret_file",

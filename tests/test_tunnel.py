@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy import child_process
 from deepseek_cursor_proxy import tunnel as module
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.tunnel import Tunnel
@@ -31,7 +32,7 @@ MOVED = f"ngrok: the public URL has changed; paste this Base URL into Cursor: {N
 
 # Each launch plays the next part of plan.json; the last one repeats. `urls` has one answer per look at the API.
 STAND_IN = """
-import json, os, pathlib, signal, socketserver, sys
+import json, os, pathlib, signal, socketserver, sys, threading
 from http.server import BaseHTTPRequestHandler
 
 home = pathlib.Path(__file__).parent
@@ -39,7 +40,9 @@ plan = json.loads((home / "plan.json").read_text())
 launches = home / "launches"
 part = plan[min(len(launches.read_text().splitlines()), len(plan) - 1)]
 urls, path = part.get("urls", []), part.get("path", "/api/endpoints")
-signal.alarm(30)  # a broken test leaves nothing behind for longer
+guard = threading.Timer(30, os._exit, [1])  # a broken test leaves nothing behind for longer
+guard.daemon = True
+guard.start()
 if part.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -78,7 +81,7 @@ for line in part.get("log", []):
     print(line if isinstance(line, str) else json.dumps(line), flush=True)
 if "log" in part and not part.get("stays"):
     sys.exit(1)
-server.serve_forever() if urls else signal.pause()
+server.serve_forever() if urls else threading.Event().wait()
 """
 
 Part = dict[str, Any]
@@ -133,29 +136,40 @@ def endpoints(addr: object = f"http://localhost:{PORT}", url: object = URL) -> b
     return json.dumps({"endpoints": [{"name": "x", "url": url, "upstream": {"url": addr}}]}).encode()
 
 
-@unittest.skipIf(sys.platform == "win32", "the stand-in is a script with a shebang")
+def install(binary: Path, prefix: str = "", suffix: str = "") -> None:
+    """Make `binary` a script that runs the stand-in beside it."""
+    script = str(binary.parent / "stand_in.py")
+    if sys.platform == "win32":
+        binary.write_text(f'@"{sys.executable}" -S -E "{script}" %*\n')
+    else:
+        command = shlex.join([sys.executable, "-S", "-E", script])
+        binary.write_text(f'#!/bin/sh\n{prefix}{command} "$@"{suffix}\n')
+        binary.chmod(0o755)
+
+
+def open_files() -> int:
+    return 0 if sys.platform == "win32" else len(os.listdir("/dev/fd"))
+
+
 class TunnelTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.addCleanup(self.expect_nothing_left, threading.enumerate(), len(os.listdir("/dev/fd")))
+        self.addCleanup(self.expect_nothing_left, threading.enumerate(), open_files())
         self.said: queue.Queue[str] = queue.Queue()
         self.children: list[subprocess.Popen[bytes]] = []
+        self.guards: list[subprocess.Popen[bytes]] = []
         self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.binary = self.home / "ngrok"
+        self.binary = self.home / ("ngrok.cmd" if sys.platform == "win32" else "ngrok")
         self.launches = self.home / "launches"
         self.launches.touch()
-        self.install("exec ")
+        install(self.binary, "exec ")
         (self.home / "stand_in.py").write_text(STAND_IN)
-        self.enterContext(mock.patch.object(module, "Popen", self.launch))
+        self.enterContext(mock.patch.object(child_process, "Popen", self.launch))
         self.enterContext(mock.patch.object(module, "_POLL", 0.02))
 
-    def launch(self, *arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
-        self.children.append(subprocess.Popen(*arguments, **options))
-        return self.children[-1]
-
-    def install(self, prefix: str = "", suffix: str = "") -> None:
-        command = shlex.join([sys.executable, "-S", "-E", str(self.home / "stand_in.py")])
-        self.binary.write_text(f'#!/bin/sh\n{prefix}{command} "$@"{suffix}\n')
-        self.binary.chmod(0o755)
+    def launch(self, command: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        launched = self.guards if command[0] == "/bin/sh" else self.children
+        launched.append(subprocess.Popen(command, **options))
+        return launched[-1]
 
     def tunnel(self, *plan: Part, **options: Any) -> Tunnel:
         (self.home / "plan.json").write_text(json.dumps(plan))
@@ -190,10 +204,11 @@ class TunnelTest(unittest.TestCase):
     def expect_nothing_left(self, threads: list[threading.Thread], files: int) -> None:
         self.expect_children_gone()
         self.assertEqual(set(threading.enumerate()) - set(threads), set())
-        self.assertLessEqual(len(os.listdir("/dev/fd")), files)
+        self.assertLessEqual(open_files(), files)
 
     def expect_children_gone(self) -> None:
-        self.assertNotIn(None, [child.returncode for child in self.children], "a child runs or was not reaped")
+        started = self.children + self.guards
+        self.assertNotIn(None, [child.returncode for child in started], "a child runs or was not reaped")
 
 
 class StartTest(TunnelTest):
@@ -216,7 +231,7 @@ class StartTest(TunnelTest):
             pages["/api/tunnels"] = tunnels()
             return self.launch(*arguments, **options)
 
-        with mock.patch.object(module, "Popen", launch):
+        with mock.patch.object(child_process, "Popen", launch):
             self.assertEqual(self.tunnel({"log": ["hello"], "stays": True}, api_urls=[agent.api]).start(), URL)
         self.assertEqual(len(self.children), 1)
 
@@ -295,9 +310,10 @@ class StartTest(TunnelTest):
 class FailureTest(TunnelTest):
     def test_a_missing_binary_tells_how_to_install_it(self) -> None:
         message = self.failure(binary=str(self.home / "absent"))
-        for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "without `--ngrok`", "No such file"):
+        for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "without `--ngrok`", "is not found"):
             self.assertIn(remedy, message)
 
+    @unittest.skipIf(sys.platform == "win32", "there the name tells what a program is")
     def test_a_binary_that_is_no_program_tells_how_to_install_it(self) -> None:
         self.binary.chmod(0o644)
         self.assertIn("https://ngrok.com/download", self.failure())
@@ -467,6 +483,7 @@ class WatchTest(TunnelTest):
 
 
 class StopTest(TunnelTest):
+    @unittest.skipIf(sys.platform == "win32", "its process group is set by a flag and cannot be asked for")
     def test_a_ctrl_c_in_our_terminal_does_not_reach_the_agent(self) -> None:
         self.tunnel(OK).start()
         self.assertNotEqual(os.getpgid(self.children[0].pid), os.getpgrp())
@@ -490,6 +507,7 @@ class StopTest(TunnelTest):
         tunnel.stop()
         self.assertEqual(len(self.children), 1)
 
+    @unittest.skipIf(sys.platform == "win32", "there is no way to ask")
     def test_an_agent_that_ignores_being_asked_is_killed(self) -> None:
         tunnel = self.tunnel({**OK, "deaf": True})
         tunnel.start()
@@ -498,7 +516,7 @@ class StopTest(TunnelTest):
         self.assertEqual(self.children[0].returncode, -signal.SIGKILL)
 
     def test_a_wrapper_script_takes_the_real_agent_with_it(self) -> None:
-        self.install(suffix="; exit $?")
+        install(self.binary, suffix="; exit $?")
         tunnel = self.tunnel(OK)
         tunnel.start()
         tunnel.stop()
