@@ -59,6 +59,8 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     daemon_threads = True
     # On Windows the option means "share the port with whoever has it".
     allow_reuse_address = os.name == "posix"
+    # Python 3.14.0 shares the port by default: a second proxy would take half of the requests without a word.
+    allow_reuse_port = False
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()

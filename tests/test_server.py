@@ -9,11 +9,13 @@ import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import relaying
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.server import DeepSeekProxyServer
 from deepseek_cursor_proxy.wire import HttpReply
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
@@ -236,6 +238,13 @@ def _send_all(sock: socket.socket, data: bytes) -> None:
 
 
 class TestConnections(EdgeTestCase):
+    def test_a_second_proxy_on_the_port_is_refused_where_http_server_shares_ports(self) -> None:
+        """Python 3.14.0 does by default; each of the two would get a part of the requests."""
+        with mock.patch.object(HTTPServer, "allow_reuse_port", True, create=True):
+            proxy = self.proxy()
+            with self.assertRaises(OSError):
+                DeepSeekProxyServer(proxy.address).server_close()
+
     def test_requests_follow_each_other_on_one_connection(self) -> None:
         sock = self.connect(self.proxy())
         for _ in range(3):
