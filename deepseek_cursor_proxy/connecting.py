@@ -10,6 +10,7 @@ import functools
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +77,14 @@ class Connector:
             with _blaming(proxy, origin):
                 sock = self._reach(proxy.host, proxy.port, patience)
                 _pass_through(Connection(origin, sock), proxy, patience)
-        return Connection(origin, _secured(self._tls(), sock, origin.host, patience))
+        context = self._tls()
+        try:
+            return Connection(origin, _secured(context, sock, origin.host, patience))
+        except ssl.SSLCertVerificationError:
+            # Asked only now: certificates of a directory are loaded, and counted, when one is looked for.
+            if context.cert_store_stats()["x509_ca"] == 0:
+                raise UpstreamFailed(_no_authorities(origin.host)) from None
+            raise
 
     def _proxy(self, origin: Origin) -> OutboundProxy | None:
         try:
@@ -106,6 +114,21 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
+def _no_authorities(host: str) -> str:
+    """The message for an empty trust store: python.org's macOS build before its last step, or a slim container."""
+    chosen = [f"{name} ({os.environ[name]})" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)]
+    if chosen:
+        remedy = f"There are none in {' and '.join(chosen)}: correct or unset it."
+    elif sys.platform == "darwin":
+        remedy = (
+            'Run "Install Certificates.command" in the Python folder of your Applications, or name a file of '
+            "certificates in SSL_CERT_FILE."
+        )
+    else:
+        remedy = "Install your system's package ca-certificates, or name a file of certificates in SSL_CERT_FILE."
+    return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
+
+
 def _connected(address: Address, patience: Patience) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
@@ -118,11 +141,17 @@ def _connected(address: Address, patience: Patience) -> socket.socket:
                 raise ConnectTimeout
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise OSError(code, os.strerror(code))
+            raise OSError(code, _error_text(code))
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _error_text(code: int) -> str:
+    """The system's text for a socket error; on Windows os.strerror() knows none of them."""
+    texts: Mapping[int, str] = getattr(socket, "errorTab", {})
+    return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
 def _secured(context: ssl.SSLContext, sock: socket.socket, host: str, patience: Patience) -> ssl.SSLSocket:

@@ -1,9 +1,11 @@
 """From nothing to a connection: names, addresses, proxies and certificates that fail, and clients that do not wait."""
 
+import errno
 import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -97,6 +99,24 @@ class TestTls(ConnectingTestCase):
         self.assertIn("SSL_CERT_FILE", message)
         self.assertEqual([], upstream.requests)
 
+    def test_a_python_without_certificate_authorities_says_so_and_names_the_remedy(self) -> None:
+        """python.org's Python for macOS has none until its "Install Certificates.command" was run."""
+        upstream = self.upstream()
+        for platform, environment, remedy in (
+            ("darwin", {}, 'Run "Install Certificates.command"'),
+            ("linux", {}, "Install your system's package ca-certificates"),
+            ("linux", {"SSL_CERT_FILE": "/empty"}, "There are none in SSL_CERT_FILE (/empty)"),
+        ):
+            with (
+                self.subTest(remedy),
+                mock.patch.object(sys, "platform", platform),
+                mock.patch.object(ssl, "create_default_context", return_value=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)),
+            ):
+                message = self.failure(upstream.url, UpstreamFailed, environment=environment)
+                self.assertIn("Python has no certificate authority to check localhost with", message)
+                self.assertIn(remedy, message)
+        self.assertEqual([], upstream.requests)
+
     def test_nor_does_one_for_another_name(self) -> None:
         upstream = self.upstream()
         url = upstream.url.replace("localhost", "127.0.0.1")
@@ -182,6 +202,21 @@ class TestTls(ConnectingTestCase):
 
 
 class TestAddresses(ConnectingTestCase):
+    def test_a_refused_connection_is_told_in_the_words_of_the_system(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
+
+    def test_a_refused_connection_is_told_in_words_where_strerror_knows_no_socket_errors(self) -> None:
+        """On Windows."""
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with (
+            mock.patch.object(os, "strerror", return_value="Unknown error"),
+            mock.patch.object(socket, "errorTab", {errno.ECONNREFUSED: "Connection refused."}, create=True),
+        ):
+            self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
+
     def origin(self, upstream: RawUpstream, host: str = "127.0.0.1") -> Origin:
         return Origin("http", host, upstream.port)
 
