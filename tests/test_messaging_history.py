@@ -200,10 +200,28 @@ class TestThinking(HistoryTestCase):
         proxy = self.proxy()
         message = self.good(proxy, tools=TOOLS, stream=True)
         self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
-        for echo in (assistant(message), with_thinking(message, thinking="")):
+        emptied, dropped = with_thinking(message, thinking=""), with_thinking(message)
+        unsigned = with_thinking(message, signature="")
+        for echo in (assistant(message), emptied, unsigned, dropped):
             self.good(proxy, user("q"), echo, user("go on"), tools=TOOLS)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Well, no.", self.sent()[1]["content"])
+
+    def test_an_answer_that_thinks_twice_is_not_altered_without_its_thinking_blocks(self) -> None:
+        deltas = ("reasoning_content", "Hm. "), ("content", "Let me "), ("reasoning_content", "Oh."), ("content", "lo")
+        call = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        pieces = [{name: text} for name, text in deltas] + [{"tool_calls": [call]}, {"content": "ok."}]
+        choices = [*({"index": 0, "delta": piece} for piece in pieces), {"index": 0, "finish_reason": "tool_calls"}]
+        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        proxy = self.proxy()
+        message = self.good(proxy, tools=TOOLS, stream=True)
+        for stream in (True, False):
+            dropped = with_thinking(message)
+            self.good(proxy, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
+            self.assert_upstream_saw("Hm. Oh.")
+            self.assertEqual("Let me look.", self.sent()[1]["content"])
 
     def test_plain_turns_are_restored_as_well(self) -> None:
         proxy = self.proxy()

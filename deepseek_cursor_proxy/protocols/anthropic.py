@@ -205,11 +205,12 @@ def _unsealed(message: Any, sealer: Sealer) -> Any:
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _opened(block, sealer)) is not None}
     if not opened:
-        return message
+        whole = _rejoined(blocks)
+        return message if whole is blocks else {**message, "content": whole}
     # All of it was one reasoning, however many blocks it was told in.
-    first, whole = min(opened), "".join(opened.values())
+    first, thought = min(opened), "".join(opened.values())
     kept = [
-        {"type": "thinking", "thinking": whole} if at == first else block
+        {"type": "thinking", "thinking": thought} if at == first else block
         for at, block in enumerate(blocks)
         if at == first or at not in opened
     ]
@@ -217,7 +218,11 @@ def _unsealed(message: Any, sealer: Sealer) -> Any:
 
 
 def _rejoined(blocks: list[Any]) -> list[Any]:
-    """The blocks of an answer of ours with its text in one: thinking or a call in the midst of it had cut it."""
+    """The blocks of an answer with its text in one, as the model said it.
+
+    Text is cut in two by thinking or a call in the midst of it, also in the middle of a line, and nothing tells where
+    once the client has dropped that thinking.
+    """
     texts = [at for at, block in enumerate(blocks) if _is_text(block)]
     if len(texts) < 2:
         return blocks

@@ -13,7 +13,7 @@ Every other block is content like any other. `cache_control` means nothing here 
 
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
 from deepseek_cursor_proxy.protocols import content
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, optional, optional_string
 
@@ -52,7 +52,7 @@ def read(value: Any, role: str, param: str) -> Blocks:
                 results.append(_result(block, at))
             case _:
                 parts.append(content.read_part(block, at))
-    reasoning = "\n\n".join(thought for thought in thoughts if not is_blank(thought)) or None
+    reasoning = "\n\n".join(filter(None, thoughts)) or None
     return Blocks(content.joined(parts), reasoning, tuple(calls), tuple(results), tuple(dropped))
 
 

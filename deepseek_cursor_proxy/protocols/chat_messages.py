@@ -97,10 +97,12 @@ class MessageReader:
 
     def _assistant(self, message: Json, blocks: anthropic_blocks.Blocks, param: str) -> Message:
         reasoning = optional_string(message, "reasoning_content", param)
+        if is_blank(reasoning) and blocks.reasoning is not None:
+            reasoning = blocks.reasoning
         return Message(
             "assistant",
             blocks.content,
-            reasoning=blocks.reasoning if is_blank(reasoning) else reasoning,
+            reasoning=reasoning,
             tool_calls=(*blocks.calls, *_calls(message, param), *self._legacy.call(message, param)),
             name=optional_string(message, "name", param),
             prefix=optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False,

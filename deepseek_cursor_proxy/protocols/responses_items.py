@@ -102,7 +102,8 @@ class _Turn:
             return None
         reasoning = self._reasoning()
         for each in self.said:
-            reasoning = each.reasoning if is_blank(reasoning) else reasoning
+            if is_blank(reasoning) and each.reasoning is not None:
+                reasoning = each.reasoning
         calls = [call for each in self.said for call in each.tool_calls] + self.calls
         name = next((each.name for each in self.said if each.name is not None), None)
         return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
@@ -112,7 +113,7 @@ class _Turn:
             return None
         if self.mark is not None:
             return joined(self.thoughts)
-        return "\n\n".join(thought for thought in self.thoughts if not is_blank(thought))
+        return "\n\n".join([thought for thought in self.thoughts if not is_blank(thought)] or self.thoughts)
 
     def _content(self) -> str | Parts:
         texts = [each.content for each in self.said if isinstance(each.content, str)]
