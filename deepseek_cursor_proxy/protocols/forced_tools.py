@@ -134,22 +134,40 @@ def _meant(request: ChatRequest) -> str | None:
 def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str | None) -> str | None:
     """The arguments in an object: under a field of it, or all but the name; None for what is no call of this tool."""
     rest = {key: inner for key, inner in value.items() if key != named_by}
-    under = next(filter(None, (_under(value, field) for field in _ARGUMENTS)), None)
+    declared = _schema(function, "properties", dict) or {}
+    fields = [name for name in _ARGUMENTS if name in value and _is_call_around(name, value, declared, named_by)]
+    under = next(filter(None, (_under(value[field]) for field in fields)), None)
     is_of_another = under is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
     # The tool itself may have parameters of these names.
     for arguments in (None if is_of_another else under, _written(rest), _written(value)):
         if arguments is not None and _fits(decode_foreign_json(arguments), function):
             return arguments
-    declared = _schema(function, "properties", dict) or {}
+    if under is None and any(_is_broken(value, field, declared, named_by) for field in fields):
+        return None
     is_something_else = named_by is None and declared and rest and declared.keys().isdisjoint(rest)
     if is_of_another or (under is None and is_something_else):
         return None
     return under or _written(rest)
 
 
-def _under(value: dict[str, Any], field: str) -> str | None:
-    """The arguments under a field that has nothing beside it but what belongs to a call."""
-    return None if value.keys() - {field, *_NAMES, "type", "id"} else _object(value.get(field))
+def _is_call_around(field: str, value: dict[str, Any], declared: Mapping[str, Any], named_by: str | None) -> bool:
+    """Whether nothing stands beside a field but what belongs to a call, or remarks that are no argument of the tool."""
+    others = value.keys() - {field, *_NAMES, "type", "id"}
+    return not others or (named_by is not None and bool(declared) and declared.keys().isdisjoint({field, *others}))
+
+
+def _under(written: Any) -> str | None:
+    """The arguments that a field holds; nothing in it means no arguments."""
+    return "{}" if written in (None, "") else _object(written)
+
+
+def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], named_by: str | None) -> bool:
+    """Whether a field holds arguments that cannot be read: made into a call they would be one that nobody wrote."""
+    written = value[field]
+    is_half = isinstance(written, str) and written.lstrip()[:1] in ("{", "[")
+    # The field may be an argument itself where the tool does not say what it takes.
+    is_field_of_a_call = bool(declared) or is_half or (named_by is not None and field != "input")
+    return field not in declared and is_field_of_a_call
 
 
 def _fits(arguments: dict[str, Any], function: Mapping[str, Any]) -> bool:

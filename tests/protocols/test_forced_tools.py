@@ -67,6 +67,8 @@ NO_CALLS = (
     json.dumps({"name": "other", "input": WANTED}),
     json.dumps({"name": "of nobody", "input": WANTED}),
     json.dumps({"function": {"name": "of nobody", "arguments": WRITTEN}}),
+    json.dumps({"name": "look_up", "arguments": WRITTEN[:-1]}),
+    json.dumps({"function": {"name": "look_up", "arguments": WRITTEN[:-1]}}),
     "```\n```",
     "``` ``` ```",
     "[" * 5000,
@@ -102,6 +104,35 @@ class TestFinding(unittest.TestCase):
         ):
             self.assertEqual(("look_up", arguments), found(json.dumps(arguments)))
         self.assertEqual(("look_up", {"input": "text"}), found('{"name": "look_up", "input": "text"}'))
+
+    def test_a_call_whose_arguments_cannot_be_read_stays_text(self) -> None:
+        """It became a call with an argument named "arguments", which nobody wrote."""
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        for asked in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):
+            for arguments in ('{"path": "a', "{path: a}", "[1", '{"path": "a"}}', "[1]", [1], 5, True, "a.py"):
+                for field in ("arguments", "parameters"):
+                    for written in (
+                        {"name": "look_up", field: arguments},
+                        {"type": "function", "id": "a", "function": {"name": "look_up", field: arguments}},
+                        [{"tool": "look_up", field: arguments}],
+                    ):
+                        with self.subTest(written):
+                            self.assertIsNone(found(json.dumps(written), asked))
+            self.assertIsNone(found('{"input": "{broken"}', asked))
+
+    def test_remarks_beside_the_arguments_are_no_arguments(self) -> None:
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        written = {"name": "look_up", "arguments": {"path": "a"}, "explanation": "So that I know."}
+        self.assertEqual(("look_up", {"path": "a"}), found(json.dumps(written), asked))
+        self.assertIsNone(found(json.dumps({**written, "arguments": '{"path": "a'}), asked))
+
+    def test_a_call_without_arguments_has_none(self) -> None:
+        for nothing in (None, "", {}):
+            written = json.dumps({"name": "look_up", "arguments": nothing})
+            self.assertEqual(("look_up", {}), found(written))
 
     def test_parameters_that_have_the_names_of_these_fields_stay_parameters(self) -> None:
         for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
