@@ -257,7 +257,8 @@ class Exchange:
                 # What was raised is sent back as the call, what was cut short before that as the words.
                 called = [forced_tools.called(answer, prepared.request, self._call_id) for answer in answers]
                 answers = [*answers, *filter(None, called)]
-            echoes = [as_echoed(answer, custom_tools) if custom_tools else answer for answer in answers]
+            known = {tool["function"]["name"] for tool in prepared.request.tools}
+            echoes = [as_echoed(answer, custom_tools, known) for answer in answers]
             entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
             # Most turns with calls are recorded as soon as these are whole, and nothing is added to them afterwards.
             news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]

@@ -132,6 +132,20 @@ class TestMixedTools(ShapesTestCase):
         self.assert_upstream_saw("I should patch it.", "Fine.")
         self.assertEqual([], self.fake.refused)
 
+    def test_text_that_looks_like_json_goes_up_as_json_when_its_tool_is_gone(self) -> None:
+        for text in ("{ const files = 1 }", '{"half": ', "42", '["a"]'):
+            with self.subTest(text):
+                call = Call("call_0", "ApplyPatch", json.dumps({"input": text}))
+                self.fake.answer(Answer("I should run it.", calls=(call,)), Answer("Fine.", "Done."))
+                client = self.client(self.proxy(display_reasoning=False), tools=self.TOOLS)
+                client.ask("run it")
+                client.tools = [*TOOLS]
+                client.ask("and now?")
+                self.assert_upstream_saw("I should run it.", "Fine.")
+                [sent] = [message["tool_calls"] for message in self.sent() if message.get("tool_calls")]
+                self.assertEqual({"input": text}, json.loads(sent[0]["function"]["arguments"]))
+        self.assertEqual([], self.fake.refused)
+
     def test_a_patch_that_was_stopped_is_still_known(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         call = Call("call_0", "ApplyPatch", json.dumps({"input": PATCH}))

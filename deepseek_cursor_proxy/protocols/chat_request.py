@@ -43,7 +43,8 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
     box = chat_tools.read(body, declared, keep_strict=on_beta)
     history = _history(body, listed, box.lowered)
-    messages = tuple([lowered_message(message, box.custom) for message in history.messages])
+    known = {tool["function"]["name"] for tool in box.tools}
+    messages = tuple([lowered_message(message, box.custom, known) for message in history.messages])
     if not on_beta and any(message.prefix for message in messages):
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)

@@ -27,31 +27,34 @@ def lowered(arguments: str) -> str:
     return json_text({FIELD: arguments})
 
 
-def lowered_message(message: Message, names: Container[str]) -> Message:
-    """A message with its custom calls lowered.
+def lowered_message(message: Message, names: Container[str], known: Container[str] = ()) -> Message:
+    """A message with its custom calls lowered; `names` are the custom tools of the request, `known` all its tools.
 
-    The tool may be gone from the request (Cursor's modes differ in their tools): text that cannot even be the
-    beginning of an object is a custom call all the same.
+    A custom tool may be gone from the request (Cursor's modes differ in their tools). Then its calls are known by their
+    arguments: text that cannot be the beginning of an object, and for a tool that is not known anything else that is
+    no object. Half the arguments of a function that is known stay as they are.
     """
     if not message.tool_calls:
         return message
-    if not any(call.name in names or _is_free_text(call.arguments) for call in message.tool_calls):
+    calls = [_lowered_call(call, names, known) for call in message.tool_calls]
+    if all(one is other for one, other in zip(calls, message.tool_calls, strict=True)):
         return message
-    calls = [
-        call._replace(arguments=lowered(call.arguments))
-        if call.name in names or _is_free_text(call.arguments)
-        else call
-        for call in message.tool_calls
-    ]
     return message._replace(tool_calls=tuple(calls))
 
 
-def as_echoed(answer: Message, names: Container[str]) -> Message:
+def _lowered_call(call: ToolCall, names: Container[str], known: Container[str]) -> ToolCall:
+    is_custom = call.name in names or _is_free_text(call.arguments)
+    if is_custom or (call.name not in known and not _is_object(call.arguments)):
+        return call._replace(arguments=lowered(call.arguments))
+    return call
+
+
+def as_echoed(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
     """An answer of DeepSeek's with its custom calls as they will come back from the client."""
     raised = [
         call._replace(arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
     ]
-    return lowered_message(answer._replace(tool_calls=tuple(raised)), names)
+    return lowered_message(answer._replace(tool_calls=tuple(raised)), names, known)
 
 
 class Raiser:
@@ -95,6 +98,17 @@ def _is_free_text(arguments: str) -> bool:
     except (ValueError, RecursionError):
         return True
     return False
+
+
+def _is_object(arguments: str) -> bool:
+    """Whether arguments are a JSON object, or one of the ways in which clients write none at all."""
+    if not arguments.strip():
+        return True
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(read, dict) or read in (None, [])
 
 
 def custom_call(call_id: str, name: str, text: str) -> ToolCall:

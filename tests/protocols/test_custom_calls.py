@@ -22,14 +22,23 @@ class TestLowering(unittest.TestCase):
     def test_only_custom_calls_are_lowered(self) -> None:
         half = '{"path": "a'
         message = assistant("", ("a", "ApplyPatch", PATCH), ("b", "Read", half), ("c", "Read", "[]"), ("d", "Read", ""))
-        found = [call.arguments for call in lowered_message(message, NAMES).tool_calls]
+        found = [call.arguments for call in lowered_message(message, NAMES, {PATCHER, "Read"}).tool_calls]
         self.assertEqual([lowered(PATCH), half, "[]", ""], found)
         ordinary = assistant("", ("b", "Read", "{}"))
         self.assertIs(ordinary, lowered_message(ordinary, NAMES))
 
     def test_free_text_is_lowered_even_when_the_tool_is_gone(self) -> None:
-        message = assistant("", ("a", "ApplyPatch", PATCH))
-        self.assertEqual(lowered_message(message, NAMES), lowered_message(message, frozenset()))
+        for text in (PATCH, "{ const files = 1 }", '{"half": ', "{" * 9, "[1, 2]", "42", "true", '"text"'):
+            message = assistant("", ("a", PATCHER, text))
+            gone = lowered_message(message, frozenset(), {"Read"})
+            with self.subTest(text):
+                self.assertEqual({"input": text}, json.loads(gone.tool_calls[0].arguments))
+                self.assertEqual(lowered_message(message, NAMES, NAMES), gone)
+
+    def test_a_function_that_is_gone_keeps_its_arguments(self) -> None:
+        for arguments in ('{"path": "a"}', "{}", "", "null", "[]", '{"input": "x"}'):
+            message = assistant("", ("a", "Read", arguments))
+            self.assertIs(message, lowered_message(message, frozenset(), {PATCHER}))
 
 
 class TestRaiser(unittest.TestCase):
