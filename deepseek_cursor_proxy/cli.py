@@ -244,6 +244,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     for each in SETTINGS:
         parser.add_argument(each.flag, dest=each.key, default=default, **_flag_details(each))
+        if each.switch:
+            negated = each.flag.replace("--", "--no-", 1)
+            help = f"the same as {each.flag} off"
+            parser.add_argument(negated, dest=each.key, default=default, action="store_const", const="off", help=help)
 
 
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
@@ -288,7 +292,8 @@ def _flag_details(each: Setting) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction, "help": help}
     kind = "LIST" if each.kind is tuple else each.kind.__name__.upper()
     metavar = "{" + ",".join(each.choices) + "}" if each.choices else kind
-    return {"metavar": metavar, "help": help}
+    without_value = {"nargs": "?", "const": "on"} if each.switch else {}
+    return {"metavar": metavar, "help": help, **without_value}
 
 
 def _config_path(options: dict[str, Any]) -> Path:

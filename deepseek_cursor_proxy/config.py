@@ -29,6 +29,7 @@ from deepseek_cursor_proxy.settings import (
     passthrough_route,
     refused,
     setting,
+    switched,
     table,
     toml,
 )
@@ -60,7 +61,12 @@ class ProxyConfig:
         "how much it thinks when a request does not say",
         choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
     )
-    display_reasoning: bool = setting(True, "show the thinking inside the answer")
+    display_reasoning: str | bool = setting(
+        "auto",
+        "show the thinking inside the answer; auto: not to clients that act on text or show reasoning elsewhere",
+        choices=("auto", "on", "off"),
+        switch=True,
+    )
     messages_thinking: str = setting(
         "requested",
         "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
@@ -232,6 +238,7 @@ class ProxyConfig:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
+        object.__setattr__(self, "display_reasoning", switched(self.display_reasoning))
         given = items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
         object.__setattr__(self, "access_keys", given)
         hosts = items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()

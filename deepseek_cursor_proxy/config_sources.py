@@ -121,6 +121,6 @@ def _row(each: Setting | Table) -> str:
     if isinstance(each, Table):
         return f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |"
     choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
-    flag = each.flag.replace("--", "--[no-]") if each.kind is bool else each.flag
+    flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag
     text = each.help.replace("<", "&lt;")
     return f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices} |"

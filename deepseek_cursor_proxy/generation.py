@@ -11,7 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import models, passthrough
+from deepseek_cursor_proxy import clients, models, passthrough
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -78,7 +78,7 @@ class Generation:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
         batches = exchange.batches(with_lulls=chat.stream)
-        shown = batches if _is_json(chat) else display.mirror(batches, self._form(), exchange.notice)
+        shown = batches if _is_json(chat) else display.mirror(batches, self._form(request, asked), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         try:
@@ -121,10 +121,13 @@ class Generation:
         access.accepted(visitor)
         return exchange
 
-    def _form(self) -> display.Form | None:
-        if not self.services.config.display_reasoning:
+    def _form(self, request: HttpRequest, asked: Asked) -> display.Form | None:
+        """How the client of a chat sees the thinking inside the answer; None when it does not."""
+        config = self.services.config
+        is_off = config.display_reasoning == "off"
+        if is_off or (config.display_reasoning == "auto" and not clients.shows_thinking(request, asked.body)):
             return None
-        return display.COLLAPSIBLE if self.services.config.collapsible_reasoning else display.PLAIN
+        return display.COLLAPSIBLE if config.collapsible_reasoning else display.PLAIN
 
 
 def _opener(asked: Asked) -> "type[Exchange | FanOut]":

@@ -29,6 +29,7 @@ def setting(
     *,
     key: str | None = None,
     choices: tuple[str, ...] = (),
+    switch: bool = False,
     at_least: float | None = None,
     at_most: float | None = None,
     item: "Entry | None" = None,
@@ -36,11 +37,12 @@ def setting(
 ) -> Any:
     """Declare one setting; `key` is its name outside Python where that differs from the field.
 
+    A `switch` has choices of which `on` and `off` may also be said as true and false, and by flags without a value.
     A setting with `item` is a list: that reads what stands between two commas. One that `needs_restart` is read when
     the proxy starts and stays as it is when the others are read again.
     """
     limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    return field(default=default, metadata={**limits, "needs_restart": needs_restart})
+    return field(default=default, metadata={**limits, "switch": switch, "needs_restart": needs_restart})
 
 
 class Setting(NamedTuple):
@@ -55,11 +57,17 @@ class Setting(NamedTuple):
     at_least: float | None
     at_most: float | None
     item: "Entry | None" = None
+    switch: bool = False
     needs_restart: bool = False
 
     @property
     def flag(self) -> str:
         return "--" + self.key.replace("_", "-")
+
+    @property
+    def can_be_negated(self) -> bool:
+        """Whether there is a flag that begins with --no-."""
+        return self.switch or self.kind is bool
 
     @property
     def environment(self) -> str:
@@ -91,6 +99,8 @@ class Setting(NamedTuple):
         """The value in this setting's kind; TypeError, ValueError or KeyError when it has no such meaning."""
         if self.kind is bool:
             return value if isinstance(value, bool) else _BOOL_WORDS[str(value).strip().lower()]
+        if self.switch and str(value).strip().lower() in _BOOL_WORDS:
+            return switched(_BOOL_WORDS[str(value).strip().lower()])
         if isinstance(value, bool) or (self.kind is int and isinstance(value, float)):
             raise TypeError
         if self.kind in (int, float):
@@ -114,6 +124,11 @@ class Setting(NamedTuple):
 
     def _refused(self, value: Any, why: str, origin: str) -> StartupError:
         return refused(self.key, value, why, origin)
+
+
+def switched(value: Any) -> Any:
+    """A switch's word for true or false; any other value as it is."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 def items(key: str, value: Any, origin: str, item: "Entry") -> tuple[Any, ...]:

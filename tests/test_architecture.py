@@ -72,6 +72,7 @@ LEVELS = {
         "stencils",
         "shortcut",
         "catalogue",
+        "clients",
         "models",
         "tool_history",
         "tool_order",

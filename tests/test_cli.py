@@ -179,9 +179,23 @@ class ConfigCommandTest(CliTest):
         self.assertEqual(shown["model"], ('"of the file"', str(file)))
         self.assertEqual(shown["host"], ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"))
         self.assertEqual(shown["port"], ("3", "flag --port"))
-        self.assertEqual(shown["display_reasoning"], ("false", "flag --display-reasoning"))
+        self.assertEqual(shown["display_reasoning"], ('"off"', "flag --display-reasoning"))
         self.assertEqual(shown["cors"], ("true", "flag --cors"))
         self.assertEqual(shown["thinking"], ('"enabled"', "default"))
+
+    def test_a_switch_is_a_flag_with_a_value_without_one_or_with_no_in_front(self) -> None:
+        for line, expected in (
+            ((), "auto"),
+            (("--display-reasoning",), "on"),
+            (("--display-reasoning", "--cors"), "on"),
+            (("--no-display-reasoning",), "off"),
+            (("--display-reasoning", "auto"), "auto"),
+            (("--display-reasoning=off",), "off"),
+            (("--display-reasoning", "true"), "on"),
+            (("--no-display-reasoning", "--display-reasoning"), "on"),
+        ):
+            self.assertEqual(f'"{expected}"', self.shown(*line)["display_reasoning"][0], line)
+        self.assertIn("is not one of auto, on, off", self.refusal("config", "show", "--display-reasoning", "maybe"))
 
     def test_show_reads_the_file_in_the_home_directory(self) -> None:
         self.directory.mkdir()

@@ -5,7 +5,7 @@ import tempfile
 import tomllib
 import unittest
 from contextlib import ExitStack
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,7 +37,7 @@ CONTRACT = {
     "upstream_model": "deepseek-v4-pro",
     "thinking": "enabled",
     "reasoning_effort": "high",
-    "display_reasoning": True,
+    "display_reasoning": "auto",
     "collapsible_reasoning": True,
     "ngrok": False,
     "verbose": False,
@@ -143,6 +143,30 @@ class ValueTest(unittest.TestCase):
         config = ProxyConfig(**texts)
         self.assertEqual((config.reasoning_content_path, config.trace_dir), (Path(":memory:"), Path("traces")))
         self.assertEqual(str(config.reasoning_content_path), ":memory:")
+
+
+class SwitchTest(ConfigTest):
+    def test_true_and_false_are_words_for_on_and_off_everywhere(self) -> None:
+        variable = "DEEPSEEK_CURSOR_PROXY_DISPLAY_REASONING"
+        for word, expected in (("true", "on"), ("false", "off")):
+            for config in (
+                self.load(f"display_reasoning = {word}").config,
+                self.load(f'display_reasoning = "{word}"').config,
+                self.load("", {variable: word}).config,
+                self.load("", {variable: word.upper()}).config,
+                self.load("", None, display_reasoning=word == "true").config,
+                ProxyConfig(display_reasoning=word == "true"),
+            ):
+                self.assertEqual(expected, config.display_reasoning)
+        for word in ("auto", "on", "off"):
+            self.assertEqual(word, self.load(f'display_reasoning = "{word}"').config.display_reasoning)
+            self.assertEqual(word, self.load("", {variable: word}).config.display_reasoning)
+            self.assertEqual(word, ProxyConfig(display_reasoning=word).display_reasoning)
+        self.assertIn('"maybe" is not one of auto, on, off', self.refusal('display_reasoning = "maybe"'))
+        self.assertIn("is not one of auto, on, off", self.refusal("display_reasoning = 2"))
+
+    def test_a_copy_keeps_its_switch(self) -> None:
+        self.assertEqual(ProxyConfig(display_reasoning="on"), replace(ProxyConfig(), display_reasoning=True))
 
 
 class PrecedenceTest(ConfigTest):
@@ -536,7 +560,7 @@ class TextsTest(ConfigTest):
         for each, row in zip(SETTINGS, rows, strict=False):
             with self.subTest(each.key):
                 self.assertEqual(row.count("|"), 4)
-                flag = f"--[no-]{each.flag[2:]}" if each.kind is bool else each.flag
+                flag = f"--[no-]{each.flag[2:]}" if each.can_be_negated else each.flag
                 self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{shown(each.default)}` | "), row)
                 self.assertIn(each.help.split("<")[0], row)
                 self.assertNotIn("<", row)

@@ -47,7 +47,7 @@ class ReadmeTest(unittest.TestCase):
 
     def test_every_flag_it_names_exists(self) -> None:
         known = {each.flag for each in SETTINGS}
-        known |= {each.flag.replace("--", "--no-") for each in SETTINGS if each.kind is bool}
+        known |= {each.flag.replace("--", "--no-") for each in SETTINGS if each.can_be_negated}
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
         self.assertEqual(named - known - OTHER_FLAGS - FOREIGN_FLAGS, set())
 

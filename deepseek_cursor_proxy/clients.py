@@ -1,0 +1,117 @@
+"""Which client sends a request, and whether it is shown the thinking inside the answer (`display_reasoning = "auto"`).
+
+Some clients act on the text of an answer: they write files from its code fences, or run them. Others have a place of
+their own for `reasoning_content`. Neither is shown the block; whoever is not in the table is. A request is judged by
+its User-Agent and by the headers of the SDK it was sent with:
+
+    1. Cursor's own marks             shown
+    2. an agent of the table          not shown
+    3. Azure's path as Cursor uses it shown
+    4. an SDK of the table            not shown
+    5. anything else                  shown
+
+Nothing else depends on this: a chat goes on in another client with the same reasoning.
+Pure: the request's head and JSON body in, a bool out.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.wire import HttpRequest
+
+
+class Client(NamedTuple):
+    """A client that is not shown the block; `mark` is a product of its User-Agent, or the header of an SDK."""
+
+    name: str
+    mark: str
+    # The version that was seen to send the mark; "source" where it was read, not run.
+    seen: str
+    why: str
+
+
+_OWN_PLACE = "shows `reasoning_content` in a place of its own"
+_ACTS = "acts on the text of an answer"
+_EITHER = "many programs built on it act on the text"
+
+AGENTS = (
+    Client("Qwen Code", "QwenCode/", "0.24.4", _OWN_PLACE),
+    Client("opencode", "opencode/", "1.18.33", _OWN_PLACE),
+    Client("Kilo Code", "Kilo-Code/", "7.8 (source)", _OWN_PLACE),
+    Client("Roo Code", "RooCode/", "3.51 (source)", _OWN_PLACE),
+    Client("Crush", "Charm-Crush/", "0.97 (source)", _OWN_PLACE),
+    Client("Kimi CLI", "KimiCLI/", "1.40 (source)", _OWN_PLACE),
+    Client("Droid", "factory-cli/", "0.232 (source)", _OWN_PLACE),
+    Client("Zed", "Zed/", "0.2 (source)", _OWN_PLACE),
+    Client("Pydantic AI", "pydantic-ai/", "2.31.1", _ACTS),
+    Client("LiteLLM, and aider with `deepseek/…`", "litellm/", "1.106.2", _ACTS),
+    Client("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
+    Client("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
+    Client("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
+)
+SDKS = (
+    Client("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
+    Client("the same, asynchronous", "AsyncOpenAI/", "Python 2.54.0", _EITHER),
+    Client("the same, for Azure", "AzureOpenAI/", "Python 2.54.0", _EITHER),
+    Client("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 2.54.0", _EITHER),
+    Client(
+        "every program built on them, such as aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain "
+        "1.7.3, LlamaIndex 0.14.25, instructor 1.17.0, `llm` 0.32.1, Continue's `cn` 1.5.47, pi 0.74.2",
+        "x-stainless-lang",
+        "Python 2.20 to 3.49, JS 5.11 to 7.53",
+        _EITHER,
+    ),
+)
+
+_AZURE_PATH = "/openai/deployments/"
+# Of Cursor 3.17; other clients of Azure's path name the version they were written for.
+_AZURE_QUERY = "api-version=2024-12-01-preview"
+
+
+def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
+    """Whether the client of a chat request sees the thinking as a block inside the answer."""
+    agent = request.header("user-agent") or ""
+    if _names(_CURSOR, agent):
+        return True
+    is_agent = _names(_AGENTS, agent)
+    if not (is_agent or request.header("x-stainless-lang") is not None or _names(_SDKS, agent)):
+        return True
+    return _is_cursor_body(body) or (not is_agent and _is_cursor_azure(request))
+
+
+def _is_cursor_body(body: Mapping[str, Any]) -> bool:
+    """Whether nobody but Cursor sends such a body to chat completions.
+
+    It names its chat in the metadata, asks in the items of the Responses API, or brings its patch tool, which is flat.
+    """
+    metadata, tools = body.get("metadata"), body.get("tools")
+    if isinstance(metadata, dict) and any(name.lower().startswith("cursor") for name in metadata):
+        return True
+    if body.get("input") is not None and body.get("messages") is None:
+        return True
+    return isinstance(tools, list) and any(_is_cursor_tool(tool) for tool in tools)
+
+
+def _is_cursor_tool(tool: object) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "custom" and tool.get("name") == "ApplyPatch"
+
+
+def _is_cursor_azure(request: HttpRequest) -> bool:
+    """Whether a request comes by Azure's path, from nothing that says it is written in a language Cursor is not."""
+    by_azure = _AZURE_PATH in request.path and request.header("api-key") is not None
+    return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
+
+
+def _names(products: re.Pattern[str], agent: str) -> bool:
+    return products.search(agent) is not None
+
+
+def _products(*marks: str) -> re.Pattern[str]:
+    """Finds a product of a User-Agent, such as `ai/6.0`, wherever a product may begin."""
+    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(map(re.escape, marks))})", re.IGNORECASE)
+
+
+_CURSOR = _products("Cursor/")
+_AGENTS = _products(*(client.mark for client in AGENTS))
+_SDKS = _products(*(client.mark for client in SDKS if client.mark.endswith("/")))
