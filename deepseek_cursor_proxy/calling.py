@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek_errors import explained
 from deepseek_cursor_proxy.dialects import CHAT, Dialect
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import History, identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
@@ -142,9 +142,19 @@ class Calling:
 
     def _send(self, prepared: Prepared) -> None:
         assert self._continuation is not None
+        self._check_size(prepared)
         self.prepared = self._continuation.place(prepared)
         self._notice(Restored(self._number, self.prepared, self._has_healed, self._dialect))
         self._transmit(self.prepared)
+
+    def _check_size(self, prepared: Prepared) -> None:
+        """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
+        most = max(deepseek.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
+        if sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning]) > most:
+            raise TooLarge(
+                f"The history with its reasoning is larger than {most} bytes, which is more than DeepSeek takes. "
+                "Start a new chat."
+            )
 
     def _transmit(self, prepared: Prepared) -> None:
         payload = self._dialect.payload(prepared.request)

@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 
 # More sub-agents than this with one opening, and the longest silent is taken for a new one.
 _LINES_PER_CHAT = 16
-# Of all chats together; some 200 bytes each.
+# DeepSeek takes 128; the order of more than this is not worth its place in the file.
+_MOST_TOOLS = 1000
+# Messages and tools, of all chats together; some 200 bytes each.
 _MESSAGES_IN_MEMORY = 100_000
 # A use is worth a write only when the row would otherwise look a day older than it is.
 _USE_RESOLUTION_SECONDS = 24 * 3600
@@ -115,7 +117,7 @@ class ConversationStore:
 
     def _written(self, conversation: bytes, before: Line | None, line: Line) -> Line:
         """The line with the time of its row, which is written if its order is news or has long been none."""
-        if not line.order:
+        if not line.order or len(line.order) > _MOST_TOOLS:
             return line
         now = self._clock()
         with self._lock:
@@ -169,4 +171,4 @@ def _goes_on(found: Line, now: Glance) -> bool:
 
 
 def _size(lines: Sequence[Line]) -> int:
-    return sum(1 + (len(line.last.marks) if line.last is not None else 0) for line in lines)
+    return sum(1 + (len(line.last.marks) + len(line.last.tools) if line.last is not None else 0) for line in lines)

@@ -31,6 +31,9 @@ EFFORTS = {
 # Where reasoning must be present and there is none. V4-Pro has refused ""; a single space passes everywhere.
 FILLER = " "
 
+# The largest request body that DeepSeek takes.
+MOST_BODY_BYTES = 48 * 1024 * 1024
+
 # Beyond this a call counts as whole only when the answer says that it has finished.
 _LONG_ARGUMENTS = 16_384
 # What chat completions and Responses call reasoning that has to be sent back.

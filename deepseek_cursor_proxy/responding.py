@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.errors import (
     NotFound,
     ProxyError,
     ProxyStopping,
+    TooLarge,
     UpstreamFailed,
     UpstreamRefused,
 )
@@ -32,9 +33,9 @@ from deepseek_cursor_proxy.protocols import chat_request, responses, responses_l
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, error_code
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, safe_text
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange import Exchange
@@ -65,6 +66,8 @@ class Responding:
         self._generation = generation
         self._services = generation.services
         self._store = generation.services.responses
+        # Of what a request only names: stored items, and what its envelopes hold.
+        self._most = generation.services.config.max_request_body_bytes
 
     # Making one …
 
@@ -106,7 +109,7 @@ class Responding:
             # Read as they will be inherited, so that they are the very same then.
             own = responses_listing.listed(own, mark, len(inherited))
         sealer = Sealer(self._services.secret.read(), caller.namespace)
-        inside = responses.conversation(body, responses.unsealed([*inherited, *own], sealer))
+        inside = responses.conversation(body, responses.unsealed([*inherited, *own], Opener(sealer, self._most)))
         chat = chat_request.parse(inside, self._services.config)
         if wanted.background:
             # So that it can be followed while it runs.
@@ -139,9 +142,10 @@ class Responding:
         """The input of this request, with the items it only refers to."""
         outputs: dict[str, list[Json]] = {}
         own: list[Json] = []
+        room = _Room(self._most)
         for index, item in enumerate(wanted.items):
             if item.get("type") == "item_reference" and item.get("id") in known:
-                own.append(known[item["id"]])
+                own.append(room.take(known[item["id"]]))
                 continue
             referred = responses.reference(item, f"input[{index}]")
             if referred is None:
@@ -152,7 +156,7 @@ class Responding:
                 outputs[referred.response_id] = [] if found is None else found.body["output"]
             if referred.index >= len(outputs[referred.response_id]):
                 raise responses.unknown_item(item)
-            own.append(outputs[referred.response_id][referred.index])
+            own.append(room.take(outputs[referred.response_id][referred.index]))
         return own
 
     def _whole(self, planned: Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
@@ -290,6 +294,26 @@ class Responding:
         if found is None:
             raise _unknown(response_id)
         return found
+
+
+class _Room:
+    """How much a request may refer to: forty bytes name an item of megabytes, and may stand there many times."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._sizes: dict[int, int] = {}
+
+    def take(self, item: Json) -> Json:
+        """The item, if there is room for it; TooLarge otherwise. The caller keeps it alive."""
+        if id(item) not in self._sizes:
+            self._sizes[id(item)] = len(encode_json(item))
+        self._left -= self._sizes[id(item)]
+        if self._left < 0:
+            raise TooLarge(
+                f"The items that this request refers to are larger than {self._most} bytes together. Refer to each "
+                "once, or go on with previous_response_id."
+            )
+        return item
 
 
 class _Rest:

@@ -165,16 +165,16 @@ class TestForgetting(StoreTestCase):
         self.assertTrue(done.wait(10))
         self.assertNotIn(threading.current_thread().name, threads)
 
-    def test_memory_is_bounded_by_messages_and_lines(self) -> None:
+    def test_memory_is_bounded_by_messages_tools_and_lines(self) -> None:
         self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)
-        conversation_store._MESSAGES_IN_MEMORY = 60
+        conversation_store._MESSAGES_IN_MEMORY = 80
         self.fill(100)
         self.assertEqual(10, len(self.store._chats))
         for number in range(100):
             self.accept((*CHAT[:2], assistant(str(number)), user("go")), "ba", chat=b"one")
         self.assertEqual(conversation_store._LINES_PER_CHAT, len(self.store._chats[b"one"]))
-        held = sum(1 + len(line.last.marks) for lines in self.store._chats.values() for line in lines if line.last)
-        self.assertEqual(held, self.store._size)
+        looks = [line.last for lines in self.store._chats.values() for line in lines if line.last]
+        self.assertEqual(sum(1 + len(each.marks) + len(each.tools) for each in looks), self.store._size)
 
     def test_what_memory_forgot_is_still_on_disk(self) -> None:
         self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)

@@ -71,10 +71,11 @@ class Console:
 
     def _tell_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:
-            # Names come from the network, so their number is bounded as well.
-            if name not in self._told and len(self._told) < 1000:
-                self._told.add(name)
-                _log.info("not forwarded to DeepSeek: %s (said once)", safe_text(name, 60))
+            # Names come from the network, so their length and their number are bounded.
+            shown = safe_text(name, 60)
+            if shown not in self._told and len(self._told) < 1000:
+                self._told.add(shown)
+                _log.info("not forwarded to DeepSeek: %s (said once)", shown)
 
 
 def _received(event: Received) -> str:

@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols import chat_request
-from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_string, wrong
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_name, optional_string, wrong
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 
 # Names that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
@@ -59,12 +59,12 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
         raise wrong("messages", "a list")
     if needs_limit and body.get("max_tokens") is None:
         raise BadRequest("max_tokens is missing; say how long the answer may be.", param="max_tokens")
-    asked = optional(body, "model", str, "a string") or config.upstream_model
+    asked = optional_name(body, "model") or config.upstream_model
     thinking = optional(body, "thinking", dict, "an object") or {}
     kind = optional_string(thinking, "type", "thinking")
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise wrong("thinking.type", "enabled, adaptive or disabled")
-    inside = _as_chat(body, kind, sealer)
+    inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
     inside["model"] = models.named_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
@@ -76,13 +76,13 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     )
 
 
-def _as_chat(body: Json, thinking: str | None, sealer: Sealer) -> dict[str, Any]:
+def _as_chat(body: Json, thinking: str | None, opener: Opener) -> dict[str, Any]:
     """The body in the words of a chat; what nobody here knows stays, to be named as left out."""
     known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
     inside = {name: value for name, value in body.items() if name not in known}
     inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
     inside["messages"] = _unsealed_messages.of(
-        body["messages"], lambda message: _unsealed(message, sealer), sealer.owner
+        body["messages"], lambda message: _unsealed(message, opener), opener.owner
     )
     if (system := _system(body.get("system"))) is not None:
         inside["system"] = system
@@ -198,12 +198,12 @@ def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Me
 _unsealed_messages: Mapped[Any, Any] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
-def _unsealed(message: Any, sealer: Sealer) -> Any:
+def _unsealed(message: Any, opener: Opener) -> Any:
     """A message with its thinking as it was, wherever a signature of ours tells that."""
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
-    opened = {at: text for at, block in enumerate(blocks) if (text := _opened(block, sealer)) is not None}
+    opened = {at: text for at, block in enumerate(blocks) if (text := _opened(block, opener)) is not None}
     if not opened:
         whole = _rejoined(blocks)
         return message if whole is blocks else {**message, "content": whole}
@@ -235,10 +235,10 @@ def _is_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
-def _opened(block: Any, sealer: Sealer) -> str | None:
+def _opened(block: Any, opener: Opener) -> str | None:
     is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
     signature = block.get("signature") if is_thinking else None
-    return sealer.opened(signature) if isinstance(signature, str) else None
+    return opener.opened(signature) if isinstance(signature, str) else None
 
 
 # What is counted …

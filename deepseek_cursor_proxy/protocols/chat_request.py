@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
-from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_name, optional_string, wrong
 from deepseek_cursor_proxy.protocols.namespaces import Inner
 from deepseek_cursor_proxy.protocols.responses_items import Items
 
@@ -36,7 +36,7 @@ _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: messa
 
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     """The canonical request for a body in any of the shapes clients send here."""
-    asked = optional(body, "model", str, "a string") or config.upstream_model
+    asked = optional_name(body, "model") or config.upstream_model
     named = models.resolve(asked, config)
     on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
     listed = _listed(body)

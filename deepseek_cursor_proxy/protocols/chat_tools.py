@@ -20,7 +20,15 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import namespaces
-from deepseek_cursor_proxy.protocols.fields import Json, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import (
+    LONGEST_NAME,
+    Json,
+    object_at,
+    optional,
+    optional_string,
+    too_long,
+    wrong,
+)
 from deepseek_cursor_proxy.protocols.raw_arguments import FIELD
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -144,7 +152,7 @@ def _is_plain(tool: Any) -> bool:
         return False
     name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
     is_described = isinstance(description, str) and isinstance(parameters, dict)
-    return isinstance(name, str) and bool(name) and is_described
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and is_described
 
 
 def _read_tool(tool: Any, param: str, box: Toolbox) -> Json | None:
@@ -179,6 +187,8 @@ def _name(tool: Json, param: str) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
         raise wrong(f"{param}.name", "a non-empty string")
+    if len(name) > LONGEST_NAME:
+        raise too_long(f"{param}.name", LONGEST_NAME)
     return name
 
 

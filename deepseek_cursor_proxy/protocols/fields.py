@@ -12,6 +12,10 @@ from deepseek_cursor_proxy.wire import encode_json
 
 Json = Mapping[str, Any]
 
+# Characters of a name: of a model, which is told back in every chunk, of a tool, or of whoever asks. OpenAI allows 64
+# for most of them.
+LONGEST_NAME = 512
+
 # Of one that says nothing, and of the message it becomes.
 _BYTES_PER_VALUE = 800
 _HUGE = 4 * 1024 * 1024
@@ -33,6 +37,18 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise wrong(f"{param}.{name}", "a string")
+
+
+def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
+    """A string that is told back or kept, and so has to be short; absent and null are None."""
+    value: str | None = optional(source, name, str, "a string", param)
+    if value is not None and len(value) > LONGEST_NAME:
+        raise too_long(param or name, LONGEST_NAME)
+    return value
+
+
+def too_long(param: str, most: int) -> BadRequest:
+    return BadRequest(f"{param} is too long: at most {most} characters.", param=param, code="string_above_max_length")
 
 
 def object_at(value: Any, param: str) -> Json:

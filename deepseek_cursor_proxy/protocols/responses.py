@@ -16,12 +16,23 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import (
+    Json,
+    memory,
+    object_at,
+    optional,
+    optional_name,
+    optional_string,
+    too_long,
+    wrong,
+)
 from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from deepseek_cursor_proxy.wire import encode_json, safe_text
 
 _SEALED = "reasoning.encrypted_content"
+# OpenAI's own bounds; every event with the object in it repeats all of it.
+_MOST_METADATA, _LONGEST_METADATA_NAME, _LONGEST_METADATA = 16, 64, 512
 
 # What concerns the response and not the conversation: DeepSeek gets to see nothing of it.
 _AROUND = (
@@ -125,14 +136,14 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
 _unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
-def unsealed(items: Sequence[Json], sealer: Sealer) -> list[Json]:
+def unsealed(items: Sequence[Json], opener: Opener) -> list[Json]:
     """The items with reasoning in plain words wherever an envelope of ours still holds it."""
-    return _unsealed_items.of(items, lambda item: _unsealed(item, sealer), sealer.owner)
+    return _unsealed_items.of(items, lambda item: _unsealed(item, opener), opener.owner)
 
 
-def _unsealed(item: Json, sealer: Sealer) -> Json:
+def _unsealed(item: Json, opener: Opener) -> Json:
     sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
-    if not isinstance(sealed, str) or _has_words(item.get("content")) or (reasoning := sealer.opened(sealed)) is None:
+    if not isinstance(sealed, str) or _has_words(item.get("content")) or (reasoning := opener.opened(sealed)) is None:
         return item
     return {**item, "content": [{"type": "reasoning_text", "text": reasoning}]}
 
@@ -151,17 +162,22 @@ def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
 
 def _check_metadata(body: Json) -> None:
     metadata = optional(body, "metadata", dict, "an object") or {}
+    if len(metadata) > _MOST_METADATA:
+        raise BadRequest(f"metadata has more than {_MOST_METADATA} entries.", param="metadata")
     for name, value in metadata.items():
+        param = f"metadata.{safe_text(name, 60)}"
         if not isinstance(value, str):
-            raise wrong(f"metadata.{safe_text(name, 60)}", "a string")
+            raise wrong(param, "a string")
+        if len(name) > _LONGEST_METADATA_NAME or len(value) > _LONGEST_METADATA:
+            raise too_long(param, _LONGEST_METADATA if len(name) <= _LONGEST_METADATA_NAME else _LONGEST_METADATA_NAME)
 
 
 def _check_told_back(body: Json) -> None:
     """Of what only we get to see: clients read it in the response, and trust its type there."""
     _flag(body, "parallel_tool_calls")
     optional(body, "max_tool_calls", int, "a whole number")
-    optional(body, "safety_identifier", str, "a string")
-    optional(body, "service_tier", str, "a string")
+    for name in ("safety_identifier", "service_tier", "prompt_cache_key", "user"):
+        optional_name(body, name)
 
 
 def _items(value: Any) -> tuple[Json, ...]:

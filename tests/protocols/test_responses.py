@@ -7,7 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import responses
 from deepseek_cursor_proxy.protocols.responses import Frame, Reference, Wanted, state
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 
 MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
@@ -86,11 +86,13 @@ class TestEnvelopes(unittest.TestCase):
         items: list[Any] = []
         for number in range(8):
             items += {"type": "reasoning", "encrypted_content": owner.sealed(f"hm {number}")}, {"type": "message"}
-        before, after = responses.unsealed(items[:12], owner), responses.unsealed(items, Sealer(b"secret", b"caller"))
+        before, after = (
+            responses.unsealed(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
+        )
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
         self.assertEqual("hm 7", after[14]["content"][0]["text"])
         for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
-            self.assertEqual(items, responses.unsealed(items, other))
+            self.assertEqual(items, responses.unsealed(items, Opener(other, 1000)))
 
 
 class TestReferences(unittest.TestCase):

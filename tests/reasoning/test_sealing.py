@@ -1,10 +1,16 @@
 import random
+import tracemalloc
 import unittest
 
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.errors import TooLarge
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 
 SECRET = b"s" * 32
 TEXTS = ("", " ", "Let me think.", "多" * 1000, "half \ud83d", "a\x00b", "x" * 100_000)
+
+
+def opened(sealer: Sealer, sealed: str) -> str | None:
+    return Opener(sealer, 1_000_000).opened(sealed)
 
 
 class TestSealing(unittest.TestCase):
@@ -14,7 +20,7 @@ class TestSealing(unittest.TestCase):
     def test_what_is_sealed_opens_again(self) -> None:
         for text in TEXTS:
             with self.subTest(text[:20]):
-                self.assertEqual(text, Sealer(SECRET, b"caller").opened(self.sealer.sealed(text)))
+                self.assertEqual(text, opened(Sealer(SECRET, b"caller"), self.sealer.sealed(text)))
 
     def test_the_same_text_has_the_same_envelope(self) -> None:
         self.assertEqual(self.sealer.sealed("I think"), self.sealer.sealed("I think"))
@@ -27,8 +33,8 @@ class TestSealing(unittest.TestCase):
 
     def test_nobody_else_opens_it(self) -> None:
         sealed = self.sealer.sealed("mine")
-        self.assertIsNone(Sealer(SECRET, b"another").opened(sealed))
-        self.assertIsNone(Sealer(b"t" * 32, b"caller").opened(sealed))
+        self.assertIsNone(opened(Sealer(SECRET, b"another"), sealed))
+        self.assertIsNone(opened(Sealer(b"t" * 32, b"caller"), sealed))
 
     def test_every_change_is_found_out(self) -> None:
         sealed = self.sealer.sealed("I think, therefore I am.")
@@ -39,9 +45,29 @@ class TestSealing(unittest.TestCase):
             head, tail = sealed[:at], sealed[at:]
             damaged = draw.choice((head + char + tail[1:], head, head + char + tail))
             with self.subTest(damaged):
-                self.assertEqual("I think, therefore I am." if damaged == sealed else None, self.sealer.opened(damaged))
+                expected = "I think, therefore I am." if damaged == sealed else None
+                self.assertEqual(expected, opened(self.sealer, damaged))
 
     def test_what_never_was_an_envelope_is_none(self) -> None:
         for text in ("", "dcp1.", "dcp1.AAAA", "gAAAAABo", "dcp2." + self.sealer.sealed("x")[5:], "dcp1.\ud800"):
             with self.subTest(text):
-                self.assertIsNone(self.sealer.opened(text))
+                self.assertIsNone(opened(self.sealer, text))
+
+    def test_an_envelope_that_comes_many_times_counts_every_time_and_is_opened_once(self) -> None:
+        sealed = self.sealer.sealed("多" * 1000)
+        opener = Opener(self.sealer, 9000)
+        texts = [opener.opened(sealed) for _ in range(3)]
+        self.assertEqual(1, len({id(text) for text in texts}))
+        with self.assertRaisesRegex(TooLarge, "larger than 9000 bytes"):
+            opener.opened(sealed)
+
+    def test_an_envelope_that_holds_too_much_is_not_opened_to_its_end(self) -> None:
+        sealed = self.sealer.sealed("x" * 50_000_000)
+        self.assertLess(len(sealed), 400_000)
+        tracemalloc.start()
+        try:
+            with self.assertRaises(TooLarge):
+                Opener(self.sealer, 100_000).opened(sealed)
+            self.assertLess(tracemalloc.get_traced_memory()[1], 3_000_000)
+        finally:
+            tracemalloc.stop()
