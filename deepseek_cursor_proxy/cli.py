@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
         given.insert(0, "serve")
-    printing.make_ready()
+    with printing.command_streams():
+        return _run(given)
+
+
+def _run(given: list[str]) -> int:
     try:
         options = vars(_parser(given[0]).parse_args(given))
         code = int(options.pop("command")(options))

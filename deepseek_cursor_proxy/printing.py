@@ -1,38 +1,123 @@
 """Streams for what people read, that cannot stop the program.
 
-A log often lies on the same disk as everything else. When that is full, a line that cannot be written must cost that
-line alone: not the start, not an answer, not the exit code, and no traceback per line. Lines come again as soon as
-there is room for them, so nothing is switched off.
+A log may stand on a full disk or behind a reader that does not read. A line that cannot be written must cost that line
+alone: not the start, not an answer, not the exit code, and no traceback per line. So stderr, and stdout while the proxy
+serves, are written by a thread of their own (log_writer).
 """
 
+import contextlib
 import io
 import logging
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
+from deepseek_cursor_proxy.log_writer import LogWriter, QueuedStream
 from deepseek_cursor_proxy.wire import safe_text
 
 
-def make_ready() -> None:
-    """Have somewhere to print, and print what can be printed."""
-    # Without a window, as Windows' pythonw runs it, there is nothing to print on.
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A character that an old code page lacks is worth a question mark, not a traceback; stderr does so by itself.
-        sys.stdout.reconfigure(errors="replace")
-    if isinstance(sys.stderr, io.TextIOWrapper) and not isinstance(sys.stderr.buffer, Unfailing):
-        sys.stderr = unfailing(sys.stderr)
+@contextlib.contextmanager
+def command_streams() -> Iterator[None]:
+    """Standard streams for a command: both exist, both can print any text, and stderr never blocks or raises."""
+    _occupy_descriptors()
+    with contextlib.ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                # Without a window (Windows' pythonw), or started with the descriptor closed.
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                stack.callback(setattr, sys, name, None)
+                setattr(sys, name, nowhere)
+        _encode_any_text()
+        stack.enter_context(_queued("stderr"))
+        yield
 
 
-def unfailing(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same stream, except that writing to it never raises; `stream` has to live as long."""
+@contextlib.contextmanager
+def serving_streams() -> Iterator[None]:
+    """Streams for the running proxy: stdout never blocks or raises either. Elsewhere it does: `config show | less`."""
+    shared = sys.stderr.writer if isinstance(sys.stderr, QueuedStream) and _is_same_file() else None
+    with _queued("stdout", shared):
+        yield
+
+
+@contextlib.contextmanager
+def _queued(name: str, shared: LogWriter | None = None) -> Iterator[None]:
+    """Put a queue in front of a standard stream; `shared` with the other one if both are the same file, for order."""
+    stream = getattr(sys, name)
+    if not isinstance(stream, io.TextIOWrapper):
+        # A program that runs us has put something of its own there.
+        yield
+        return
     stream.flush()
-    # Past its buffer, which keeps what failed and fails with it again, at the latest at exit.
-    raw = getattr(stream.buffer, "raw", stream.buffer)
-    return io.TextIOWrapper(Unfailing(raw), stream.encoding, stream.errors, write_through=True)  # type: ignore[arg-type]
+    writer = shared or LogWriter(stream)
+    setattr(sys, name, QueuedStream(writer, stream))
+    try:
+        yield
+    finally:
+        if writer is not shared:
+            writer.close()
+        setattr(sys, name, stream)
+
+
+def drain(stuck_seconds: float) -> None:
+    """Have written what is queued, unless that takes too long; for a process that is about to end at once."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, QueuedStream):
+            stream.writer.drain(stuck_seconds)
+
+
+def has_colours() -> bool:
+    """Whether stderr is a terminal that takes escape sequences for colours."""
+    try:
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        # Somebody has closed it.
+        return False
+    return is_terminal and (os.name != "nt" or _understands_escapes())
+
+
+def _understands_escapes() -> bool:
+    """Ask a Windows console to; one that is too old for it shows them as they are."""
+    if sys.platform != "win32":
+        return False
+    import ctypes
+
+    kernel32 = ctypes.windll.kernel32
+    mode = ctypes.c_uint32()
+    # -12: stderr; 4: ENABLE_VIRTUAL_TERMINAL_PROCESSING.
+    handle = kernel32.GetStdHandle(-12)
+    return bool(kernel32.GetConsoleMode(handle, ctypes.byref(mode)) and kernel32.SetConsoleMode(handle, mode.value | 4))
+
+
+def _occupy_descriptors() -> None:
+    """Keep 0, 1 and 2 from becoming a client's connection, into which somebody prints."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                opened = os.open(os.devnull, os.O_RDWR)
+                if opened > 2:
+                    os.close(opened)
+
+
+def _encode_any_text() -> None:
+    """A character that a terminal lacks is worth a question mark, not a traceback; files and pipes get UTF-8."""
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            is_chosen = "PYTHONIOENCODING" in os.environ or stream.isatty()
+            stream.reconfigure(encoding=stream.encoding if is_chosen else "utf-8", errors=errors)
+
+
+def _is_same_file() -> bool:
+    """Whether stdout and stderr end in the same place."""
+    try:
+        out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    # Windows has no numbers for consoles.
+    return out.st_ino != 0 and (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino)
 
 
 class LineHandler(logging.Handler):
@@ -53,7 +138,6 @@ class LineHandler(logging.Handler):
 
     def write(self, line: str) -> None:
         self._stream.write(line + "\n")
-        self._stream.flush()
 
 
 def line_writer(log: logging.Logger) -> Callable[[str], object]:
@@ -62,31 +146,3 @@ def line_writer(log: logging.Logger) -> Callable[[str], object]:
         if isinstance(handler, LineHandler):
             return handler.write
     return log.info
-
-
-class Unfailing(io.RawIOBase):
-    """Writes whole what it is given, or drops the rest of it. Called by any thread, one line at a time."""
-
-    def __init__(self, raw: Any) -> None:
-        super().__init__()
-        self._raw = raw
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return bool(self._raw.isatty())
-
-    def fileno(self) -> int:
-        return int(self._raw.fileno())
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        try:
-            # None: a pipe that does not block and is full.
-            while rest and (written := self._raw.write(rest)):
-                rest = rest[written:]
-        except (OSError, ValueError):
-            # ValueError: somebody has closed it.
-            pass
-        return len(data)

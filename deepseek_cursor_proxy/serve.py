@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, outbound_proxy, private_files
+from deepseek_cursor_proxy import __version__, outbound_proxy, printing, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.printing import LineHandler
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
-from deepseek_cursor_proxy.signals import Asked, Signals, point_nowhere
+from deepseek_cursor_proxy.signals import Asked, Signals
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.wire import safe_text
 
@@ -48,6 +48,13 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
     access = Access(config)
     # A job holds as many descriptors as a client.
     raise_limits(config.max_connections + config.background_workers + config.background_queue)
+    with printing.serving_streams():
+        _serve(config, config_path, access, clear_store=clear_store, reread=reread)
+        _say("Stopped.")
+    return 0
+
+
+def _serve(config: ProxyConfig, config_path: Path, access: Access, *, clear_store: bool, reread: Reread | None) -> None:
     with contextlib.ExitStack() as stack:
         # First, so that they are the last to be given back: even the end can be hurried.
         signals = stack.enter_context(Signals())
@@ -69,8 +76,6 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
         while signals.wait() is Asked.RELOAD:
             _reload(server, config_path, reread)
         _say("Stopping; running answers may finish.")
-    _say("Stopped.")
-    return 0
 
 
 @contextlib.contextmanager
@@ -235,12 +240,8 @@ def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:
 
 
 def _say(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except OSError:
-        # The terminal is gone without a word, or whoever started us has read enough; clients are served all the same.
-        # What is kept for it would only fail again at the end.
-        point_nowhere([sys.stdout.fileno()])
+    """Print a line at once, and whole: other threads print, too."""
+    sys.stdout.write(text + "\n")
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.printing import has_colours
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.response_store import ResponseStore
 from deepseek_cursor_proxy.secret_file import Secret
@@ -44,7 +44,7 @@ class Services:
         cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Services | None" = None
     ) -> "Services":
         """New services; from `former` ones they take over whatever has to survive a change of the configuration."""
-        observers: list[Observer] = [Console(verbose=config.verbose, colour=sys.stderr.isatty())]
+        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours())]
         if config.trace_dir is not None:
             # Only here: most proxies never write one, and are smaller without.
             from deepseek_cursor_proxy.observers.trace import Trace

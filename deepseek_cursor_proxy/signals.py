@@ -10,14 +10,19 @@ import contextlib
 import os
 import queue
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import FrameType, TracebackType
 
+from deepseek_cursor_proxy import printing
+
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 # Windows knows no such signal.
 _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
-_LAST_LINE = b"deepseek-cursor-proxy: asked to stop twice, so it ends at once; running answers are cut off.\n"
+_LAST_LINE = "deepseek-cursor-proxy: asked to stop twice, so it ends at once; running answers are cut off.\n"
+# For a log that stands still nobody waits who has asked twice.
+_LAST_LINE_SECONDS = 0.2
 
 
 class Asked(Enum):
@@ -94,8 +99,9 @@ class Signals:
         for each in self.last_resorts:
             with contextlib.suppress(Exception):
                 each()
-        with contextlib.suppress(OSError):
-            os.write(2, _LAST_LINE)
+        with contextlib.suppress(Exception):
+            sys.stderr.write(_LAST_LINE)
+            printing.drain(_LAST_LINE_SECONDS)
         # What a shell says of a program that died of this signal.
         os._exit(128 + number)
 

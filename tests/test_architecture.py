@@ -55,6 +55,7 @@ LEVELS = {
         "access",
         "private_files",
         "secret_file",
+        "log_writer",
         "printing",
     ],
     1: [

@@ -416,7 +416,7 @@ class EndingTest(CliTest):
 
     def test_a_terminal_that_lacks_a_character_gets_a_question_mark(self) -> None:
         shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\n")
-        with contextlib.redirect_stdout(shown):
+        with mock.patch.object(shown, "isatty", return_value=True), contextlib.redirect_stdout(shown):
             self.assertEqual(cli.main(["config", "show", "--model", "modèle"]), 0)
             shown.flush()
         self.assertIn(b'"mod?le"', shown.buffer.getvalue())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import serve, tunnel
+from deepseek_cursor_proxy import printing, serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
@@ -127,7 +127,7 @@ class StopTest(RunningTest):
             mock.patch.object(tunnel, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
             mock.patch.object(serve, "_log_to_stderr"),
-            mock.patch.object(serve, "_welcome", side_effect=lambda *_: signal.raise_signal(signal.SIGTERM)),
+            mock.patch.object(serve, "_welcome", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             before = signal.getsignal(signal.SIGTERM)
@@ -338,8 +338,10 @@ class TerminalTest(ServeTest):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
-            for _ in range(2):
-                serve._say("Read the settings again.")
+            with printing.serving_streams():
+                for _ in range(2):
+                    serve._say("Read the settings again.")
+                    printing.drain(PATIENCE)
 
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
         ours, theirs = os.openpty()

@@ -1,6 +1,7 @@
 """What cannot be printed costs nothing but itself."""
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -10,6 +11,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy import printing
+from deepseek_cursor_proxy.log_writer import QueuedStream
 from tests.test_serve import ServeTest
 
 
@@ -32,36 +34,87 @@ class Disk(io.RawIOBase):
         return len(taken)
 
 
-class TestUnfailing(unittest.TestCase):
-    def test_a_line_is_written_whole_at_once(self) -> None:
-        disk = Disk(1000, piece=3)
-        stream = printing.unfailing(io.TextIOWrapper(io.BufferedWriter(disk), encoding="utf-8"))
-        print("Grüße", file=stream)
-        self.assertEqual("Grüße\n".encode(), disk.kept)
+class TestStreams(unittest.TestCase):
+    def streams(self, encoding: str = "ascii") -> tuple[io.BytesIO, io.BytesIO]:
+        kept = io.BytesIO(), io.BytesIO()
+        for name, file in zip(("stdout", "stderr"), kept, strict=True):
+            self.enterContext(mock.patch.object(sys, name, io.TextIOWrapper(file, encoding)))
+        return kept
 
-    def test_a_full_disk_loses_lines_and_raises_nothing(self) -> None:
-        disk = Disk(3)
-        before = io.TextIOWrapper(io.BufferedWriter(disk), encoding="utf-8")
-        stream = printing.unfailing(before)
-        for _ in range(3):
-            print("lost", file=stream, flush=True)
-        disk.room = 1000
-        print("again", file=stream)
-        self.assertEqual(b"losagain\n", disk.kept)
-        before.close()
-        print("somebody closed it", file=stream)
-
-    def test_only_stderr_is_unfailing_and_only_once(self) -> None:
-        """Whoever reads our output through `head` must be noticed."""
-        out, err = (io.TextIOWrapper(io.BytesIO(), "ascii", "backslashreplace") for _ in range(2))
-        with mock.patch.object(sys, "stdout", out), mock.patch.object(sys, "stderr", err):
-            printing.make_ready()
-            first = sys.stderr
-            printing.make_ready()
-            self.assertIs(first, sys.stderr)
+    def test_only_stderr_is_queued_unless_the_proxy_serves(self) -> None:
+        """Whoever reads our output through `head` must be noticed, and a pager is waited for."""
+        self.streams()
+        out, err = sys.stdout, sys.stderr
+        with printing.command_streams():
             self.assertIs(out, sys.stdout)
-            print("ü", file=sys.stderr)
-        self.assertEqual(b"\\xfc\n", err.buffer.getvalue())  # type: ignore[attr-defined]
+            self.assertIsInstance(sys.stderr, QueuedStream)
+            with printing.serving_streams():
+                self.assertIsInstance(sys.stdout, QueuedStream)
+            self.assertIs(out, sys.stdout)
+        self.assertIs(err, sys.stderr)
+
+    def test_what_is_no_terminal_gets_utf_8(self) -> None:
+        """A log that Windows redirects was full of escapes."""
+        with mock.patch.dict(os.environ):
+            os.environ.pop("PYTHONIOENCODING", None)
+            kept = self.streams("cp1252")
+            with printing.command_streams():
+                print("┌ 你好")
+                print("┌ 你好", file=sys.stderr)
+                sys.stdout.flush()
+                self.assertEqual(["┌ 你好\n".encode()] * 2, [kept[0].getvalue(), self.drained(kept[1])])
+
+    def test_an_encoding_that_somebody_chose_is_kept(self) -> None:
+        with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
+            kept = self.streams("ascii")
+            with printing.command_streams():
+                print("ü")
+                print("ü", file=sys.stderr)
+                sys.stdout.flush()
+                self.assertEqual([b"?\n", b"\\xfc\n"], [kept[0].getvalue(), self.drained(kept[1])])
+
+    def drained(self, file: io.BytesIO) -> bytes:
+        printing.drain(5)
+        return file.getvalue()
+
+    def test_streams_that_do_not_exist_stay_usable_as_long_as_the_command_runs(self) -> None:
+        """Windows' pythonw starts programs so; what stood in their place was collected, and every chat answered 500."""
+        self.enterContext(mock.patch.object(sys, "stdout", None))
+        self.enterContext(mock.patch.object(sys, "stderr", None))
+        with printing.command_streams(), printing.serving_streams():
+            gc.collect()
+            print("nobody reads this", flush=True)
+            print("nor this", file=sys.stderr, flush=True)
+            self.assertFalse(sys.stderr.isatty())
+            self.assertFalse(sys.stdout.isatty())
+        self.assertIsNone(sys.stdout)
+        self.assertIsNone(sys.stderr)
+
+
+class TestColours(unittest.TestCase):
+    def colours(self, stream: object, name: str = "posix", understands: bool = False) -> bool:
+        with (
+            mock.patch.object(sys, "stderr", stream),
+            mock.patch.object(os, "name", name),
+            mock.patch.object(printing, "_understands_escapes", return_value=understands),
+        ):
+            return printing.has_colours()
+
+    def test_only_a_terminal_has_colours(self) -> None:
+        self.assertTrue(self.colours(mock.Mock(**{"isatty.return_value": True})))
+        self.assertFalse(self.colours(io.StringIO()))
+
+    def test_a_windows_console_has_them_when_it_understands_escapes(self) -> None:
+        terminal = mock.Mock(**{"isatty.return_value": True})
+        for understands in (True, False):
+            self.assertEqual(understands, self.colours(terminal, "nt", understands))
+
+    def test_a_stderr_that_is_absent_or_closed_has_none(self) -> None:
+        """Asking it was the end of every chat."""
+        closed = io.StringIO()
+        closed.close()
+        for stream in (None, closed):
+            self.assertFalse(self.colours(stream))
 
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")

@@ -216,6 +216,8 @@ class StartTest(ServeTest):
     def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:
         self.directory.write_text("a file in its place stops even root")
         process, _ = self.serve()
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
         told = process.errors.splitlines()
         self.assertEqual(2, len(told), told)
         self.assertIn(f"cannot leave a configuration to edit at {self.directory / 'config.toml'}", told[0])
