@@ -2,11 +2,11 @@
 
 A request walks in through five doors, and the reply walks out through the same doors in reverse:
 
-    server      bytes ⇄ HttpRequest / HttpReply (http1 reads the bytes)
+    server      bytes <-> HttpRequest / HttpReply (http1 reads the bytes)
     app         routes, keys, errors
-    protocols   the client's dialect ⇄ the canonical conversation
-    reasoning   identity → restore → recovery on the way in, record → display on the way out
-    deepseek    the canonical conversation ⇄ DeepSeek's dialect
+    protocols   the client's dialect <-> the canonical conversation
+    reasoning   identity -> restore -> recovery on the way in, record -> display on the way out
+    deepseek    the canonical conversation <-> DeepSeek's dialect
     upstream    one call to DeepSeek, over a pool of kept-alive connections
 
 `exchange` (with `calling`, its first half) is the corridor that calls them in this order; `observers` look on and never
