@@ -1,7 +1,9 @@
 """Signals, as requests that the main thread reads one after the other.
 
-SIGINT and SIGTERM ask to stop; the second of them ends the process where it is. SIGHUP asks to read the settings again,
-unless it came because the terminal was closed: then it asks to stop, as it does for every program that runs in one.
+SIGINT, SIGTERM and Windows' Ctrl-Break ask to stop; the second of them ends the process where it is. One that comes
+within a second of the first is the same wish: `timeout` signals the process and then its group, and so do some
+runners at Ctrl-C. SIGHUP asks to read the settings again, unless it came because the terminal was closed: then it asks
+to stop, as it does for every program that runs in one.
 Handlers run between two instructions of the main thread. So they take no lock that it may hold, and print nothing by
 way of its buffers: they put a word into a queue that allows for that.
 """
@@ -11,16 +13,20 @@ import os
 import queue
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import FrameType, TracebackType
 
 from deepseek_cursor_proxy import printing
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+# Ctrl-Break exists on Windows only.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
 # Windows knows no such signal.
 _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 _LAST_LINE = "deepseek-cursor-proxy: asked to stop twice, so it ends at once; running answers are cut off.\n"
+# Two signals of one program are microseconds apart; a person who wants it to end now asks again.
+_SAME_WISH_SECONDS = 1.0
 # For a log that stands still nobody waits who has asked twice.
 _LAST_LINE_SECONDS = 0.2
 
@@ -35,6 +41,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.is_stopping = False
+        self._stopped_at = 0.0
         # Called before the process ends at once; from a handler, so they must neither wait nor take locks.
         self.last_resorts: list[Callable[[], None]] = []
         self._asked: queue.SimpleQueue[Asked] = queue.SimpleQueue()
@@ -73,13 +80,14 @@ class Signals:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == _HANGUP:
             self._hang_up()
-        elif self.is_stopping:
-            self._end_now(number)
-        else:
+        elif not self.is_stopping:
             self._stop()
+        elif time.monotonic() - self._stopped_at >= _SAME_WISH_SECONDS:
+            self._end_now(number)
 
     def _stop(self) -> None:
         self.is_stopping = True
+        self._stopped_at = time.monotonic()
         self._asked.put(Asked.STOP)
         self._give_up()
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,13 @@ class RunningTest(ServeTest):
         return fake
 
 
+# Windows' Ctrl-Break, played by a signal that exists here.
+WITH_BREAK = """
+import signal, sys
+signal.SIGBREAK = signal.SIGUSR1
+from deepseek_cursor_proxy.__main__ import main
+sys.exit(main())
+"""
 # Ctrl-C at the moment the command line is about to be imported.
 INTERRUPTED_WHILE_LOADING = """
 import signal, sys
@@ -97,6 +105,16 @@ class StopTest(RunningTest):
                 process.send(number)
                 self.expect_stopped(process)
                 self.assertEqual(process.errors, "")
+
+    def test_ctrl_break_stops_it_too(self) -> None:
+        command = [sys.executable, "-c", WITH_BREAK, "--port", "0"]
+        with subprocess.Popen(command, env=self.environment(), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while b"Stop with Ctrl-C." not in (line := process.stdout.readline()):
+                self.assertTrue(line)
+            process.send_signal(signal.SIGUSR1)
+            self.assertTrue(process.stdout.read().endswith(b"Stopped.\n"))
+        self.assertEqual(0, process.returncode)
 
     def test_an_answer_in_progress_is_finished_first(self) -> None:
         fake = self.fake("Here it is, whole.")
@@ -226,6 +244,19 @@ class StopTest(RunningTest):
 
 @unittest.skipIf(WINDOWS, "signals are a POSIX thing")
 class HurryTest(RunningTest, NgrokServeTest):
+    def test_two_signals_within_a_second_are_one_wish_to_stop(self) -> None:
+        """GNU timeout signals the process, and then the group it is in."""
+        fake = self.fake("Here it is, whole.")
+        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
+        response = self.stream(welcome)
+        process.send(signal.SIGTERM)
+        process.read_until("Stopping; running answers may finish.\n")
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGINT)
+        fake.release.set()
+        self.assertEqual("[DONE]", list(read_events(response))[-1])
+        self.expect_stopped(process)
+
     def test_the_second_signal_ends_it_at_once_and_leaves_no_tunnel_behind(self) -> None:
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
@@ -235,6 +266,7 @@ class HurryTest(RunningTest, NgrokServeTest):
                 response = self.stream(self.local(welcome))
                 process.send(first)
                 process.read_until("Stopping; running answers may finish.\n")
+                time.sleep(1.1)  # later than one wish is told twice
                 process.send(second)
                 self.assertEqual(128 + second, process.wait())
                 self.assertRegex(process.errors.splitlines()[-1], "^deepseek-cursor-proxy: asked to stop twice")

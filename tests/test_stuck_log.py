@@ -115,6 +115,7 @@ class TestStandingStill(StuckLogTest):
                 self.fake.stalls.get(timeout=PATIENCE)
                 process.send_signal(signal.SIGTERM)
                 until(lambda: not self.is_up())
+                time.sleep(1.1)  # later than one wish is told twice
                 process.send_signal(signal.SIGTERM)
                 self.expect_end(process, 128 + signal.SIGTERM)
 
