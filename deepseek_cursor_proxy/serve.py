@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
+from deepseek_cursor_proxy.local_address import reachable_hosts
 from deepseek_cursor_proxy.printing import LineHandler
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
@@ -256,11 +257,11 @@ def _log_to_stderr(*, verbose: bool) -> None:
 
 def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None, access: Access) -> str:
     """What a person needs to know now, and nothing else."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    local = f"http://{host}:{port}/v1"
+    local, *others = (f"http://{host}:{port}/v1" for host in reachable_hosts(config.host))
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
         f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
+        *(f"  from another machine       {other}" for other in others if not public_url),
         f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
         f"Settings {config_path} · reasoning {config.reasoning_content_path}",
