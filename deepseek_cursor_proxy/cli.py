@@ -17,7 +17,7 @@ from deepseek_cursor_proxy import __version__, printing, serve
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import Setting
+from deepseek_cursor_proxy.settings import Setting, nearest
 from deepseek_cursor_proxy.wire import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     try:
-        options = vars(_parser(given[0]).parse_args(given))
+        options = _parsed(given)
         code = int(options.pop("command")(options))
         # Here rather than at exit, where nobody could say anything about it.
         sys.stdout.flush()
@@ -156,17 +156,37 @@ def _bench(options: dict[str, Any]) -> int:
 # Reading the line …
 
 
+def _parsed(given: list[str]) -> dict[str, Any]:
+    """The options of a line; what its command does not know is refused by the parser that lists what it does know."""
+    found, unknown = _parser(given[0]).parse_known_args(given)
+    options = vars(found)
+    parser: _Parser = options.pop("parser")
+    if unknown:
+        parser.refuse_unknown(unknown)
+    return options
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes flags in full only, and refuses in one line; its subcommands are parsed by the same class."""
 
     def __init__(self, **details: Any) -> None:
         # An abbreviation that works today is ambiguous with the next setting.
         super().__init__(allow_abbrev=False, **details)
+        self.set_defaults(parser=self)
+
+    def refuse_unknown(self, words: list[str]) -> NoReturn:
+        names = {flag.lstrip("-"): flag for flag in self._option_string_actions}
+        flags = (word.partition("=")[0].lstrip("-") for word in words if word.startswith("-"))
+        near = nearest(next(flags, ""), names)
+        self._refuse(f"unrecognized arguments: {' '.join(words)}", f"did you mean {names[near]}? " if near else "")
 
     def error(self, message: str) -> NoReturn:
+        self._refuse(message)
+
+    def _refuse(self, message: str, hint: str = "") -> NoReturn:
         # A key at the end of a misspelt flag would be repeated, perhaps into the log of a service.
         message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
-        raise StartupError(f"{message}; `{self.prog} --help` lists what there is")
+        raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what there is")
 
 
 def _parser(command: str) -> _Parser:
@@ -246,12 +266,16 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", default=default, help=f"configuration file (default {CONFIG_PATH})"
     )
+    # A list of all flags would be two screens in front of their explanations.
+    parser.usage = f"{parser.prog} [settings]"
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in SETTINGS)}
     for each in SETTINGS:
-        parser.add_argument(each.flag, dest=each.key, default=default, **_flag_details(each))
+        group = groups[each.group]
+        group.add_argument(each.flag, dest=each.key, default=default, **_flag_details(each))
         if each.switch:
             negated = each.flag.replace("--", "--no-", 1)
             help = f"the same as {each.flag} off"
-            parser.add_argument(negated, dest=each.key, default=default, action="store_const", const="off", help=help)
+            group.add_argument(negated, dest=each.key, default=default, action="store_const", const="off", help=help)
 
 
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (

@@ -48,14 +48,24 @@ class ProxyConfig:
     """The settings of one proxy."""
 
     host: str = setting(
-        "127.0.0.1", "address to listen on; anything but loopback opens the proxy to your network", needs_restart=True
+        "127.0.0.1",
+        "address to listen on; anything but loopback opens the proxy to your network",
+        needs_restart=True,
+        group="address",
     )
     port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
-    upstream_base_url: str = setting("https://api.deepseek.com", "where DeepSeek answers", key="base_url")
+    upstream_base_url: str = setting(
+        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", group="model"
+    )
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
     )
-    thinking: str = setting("enabled", "whether the model thinks before it answers", choices=("enabled", "disabled"))
+    thinking: str = setting(
+        "enabled",
+        "whether the model thinks before it answers",
+        choices=("enabled", "disabled"),
+        group="reasoning and history",
+    )
     reasoning_effort: str = setting(
         "high",
         "how much it thinks when a request does not say",
@@ -84,7 +94,11 @@ class ProxyConfig:
         choices=("sticky", "sorted", "client"),
     )
     request_timeout: float = setting(
-        300.0, "seconds DeepSeek may stay silent before the answer is given up", at_least=0.1, at_most=_DAY
+        300.0,
+        "seconds DeepSeek may stay silent before the answer is given up",
+        at_least=0.1,
+        at_most=_DAY,
+        group="calls to DeepSeek",
     )
     # Long enough for a hiccup, short enough that nobody wonders what is going on.
     retry_budget: float = setting(
@@ -121,6 +135,7 @@ class ProxyConfig:
         "seconds of silence after which the client gets an empty event, so that it keeps waiting",
         at_least=0.1,
         at_most=_DAY,
+        group="clients",
     )
     header_timeout: float = setting(
         10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
@@ -151,6 +166,7 @@ class ProxyConfig:
         HOME / "reasoning_content.sqlite3",
         "where reasoning is kept; :memory: keeps it until the proxy stops",
         needs_restart=True,
+        group="stored reasoning and responses",
     )
     reasoning_cache_max_age_seconds: int = setting(
         30 * 24 * 3600,
@@ -186,7 +202,12 @@ class ProxyConfig:
         needs_restart=True,
     )
     background_workers: int = setting(
-        4, "responses that are generated in the background at once", at_least=1, at_most=256, needs_restart=True
+        4,
+        "responses that are generated in the background at once",
+        at_least=1,
+        at_most=256,
+        needs_restart=True,
+        group="Responses API",
     )
     # Each holds two descriptors from the beginning, so that it can be cancelled in whatever it waits for.
     background_queue: int = setting(
@@ -197,7 +218,7 @@ class ProxyConfig:
         "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
         choices=("translate", "native"),
     )
-    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True)
+    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True, group="who may use it")
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )
@@ -211,7 +232,7 @@ class ProxyConfig:
         "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
         item=public_host,
     )
-    verbose: bool = setting(False, "also print request and answer bodies (never keys)")
+    verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
     # It takes a second to read and stays in memory, so it is not read anew while the proxy runs.
@@ -276,6 +297,7 @@ class Loaded(NamedTuple):
 def _declared() -> tuple[Setting, ...]:
     hints = get_type_hints(ProxyConfig)
     found = []
+    group = ""
     for each in fields(ProxyConfig):
         if "entry" in each.metadata:
             continue
@@ -284,6 +306,7 @@ def _declared() -> tuple[Setting, ...]:
         kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
         meta = dict(each.metadata)
         key = meta.pop("key") or each.name
+        meta["group"] = group = meta["group"] or group
         found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
     return tuple(found)
 

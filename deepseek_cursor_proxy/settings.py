@@ -34,15 +34,18 @@ def setting(
     at_most: float | None = None,
     item: "Entry | None" = None,
     needs_restart: bool = False,
+    group: str = "",
 ) -> Any:
     """Declare one setting; `key` is its name outside Python where that differs from the field.
 
     A `switch` has choices of which `on` and `off` may also be said as true and false, and by flags without a value.
     A setting with `item` is a list: that reads what stands between two commas. One that `needs_restart` is read when
-    the proxy starts and stays as it is when the others are read again.
+    the proxy starts and stays as it is when the others are read again. `group` is the heading in `--help` of this
+    setting and of those that follow, up to the next heading.
     """
     limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    return field(default=default, metadata={**limits, "switch": switch, "needs_restart": needs_restart})
+    more = {"switch": switch, "needs_restart": needs_restart, "group": group}
+    return field(default=default, metadata={**limits, **more})
 
 
 class Setting(NamedTuple):
@@ -59,6 +62,7 @@ class Setting(NamedTuple):
     item: "Entry | None" = None
     switch: bool = False
     needs_restart: bool = False
+    group: str = ""
 
     @property
     def flag(self) -> str:

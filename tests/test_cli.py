@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -92,6 +93,16 @@ class HelpTest(CliTest):
             self.assertIn(f"  {each.flag}", text)
         for flag in ("--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
             self.assertIn(flag, text)
+
+    def test_help_on_serving_groups_its_settings(self) -> None:
+        text = self.printed("serve", "--help")
+        usage, *groups = text.split("\n\n")
+        self.assertLess(len(usage.splitlines()), 4, "a list of all flags is no help")
+        titles = [group.partition("\n")[0] for group in groups]
+        self.assertGreater(len(titles), 6, titles)
+        self.assertTrue(all(title.endswith(":") for title in titles), titles)
+        for group in groups:
+            self.assertLess(len(re.findall(r"(?m)^  --", group)), 16, group)
 
     def test_help_behind_a_flag_is_help_on_serving(self) -> None:
         self.assertIn("--reasoning-effort", self.printed("--verbose", "--help"))
@@ -334,6 +345,27 @@ class RefusalTest(CliTest):
         for line in (["--bogus"], ["serve", "--bogus"], ["config", "show", "--bogus"], ["demo", "--port", "1"]):
             with self.subTest(line):
                 self.assertRegex(self.refusal(*line), "unrecognized arguments: .+ --help` lists what there is$")
+
+    def test_an_unknown_flag_names_the_nearest_and_the_help_that_lists_it(self) -> None:
+        for line, near, command in (
+            (["--prot", "1"], "--port", "serve"),
+            (["--ngork"], "--ngrok", "serve"),
+            (["serve", "--no-ngork"], "--no-ngrok", "serve"),
+            (["--modle=x"], "--model", "serve"),
+            (["--acess-keys", KEY], "--access-keys", "serve"),
+            (["config", "show", "--prot", "1"], "--port", "config show"),
+            (["store", "stats", "--config-file=x"], "--config", "store stats"),
+            (["bench", "--quik"], "--quick", "bench"),
+            (["access-key", "--neww"], "--new", "access-key"),
+        ):
+            with self.subTest(line):
+                end = f"; did you mean {near}? `deepseek-cursor-proxy {command} --help` lists what there is"
+                self.assertTrue(self.refusal(*line).endswith(end), self.refusal(*line))
+                self.assertIn(f" {near}", self.printed(*command.split(), "--help"))
+
+    def test_what_resembles_no_flag_gets_no_guess(self) -> None:
+        for line in (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "word"], ["demo", "--port", "1"]):
+            self.assertNotIn("did you mean", self.refusal(*line))
 
     def test_a_line_that_says_too_little_or_too_much_is_one_line(self) -> None:
         for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
