@@ -14,7 +14,7 @@ DIRECT = "direct"
 OURS = "this proxy"
 
 _NAME_WIDTH = 66
-_COLUMN_WIDTH = 27
+_COLUMN_WIDTH = 25
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Table:
 
     def heading(self) -> str:
         ratios = (f"ours / {other}" for other in self.others)
-        return self._line("measure (median, p5 - p95)", (DIRECT, OURS, *self.others), ratios_of=tuple(ratios))
+        return self._line("measure (median, p5 - p95)", self._columns, ratios_of=tuple(ratios))
 
     def line(self, row: Row) -> str:
-        figures = (row.figures.get(column) for column in (DIRECT, OURS, *self.others))
+        figures = (row.figures.get(column) for column in self._columns)
         ratios = (row.ratio(other) for other in self.others)
         return self._line(
             f"{row.measure}, {row.unit}" if row.unit else row.measure,
@@ -89,9 +89,19 @@ class Table:
         )
 
     def _line(self, measure: str, columns: Sequence[str], ratios_of: Sequence[str]) -> str:
-        cells = "".join(f"{cell:>{_COLUMN_WIDTH}}" for cell in columns)
-        width = max((len(f"ours / {other}") for other in self.others), default=0) + 2
-        return (f"{measure:<{_NAME_WIDTH}}" + cells + "".join(f"{ratio:>{width}}" for ratio in ratios_of)).rstrip()
+        ratio_width = max((len(f"ours / {other}") for other in self.others), default=0)
+        cells = [_cell(cell, max(_COLUMN_WIDTH, len(name))) for cell, name in zip(columns, self._columns, strict=True)]
+        cells += [_cell(ratio, ratio_width) for ratio in ratios_of]
+        return (f"{measure:<{_NAME_WIDTH}}" + "".join(cells)).rstrip()
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (DIRECT, OURS, *self.others)
+
+
+def _cell(text: str, width: int) -> str:
+    """A cell with a gap in front of it, also where the text is wider than the column."""
+    return f"  {text:>{width}}"
 
 
 def quantile(samples: Sequence[float], share: float) -> float:

@@ -65,6 +65,16 @@ class Rows(unittest.TestCase):
         lines = [table.heading(), *(table.line(row) + "?" * (row is not self.row) for row in rows)]
         self.assertEqual(len({len(line.rstrip("?")) for line in lines}), 1)
 
+    def test_wide_figures_and_long_names_do_not_run_into_each_other(self) -> None:
+        name = "a proxy with a name that is longer than a column"
+        table = Table([name])
+        wide = Figure.of([123456.0, 654321.0])
+        row = Row("m" * 70, "requests/s", {DIRECT: wide, OURS: wide, name: wide})
+        self.assertEqual(self.cells(table.heading())[1:], ["direct", "this proxy", name, f"ours / {name}"])
+        measure, *figures, ratio = self.cells(table.line(row))
+        self.assertEqual((f"{'m' * 70}, requests/s", "1.00"), (measure, ratio))
+        self.assertEqual([str(wide)] * 3, figures)
+
     def test_nothing_is_compared_with_nothing(self) -> None:
         self.assertEqual(self.row.ratio("other"), 0.5)
         self.assertIsNone(self.row.ratio("gone"))
