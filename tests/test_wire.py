@@ -8,6 +8,7 @@ from deepseek_cursor_proxy.wire import (
     decode_foreign_json,
     decode_json_object,
     encode_json,
+    readable_json,
     safe_text,
     without_keys,
 )
@@ -150,7 +151,20 @@ class TestSafeText(unittest.TestCase):
             self.assertEqual(shown, safe_text(text))
 
     def test_ordinary_text_stays(self) -> None:
-        self.assertEqual("deepseek-v4-pro · 思考", safe_text("deepseek-v4-pro · 思考"))
+        for text in ("deepseek-v4-pro · 思考", "你好\u3000世界", "👩‍💻 naïve 日本語 हिन्दी می‌خواهم"):
+            self.assertEqual(text, safe_text(text))
+            self.assertEqual(f'{{"a": "{text}"}}', readable_json({"a": text}))
+
+    def test_json_in_the_log_is_text_that_nothing_in_it_can_disturb(self) -> None:
+        text = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x61C, 0x200B, 0x200E, 0x2028, 0x202E)))
+        text += "\u2066\u2069\ufeff\ud800\U000e0041 and 中文"
+        shown = readable_json({"a": text, "中\u202e": [text]})
+        self.assertEqual({"a": text, "中\u202e": [text]}, json.loads(shown))
+        self.assertTrue(shown.isprintable())
+        self.assertIn("中文", shown)
+
+    def test_json_in_the_log_has_no_keys(self) -> None:
+        self.assertEqual('{"a": "\\nsk-*** 中"}', readable_json({"a": "\nsk-0123456789abcdef 中"}))
 
 
 class _NoBody:

@@ -10,7 +10,6 @@ No prompt, no answer, no key; with `verbose` the bodies as well, never a key. Li
 embeds the proxy stays quiet unless it asks.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any, assert_never
@@ -18,7 +17,7 @@ from typing import Any, assert_never
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.printing import line_writer
 from deepseek_cursor_proxy.reasoning.restore import Prepared
-from deepseek_cursor_proxy.wire import safe_text, without_keys
+from deepseek_cursor_proxy.wire import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +65,7 @@ class Console:
 
     def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
         if self._verbose:
-            # ASCII JSON: whatever the text holds, it cannot reach the terminal as a control sequence.
-            _log.info("│ %s: %s", what, without_keys(json.dumps(body, default=str)))
+            _log.info("│ %s: %s", what, readable_json(body))
 
     def _tell_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:

@@ -112,6 +112,10 @@ class TestConsole(ConsoleTestCase):
         for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):
             self.assertIn(words, "".join(loud))
 
+    def test_a_verbose_run_shows_text_of_any_language_and_no_control_sequence(self) -> None:
+        event = Sent(7, {"content": "你好\x1b[2J\x9b\u202e"}, 5, 0.1)
+        self.assertIn('"你好\\u001b[2J\\u009b\\u202e"', self.lines(event, verbose=True)[1])
+
     def test_colour_only_when_wanted(self) -> None:
         self.assertNotIn("\x1b", self.lines(finished())[0])
         self.assertIn("\x1b", self.lines(finished(), colour=True)[0])
