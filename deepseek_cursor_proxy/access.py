@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized
+from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized, WrongKey
 from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.wire import HttpRequest, safe_text
 
@@ -87,10 +87,7 @@ class Access:
         credential = _credential(request)
         if credential is None:
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
-            raise Unauthorized(
-                f"No API key. Send {whose} as 'Authorization: Bearer sk-…' "
-                "(in Cursor: Settings, Models, OpenAI API Key)."
-            )
+            raise WrongKey(f"No API key. Send {whose} as 'Authorization: Bearer sk-…'.")
         visitor = Visitor(credential, AccessKey.of(credential), request.source, Address.of(request))
         self.check(visitor)
         return visitor
@@ -162,11 +159,11 @@ class Access:
 
     def _stranger(self) -> Unauthorized:
         if self._listed:
-            return Unauthorized(
-                "This key is not among the access keys of this proxy. Check the key in your editor's settings "
-                "(Cursor: Models, OpenAI API Key); whoever runs the proxy names the keys it serves in access_keys."
+            return WrongKey(
+                "This key is not among the access keys of this proxy. Check the key that your client sends; whoever "
+                "runs the proxy names the keys it serves in access_keys."
             )
-        return Unauthorized(
+        return WrongKey(
             "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
             "to use another one; whoever runs it can name several in access_keys, or set pin_key to never."
         )
@@ -276,7 +273,7 @@ class _Memory:
 
 def _too_many(wait: int) -> TooManyAttempts:
     return TooManyAttempts(
-        f"Too many wrong keys came from where you are. Check the key in your editor's settings and wait {wait} s.",
+        f"Too many wrong keys came from where you are. Check the key that your client sends and wait {wait} s.",
         retry_after=wait,
     )
 

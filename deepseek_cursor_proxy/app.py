@@ -26,7 +26,9 @@ from deepseek_cursor_proxy.errors import (
     UpstreamFailed,
     UpstreamRefused,
     UpstreamTimeout,
+    WrongKey,
 )
+from deepseek_cursor_proxy.key_settings import key_setting
 from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class App:
             if not isinstance(error, _TOLD_ELSEWHERE):
                 # The route's name, never the path: anybody may put anything there, keys included.
                 _log.info("%s refused: %s %s", name, error.status, error.message)
+            if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
+                error.add(key_setting(request))
             reply = _told(error, request)
         except RecursionError:
             reply = _told(BadRequest("The request is nested too deeply."), request)

@@ -54,7 +54,7 @@ _ASKED = tuple(
 )
 
 _ADVICE = {
-    401: "Check the DeepSeek key in your client's settings (in Cursor: Models, OpenAI API Key).",
+    401: "Check the DeepSeek key that your client sends.",
     402: "Top up the balance at https://platform.deepseek.com.",
     403: "Check at https://platform.deepseek.com what this key may do, and which key your client sends.",
 }

@@ -4,6 +4,7 @@
     ├── BadRequest       400    the body or a field is wrong; `param` names it
     ├── Unauthorized     401    no usable key
     ├── Forbidden        403    a key of the owner would be spent under a foreign name
+    │   └── WrongKey            no key, or none of those that are served
     ├── NotFound         404
     ├── MethodNotAllowed 405    `allow` lists what works
     ├── RequestTimeout   408    the client sent its request too slowly
@@ -59,6 +60,10 @@ class ProxyError(Exception):
         """Take a secret out of the words: upstream may quote the key it was called with."""
         self.message = self.message.replace(secret, "***")
 
+    def add(self, sentence: str) -> None:
+        """Append to the words."""
+        self.message = f"{self.message} {sentence}"
+
     def payload(self) -> dict[str, Any]:
         """The failure in OpenAI's error shape."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
@@ -81,6 +86,10 @@ class Forbidden(ProxyError):
     status = 403
     type = "permission_error"
     code = "foreign_host"
+
+
+class WrongKey(Unauthorized):
+    """The client has to send another key; it is told where it keeps that."""
 
 
 class NotFound(ProxyError):
@@ -204,6 +213,12 @@ class UpstreamRefused(ProxyError):
     def hide(self, secret: str) -> None:
         super().hide(secret)
         self.body = _without(self.body, secret)
+
+    def add(self, sentence: str) -> None:
+        super().add(sentence)
+        error = (self.body or {}).get("error")
+        if self.body is not None and isinstance(error, Mapping):
+            self.body = {**self.body, "error": {**error, "message": self.message}}
 
     def payload(self) -> dict[str, Any]:
         """DeepSeek's own words where they fit the error shape, ours where they do not: clients count on the shape."""

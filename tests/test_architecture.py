@@ -73,6 +73,7 @@ LEVELS = {
         "stencils",
         "shortcut",
         "catalogue",
+        "key_settings",
         "clients",
         "models",
         "tool_history",

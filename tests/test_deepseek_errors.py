@@ -81,7 +81,7 @@ class TestOverflow(unittest.TestCase):
 class TestAdvice(unittest.TestCase):
     def test_the_remedy_follows_the_original_words_and_the_rest_stays(self) -> None:
         for status, retry_after, remedy, expected in (
-            (401, None, "Check the DeepSeek key in your client's settings", None),
+            (401, None, "Check the DeepSeek key that your client sends.", None),
             (402, None, "https://platform.deepseek.com", None),
             (403, None, "https://platform.deepseek.com", None),
             (429, 30, "Wait 30 seconds", 30),

@@ -1,0 +1,36 @@
+"""Where a client keeps its API key, for an error about that key: each client is told its own setting.
+
+A request is judged by its path and User-Agent alone, because its key is looked at before its body.
+"""
+
+import re
+
+from deepseek_cursor_proxy.wire import HttpRequest
+
+_CURSOR = "In Cursor: Settings, Models, OpenAI API Key."
+_CURSOR_AZURE = "In Cursor: Settings, Models, Azure OpenAI, API Key."
+_CLAUDE_CODE = "Claude Code sends ANTHROPIC_AUTH_TOKEN, or else ANTHROPIC_API_KEY."
+_CODEX = "Codex sends the environment variable that env_key of its model provider names (in ~/.codex/config.toml)."
+_ANTHROPIC = "Anthropic's SDKs send ANTHROPIC_API_KEY as x-api-key and ANTHROPIC_AUTH_TOKEN as a bearer token."
+_OPENAI = "OpenAI's SDKs send OPENAI_API_KEY."
+_ANY = "It is one of your client's settings."
+
+# Products as they begin a User-Agent or follow another product in it.
+_AGENTS = tuple(
+    (re.compile(rf"(?:\A|[\s(;,]){product}", re.IGNORECASE), setting)
+    for product, setting in (("cursor/", _CURSOR), ("claude-cli/", _CLAUDE_CODE), (r"codex[\w -]*/", _CODEX))
+)
+_SDK = re.compile(r"\A(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
+
+
+def key_setting(request: HttpRequest) -> str:
+    """A sentence that says where the client of a request has its key from."""
+    agent = request.header("user-agent") or ""
+    for product, setting in _AGENTS:
+        if product.search(agent):
+            return _CURSOR_AZURE if setting is _CURSOR and "/openai/deployments/" in request.path else setting
+    if "/messages" in request.path or request.header("anthropic-version") is not None:
+        return _ANTHROPIC
+    if "/responses" in request.path or request.header("x-stainless-lang") is not None or _SDK.search(agent):
+        return _OPENAI
+    return _ANY
