@@ -61,6 +61,24 @@ class TestAChat(SocketTestCase):
                 self.assertTrue(answer.done)
                 self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
 
+    def test_a_request_that_turns_thinking_off_is_not_overruled(self) -> None:
+        asks = (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/v1/responses", {"input": "hi"}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+        )
+        for setting, kind in (("enabled", "disabled"), ("disabled", "enabled")):
+            proxy = self.proxy(thinking=setting)
+            for stream in (True, False):
+                for path, body in asks:
+                    sock = self.connect(proxy)
+                    asked = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
+                    sock.sendall(request_bytes(asked, path=path))
+                    with self.subTest(path, stream=stream, kind=kind):
+                        self.assertEqual(200, read_reply(sock)[0])
+                        self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
+                        self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
+
     def test_a_stream_tells_the_thinking_once(self) -> None:
         thought = "Is a < b? " * 40
         for is_shown in (True, False):

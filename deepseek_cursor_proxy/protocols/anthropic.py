@@ -92,8 +92,10 @@ def _as_chat(body: Json, thinking: str | None, opener: Opener) -> dict[str, Any]
     if (form := _form(output)) is not None:
         inside["response_format"] = form
     effort = optional_string(output, "effort", "output_config")
-    if thinking == "disabled" or effort is not None:
-        inside["reasoning_effort"] = "none" if thinking == "disabled" else effort
+    if effort is not None:
+        inside["reasoning_effort"] = effort
+    if thinking is not None:
+        inside["thinking"] = {"type": thinking}
     if (user := _user(body)) is not None:
         inside["user"] = user
     if stops := _stops(body):

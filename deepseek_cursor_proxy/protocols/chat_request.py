@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items
+from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items, thinking_mode
 from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
 from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_name, optional_string, wrong
 from deepseek_cursor_proxy.protocols.namespaces import Inner
@@ -51,8 +51,9 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         box.dropped.append("prefix")
     if deepseek.sees_pictures(named.model):
         pictures.check(messages)
-    effort = _effort(body, named.effort or config.reasoning_effort)
+    wish = thinking_mode.read(body)
     thinks = config.thinking == "enabled" if named.thinking is None else named.thinking
+    thinks = thinks if wish.thinks is None else wish.thinks
     conversation = _conversation(body)
     return ChatRequest(
         asked_model=asked,
@@ -63,11 +64,12 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         stream=optional(body, "stream", bool, "true or false") or False,
         include_usage=_includes_usage(body),
         choices=_choices(body),
-        thinking=thinks and effort is not None and not deepseek.is_forced(box.choice),
-        effort=effort or deepseek.EFFORTS[config.reasoning_effort],
+        thinking=thinks and not deepseek.is_forced(box.choice),
+        # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
+        effort=deepseek.EFFORTS.get(wish.effort or "", deepseek.EFFORTS[named.effort or config.reasoning_effort]),
         params=_params(body),
         conversation=conversation,
-        dropped=tuple(sorted({*_dropped(body), *box.dropped, *history.dropped})),
+        dropped=tuple(sorted({*_dropped(body), *wish.dropped, *box.dropped, *history.dropped})),
         custom_tools=frozenset(box.custom),
         namespaced={name: inner for inner, name in box.lowered.items()},
     )
@@ -120,11 +122,11 @@ _FORWARDED: dict[str, _Check] = {
 }
 _TRANSLATED = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
-    "reasoning reasoning_effort n input instructions system max_output_tokens text prompt_cache_key"
+    "n input instructions system max_output_tokens text prompt_cache_key"
 )
 _PARAMS = frozenset({*_FORWARDED, "max_completion_tokens", "max_output_tokens", "text", "user"})
-_UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split()})
-_NEVER_DROPPED = _UNDERSTOOD - {"input", "text", "reasoning", "reasoning_effort", "user", "user_id"}
+_UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split(), *thinking_mode.NAMES})
+_NEVER_DROPPED = _UNDERSTOOD - {"input", "text", "user", "user_id"}
 
 
 def _params(body: Json) -> dict[str, Any]:
@@ -167,12 +169,8 @@ def _dropped(body: Json) -> tuple[str, ...]:
     if body.get("messages") and body.get("input") is not None:
         # Two histories in one body: the one this path is for wins.
         dropped.append("input")
-    for name, known in (("text", "format"), ("reasoning", "effort")):
-        dropped += [f"{name}.{inner}" for inner in body.get(name) or {} if inner != known]
+    dropped += [f"text.{inner}" for inner in body.get("text") or {} if inner != "format"]
     dropped += [name for name in ("user", "user_id") if body.get(name) and not _USER_ID.fullmatch(body[name])]
-    effort = _asked_effort(body)
-    if effort is not None and effort != "none" and effort not in deepseek.EFFORTS:
-        dropped.append(f"reasoning_effort {effort}")
     return tuple(dropped)
 
 
@@ -187,23 +185,6 @@ def _choices(body: Json) -> int:
     if count is not None and not 1 <= count <= _MOST_CHOICES:
         raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MOST_CHOICES} choices.", param="n")
     return count or 1
-
-
-def _asked_effort(body: Json) -> str | None:
-    asked: str | None = optional(body, "reasoning_effort", str, "a string")
-    nested = optional(body, "reasoning", dict, "an object")
-    if asked is None and nested is not None:
-        asked = optional_string(nested, "effort", "reasoning")
-    return asked
-
-
-def _effort(body: Json, otherwise: str) -> str | None:
-    """The effort in DeepSeek's words; None when the request turns thinking off."""
-    asked = _asked_effort(body)
-    if asked == "none":
-        return None
-    # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
-    return deepseek.EFFORTS.get(asked or "", deepseek.EFFORTS[otherwise])
 
 
 # The history, in whichever shape it comes …

@@ -68,10 +68,9 @@ class TestFields(unittest.TestCase):
         self.assertEqual(parsed(), parsed(**dict.fromkeys(names.split())))
 
     def test_what_nobody_knows_is_dropped_and_named(self) -> None:
-        request = parsed(parallel_tool_calls=True, store=False, metadata={}, thinking={"type": "disabled"})
-        self.assertEqual(("metadata", "parallel_tool_calls", "store", "thinking"), request.dropped)
+        request = parsed(parallel_tool_calls=True, store=False, metadata={})
+        self.assertEqual(("metadata", "parallel_tool_calls", "store"), request.dropped)
         self.assertEqual({}, request.params)
-        self.assertTrue(request.thinking)
 
     def test_values_that_mean_nothing_to_it_are_named_too(self) -> None:
         self.assertEqual(("reasoning_effort galactic", "user"), parsed(user="a b", reasoning_effort="galactic").dropped)

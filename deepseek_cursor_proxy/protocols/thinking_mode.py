@@ -1,0 +1,102 @@
+"""Whether a chat request wants the model to think, and how hard, in the words that clients of several hosts use.
+
+The first of these that says something decides:
+
+    thinking                {"type": "enabled" | "disabled"}, DeepSeek's own; also true or false
+    enable_thinking         Qwen's hosts
+    chat_template_kwargs    thinking or enable_thinking, as vLLM and SGLang take them
+    extra_body              any of these in it: clients that do not unpack what their SDK would have
+    reasoning.enabled       OpenRouter's
+    an effort of "none"     reasoning_effort, or reasoning.effort
+
+A request that says nothing leaves it to the name of the model, then to the setting. An adaptive mode says nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+
+# Fields of a body that are read here.
+NAMES = frozenset(
+    {"thinking", "enable_thinking", "chat_template_kwargs", "extra_body", "reasoning", "reasoning_effort"}
+)
+_Word = TypeVar("_Word")
+_TYPES = {"enabled": True, "disabled": False}
+_ADAPTIVE = ("adaptive", "auto")
+
+
+class Wish(NamedTuple):
+    """What a request says; `effort` is in the client's words, `dropped` names what means nothing to DeepSeek."""
+
+    thinks: bool | None = None
+    effort: str | None = None
+    dropped: tuple[str, ...] = ()
+
+
+def read(body: Json) -> Wish:
+    """The wish of a body; a BadRequest names a field of the wrong type."""
+    if NAMES.isdisjoint(body):
+        return Wish()
+    extra = optional(body, "extra_body", dict, "an object") or {}
+    thinks = _first((*_switches(body, ""), *_switches(extra, "extra_body."), _reasoning_switch(body)))
+    effort = _first((*_efforts(body, ""), *_efforts(extra, "extra_body.")))
+    if thinks is None and effort == "none":
+        thinks = False
+    return Wish(thinks, effort, tuple(_dropped(body, extra, effort)))
+
+
+def _first(said: Iterable[_Word | None]) -> _Word | None:
+    return next((each for each in said if each is not None), None)
+
+
+def _switches(source: Json, at: str) -> Iterator[bool | None]:
+    yield _thinking(source, at)
+    yield _flag(source, "enable_thinking", at)
+    template = optional(source, "chat_template_kwargs", dict, "an object", f"{at}chat_template_kwargs") or {}
+    for name in ("thinking", "enable_thinking"):
+        yield _flag(template, name, f"{at}chat_template_kwargs.")
+
+
+def _thinking(source: Json, at: str) -> bool | None:
+    thinking = source.get("thinking")
+    if thinking is None or isinstance(thinking, bool):
+        return thinking
+    if not isinstance(thinking, dict):
+        raise wrong(f"{at}thinking", 'an object such as {"type": "disabled"}')
+    return _TYPES.get(optional_string(thinking, "type", f"{at}thinking") or "")
+
+
+def _flag(source: Json, name: str, at: str) -> bool | None:
+    found: bool | None = optional(source, name, bool, "true or false", at + name)
+    return found
+
+
+def _reasoning_switch(body: Json) -> bool | None:
+    return _flag(optional(body, "reasoning", dict, "an object") or {}, "enabled", "reasoning.")
+
+
+def _efforts(source: Json, at: str) -> Iterator[str | None]:
+    yield optional(source, "reasoning_effort", str, "a string", f"{at}reasoning_effort")
+    yield optional_string(optional(source, "reasoning", dict, "an object") or {}, "effort", f"{at}reasoning")
+    template = optional(source, "chat_template_kwargs", dict, "an object") or {}
+    yield optional_string(template, "reasoning_effort", f"{at}chat_template_kwargs")
+
+
+def _dropped(body: Json, extra: Json, effort: str | None) -> Iterator[str]:
+    for name, known in (
+        ("thinking", {"type"}),
+        ("chat_template_kwargs", {"thinking", "enable_thinking", "reasoning_effort"}),
+        ("extra_body", NAMES - {"extra_body"}),
+        ("reasoning", {"effort", "enabled"}),
+    ):
+        inside = body.get(name)
+        yield from (f"{name}.{inner}" for inner in inside if inner not in known) if isinstance(inside, dict) else ()
+    for source in (body, extra):
+        thinking = source.get("thinking")
+        kind = thinking.get("type") if isinstance(thinking, dict) else None
+        if kind is not None and kind not in _TYPES and kind not in _ADAPTIVE:
+            yield f"thinking.type {kind[:40]}"
+    if effort is not None and effort != "none" and effort not in deepseek.EFFORTS:
+        yield f"reasoning_effort {effort}"
