@@ -2,8 +2,8 @@
 
 A job is written by one worker and has a peer of its own in the place of a client: when it is cancelled that peer
 leaves, when the proxy stops it is parted with, so whatever the work waits for ends as it does for a client. What a job
-says is kept until it is over; that is as much as one answer may be, which the corridor bounds at 16 million characters,
-for each job that runs. This file knows no protocol, no store and no exchange.
+says is kept, packed, until it is over; that is as much as one answer may be, which the corridor bounds at 16 million
+characters, for each job that runs. This file knows no protocol, no store and no exchange.
 """
 
 import logging
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
+from deepseek_cursor_proxy.event_log import EventLog
 from deepseek_cursor_proxy.upkeep import started
 from deepseek_cursor_proxy.wire import Peer
 
@@ -85,7 +86,7 @@ class Job:
         self.caller = caller
         self.peer = JobPeer()
         self._changed = threading.Condition()
-        self._pieces: list[bytes] = []
+        self._log = EventLog()
         self._has_ended = False
         self._over = threading.Event()
 
@@ -105,7 +106,7 @@ class Job:
         """Add to the log, for all who follow now or later; a piece may be several events, never a part of one."""
         with self._changed:
             if not self._has_ended:
-                self._pieces.append(piece)
+                self._log.append(piece)
                 self._changed.notify_all()
 
     def end(self) -> None:
@@ -114,10 +115,10 @@ class Job:
             self._has_ended = True
             self._changed.notify_all()
 
-    def events(self) -> bytes:
-        """All that was said so far."""
+    def packed(self, last: bytes = b"") -> bytes:
+        """All that was said so far and a last piece, for `event_log.unpacked`."""
         with self._changed:
-            return b"".join(self._pieces)
+            return self._log.packed(last)
 
     # By others …
 
@@ -125,12 +126,15 @@ class Job:
         """All that was and will be said, from the start, for a client that may leave before the end."""
         return Following(self, peer)
 
-    def said_after(self, count: int, seconds: float) -> list[bytes] | None:
-        """The pieces after the first so many, waiting that long for one; None when there will not be any."""
+    def said_after(self, count: int, seconds: float) -> bytes | None:
+        """What was said after so many bytes, waiting that long for some; None when there will not be any.
+
+        It ends where a piece does. There may be more already: what was said long ago comes in parts.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._pieces) > count or self._has_ended, seconds)
-            pieces = self._pieces[count:]
-            return None if self._has_ended and not pieces else pieces
+            self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
+            said = self._log.read(count)
+            return None if self._has_ended and not said else said
 
     def wait(self, seconds: float) -> bool:
         """Whether the work is over by then, its last write included."""
@@ -159,12 +163,13 @@ class Following:
     def __iter__(self) -> Iterator[bytes]:
         count = 0
         while not self._is_closed:
-            pieces = self._job.said_after(count, _LOOK_UP_SECONDS)
-            if pieces is None:
+            said = self._job.said_after(count, _LOOK_UP_SECONDS)
+            if said is None:
                 return
-            yield from pieces
-            count += len(pieces)
-            if not pieces and self._peer is not None:
+            if said:
+                count += len(said)
+                yield said
+            elif self._peer is not None:
                 self._look_after(self._peer)
 
     def close(self) -> None:

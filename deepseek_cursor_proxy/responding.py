@@ -7,11 +7,12 @@ response is told that there is none.
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deepseek_cursor_proxy import event_log
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.deepseek_errors import OVERFLOW
@@ -222,7 +223,7 @@ class Responding:
             raise
         finally:
             assert writer.response is not None
-            stored = StoredResponse(writer.response, planned.input, job.events() + last)
+            stored = StoredResponse(writer.response, planned.input, job.packed(last))
             self._store.update(planned.caller.namespace, stored)
             job.say(last)
 
@@ -260,7 +261,7 @@ class Responding:
             return HttpReply.events(responses_listing.last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(responses_listing.events_behind(found.events, number))
+        return HttpReply.events(_Rest(event_log.unpacked(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._found(self._namespace(request), response_id)
@@ -317,22 +318,22 @@ class _Room:
 
 
 class _Rest:
-    """The events of a job behind those that a client has already."""
+    """The events of a job, or of one that is over, behind those that a client has already."""
 
     awaited = None
     is_over = False
 
-    def __init__(self, following: Following, number: int) -> None:
-        self._following = following
+    def __init__(self, events: Following | Generator[bytes, None, None], number: int) -> None:
+        self._events = events
         self._number = number
 
     def __iter__(self) -> Iterator[bytes]:
-        for piece in self._following:
+        for piece in self._events:
             if rest := responses_listing.events_behind(piece, self._number):
                 yield rest
 
     def close(self) -> None:
-        self._following.close()
+        self._events.close()
 
 
 def _unknown(response_id: str) -> NotFound:

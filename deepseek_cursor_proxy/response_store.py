@@ -25,7 +25,6 @@ from deepseek_cursor_proxy.response_rows import (
     pack,
     pack_json,
     read,
-    unpack,
     unpack_json,
 )
 from deepseek_cursor_proxy.store_faults import Unusable
@@ -47,7 +46,10 @@ _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted be
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response object, all items it was asked with in their order, and of a background one its events as sent."""
+    """A response object, all items it was asked with in their order, and of a background one its events as sent.
+
+    The events are packed (see event_log): unpacked they may take a hundred times as much as the answer.
+    """
 
     body: Mapping[str, Any]
     input: Sequence[Mapping[str, Any]]
@@ -131,8 +133,7 @@ class ResponseStore:
     def _packed(self, caller: bytes, response: StoredResponse) -> Row:
         # Before any lock is taken: a long one needs a while.
         body, given = self._pack(response.body), self._pack(list(response.input))
-        events = None if response.events is None else pack(response.events)
-        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, given, events)
+        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, given, response.events)
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
@@ -204,7 +205,7 @@ class ResponseStore:
         if row is None or not self._is_current(row):
             return None
         with self._faults.kept_from_answers("look up"):
-            events = unpack(row.events) if row.events is not None and with_events else None
+            events = row.events if with_events else None
             return StoredResponse(self._unpack(row.body), self._unpack(row.input), events)
         return None
 

@@ -100,6 +100,7 @@ LEVELS = {
         "access_keys",
         "outbound_proxy",
         "own_hosts",
+        "event_log",
         "destination",
         "__init__",
     ],

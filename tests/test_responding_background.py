@@ -176,6 +176,18 @@ class TestFollowing(BackgroundTestCase):
             self.assertEqual(whole[after + 1 :], self.replayed(proxy, queued, after))
         self.assertEqual(whole, self.get(proxy, queued, "?stream=true").events)
 
+    def test_a_long_answer_in_small_deltas_is_replayed_as_it_was_told(self) -> None:
+        proxy = self.proxy()
+        text = "".join(f"w{number % 997} " for number in range(8000))
+        self.fake.answer(Answer(reasoning="Hm.", content=text, piece=4))
+        told = self.create(proxy, "q", background=True, stream=True)
+        self.assertGreater(len(told.body), 1_000_000)
+        for after in (-1, 0, 300, 5000, len(told.events) - 2, len(told.events)):
+            replayed = self.get(proxy, told.response, f"?stream=true&starting_after={after}")
+            self.assertEqual(told.events[after + 1 :], replayed.events)
+        row = proxy.server.generation().services.responses.stats()
+        self.assertLess(row.bytes, 6 * len(text))
+
     def test_whoever_asked_for_a_stream_reads_what_others_follow(self) -> None:
         proxy = self.proxy()
         told = self.create(proxy, "q", background=True, stream=True)

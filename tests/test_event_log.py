@@ -1,0 +1,80 @@
+"""Packed events: the same bytes from any place on, while they are written and after, in little memory."""
+
+import random
+import tracemalloc
+import unittest
+import zlib
+
+from deepseek_cursor_proxy import event_log
+from deepseek_cursor_proxy.event_log import EventLog
+
+DELTA = (
+    'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":'
+    '"msg_0123456789abcdef0123456789abcdef_1","output_index":1,"content_index":0,"delta":"%s","logprobs":[]}\n\n'
+)
+
+
+def events(count: int) -> list[bytes]:
+    draw = random.Random(4)
+    return [(DELTA % (number, f"w{draw.randrange(10_000)} ")).encode() for number in range(count)]
+
+
+class EventLogTest(unittest.TestCase):
+    def test_what_was_appended_is_read_from_any_place_on(self) -> None:
+        log, whole = EventLog(), b""
+        for piece in (b"", *events(1000), b"x" * 200_000, b"\n\n", *events(3)):
+            log.append(piece)
+            whole += piece
+        self.assertEqual(len(whole), len(log))
+        for start in (0, 1, 65_536, 100_000, len(whole) - 1, len(whole)):
+            found = b""
+            while part := log.read(start + len(found)):
+                found += part
+            self.assertEqual(whole[start:], found)
+
+    def test_reading_ends_where_a_piece_does(self) -> None:
+        log, position = EventLog(), 0
+        for each in events(2000):
+            log.append(each)
+        while part := log.read(position):
+            self.assertTrue(part.startswith(b"event: ") and part.endswith(b"}\n\n"))
+            position += len(part)
+        self.assertEqual(len(log), position)
+
+    def test_what_was_packed_is_unpacked_in_whole_events(self) -> None:
+        pieces = events(3000)
+        log = EventLog()
+        for each in pieces[:-1]:
+            log.append(each)
+        found = list(event_log.unpacked(log.packed(pieces[-1])))
+        self.assertEqual(b"".join(pieces), b"".join(found))
+        self.assertGreater(len(found), 1)
+        self.assertTrue(all(part.endswith(b"}\n\n") for part in found))
+        self.assertEqual([], list(event_log.unpacked(EventLog().packed())))
+
+    def test_events_of_an_older_version_are_one_packed_text(self) -> None:
+        whole = b"".join(events(3000))
+        self.assertEqual(whole, b"".join(event_log.unpacked(zlib.compress(whole, 1))))
+
+    def test_damaged_events_are_a_value_error(self) -> None:
+        for damaged in (b"no zlib", b"\x78\x01" + b"\xff" * 50):
+            with self.assertRaises(ValueError):
+                list(event_log.unpacked(damaged))
+
+    def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
+        tracemalloc.start()
+        try:
+            log, said = EventLog(), 0
+            for each in events(50_000):
+                log.append(each)
+                said += 6
+            del each
+            packed = log.packed()
+            self.assertLess(len(packed), 6 * said)
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            for _ in event_log.unpacked(packed):
+                pass
+            self.assertLess(tracemalloc.get_traced_memory()[1] - before, 2_000_000)
+        finally:
+            tracemalloc.stop()
