@@ -209,7 +209,7 @@ class Database:
             # Before anything is written: a file that is not ours stays as it is.
             schema.check(connection)
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(f"PRAGMA synchronous={self._durability}")
+            self._set_durability(connection)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
@@ -222,8 +222,15 @@ class Database:
     def _second(self) -> "_Connection":
         """For reading only; it must not wait for the disk longer than the first one, should it ever write."""
         connection = _connection(str(self._file))
-        connection.execute(f"PRAGMA synchronous={self._durability}")
+        self._set_durability(connection)
         return connection
+
+    def _set_durability(self, connection: "_Connection") -> None:
+        connection.execute(f"PRAGMA synchronous={self._durability}")
+        # The fsync() of macOS leaves data in the drive's cache; these ask it for F_FULLFSYNC. The copy from the log
+        # into the file always needs it, or a power cut could damage the file. Other systems ignore both.
+        connection.execute("PRAGMA checkpoint_fullfsync=ON")
+        connection.execute(f"PRAGMA fullfsync={'ON' if self._durability == 'full' else 'OFF'}")
 
     def _make_do(self, fault: Unusable) -> None:
         """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
