@@ -10,9 +10,11 @@ Unusable, until `open` and `confirm`, called by whoever mends, find the file usa
 judged apart: a file that is locked, or on a full disk, can still be read.
 """
 
+import gc
 import logging
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -264,6 +266,9 @@ class Database:
                 with suppress(sqlite3.Error):
                     connection.close()
         self._writer, self._reader, self._cannot_read, self._mark = None, None, fault, None
+        if _IS_FREE_THREADED:
+            for _ in ("the cache of statements", "the statements in it"):
+                gc.collect()
 
     def _set_aside(self, damage: Damaged, mark: store_file.Mark, is_allowed: bool) -> None:
         if not is_allowed:
@@ -290,6 +295,9 @@ class Database:
 
 
 _NOT_OPEN = Lost("it is not open", "open it")
+# SQLite keeps the locks of a closed connection until its last statement is gone. Without a GIL, a statement that
+# another thread has made is freed by that thread, when it next runs Python, or by a collection of the garbage.
+_IS_FREE_THREADED = "free-threading build" in sys.version
 
 
 class _Connection(sqlite3.Connection):
