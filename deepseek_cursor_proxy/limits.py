@@ -18,23 +18,35 @@ except ImportError:  # Windows, where neither is scarce
 _STACK_BYTES = 8 * 1024 * 1024
 # The store, the tunnel, standard streams, the door.
 _OTHER_DESCRIPTORS = 64
+# OPEN_MAX of macOS.
+_MACOS_DESCRIPTORS = 10_240
 
 
 def raise_limits(connections: int) -> None:
     """Room for that many clients, each with a call to DeepSeek, and for whatever their threads do."""
+    raise_descriptors(2 * connections + _OTHER_DESCRIPTORS)
     if resource is None:
         return
-    with contextlib.suppress(OSError, ValueError):
-        _raise_descriptors(2 * connections + _OTHER_DESCRIPTORS)
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         _raise_stacks()
 
 
-def _raise_descriptors(wanted: int) -> None:
+def raise_descriptors(wanted: int) -> int | None:
+    """Let the process open that many files, or as many as the system allows: the new bound, None if there is none."""
+    if resource is None:
+        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if soft == resource.RLIM_INFINITY:
+        return None
+    # macOS names no hard limit and refuses more than its own.
+    for most in (wanted, min(wanted, _MACOS_DESCRIPTORS)):
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft >= allowed:
+            break
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            return allowed
+    return soft
 
 
 def _raise_stacks() -> None:

@@ -26,6 +26,16 @@ class TestLimits(unittest.TestCase):
             expected_calls = [] if expected is None else [mock.call("files", (expected, hard))]
             self.assertEqual(expected_calls, self.system.setrlimit.mock_calls)
 
+    def test_descriptors_are_raised_to_what_macos_has_when_it_refuses_more(self) -> None:
+        def refuse(_: object, limits: tuple[int, int]) -> None:
+            if limits[0] > 10_240:
+                raise ValueError("not allowed to raise maximum limit")
+
+        self.system.getrlimit.return_value = (256, -1)
+        self.system.setrlimit.side_effect = refuse
+        self.assertEqual(10_240, limits.raise_descriptors(20_000))
+        self.assertEqual(mock.call("files", (10_240, -1)), self.system.setrlimit.mock_calls[-1])
+
     def test_stacks_have_a_known_size_and_are_never_lowered(self) -> None:
         for soft, expected in ((256 * 1024, 2**23), (-1, 2**23), (2**26, 2**26)):
             self.system.getrlimit.return_value = (soft, -1)

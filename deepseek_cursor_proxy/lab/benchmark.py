@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Row, Table
 from deepseek_cursor_proxy.lab.load_clients import Client, post
 from deepseek_cursor_proxy.lab.machine import Pinning, listening
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek
+from deepseek_cursor_proxy.limits import raise_descriptors
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Options:
 def run(options: Options, out: TextIO | None = None) -> int:
     """Measure everything and print it; 0 unless something could not be measured."""
     out = out or sys.stdout
-    scale = QUICK if options.quick else Scale()
+    scale, left_out = _within_limits(QUICK if options.quick else Scale())
     pinning = Pinning()
     try:
         with (
@@ -58,12 +59,32 @@ def run(options: Options, out: TextIO | None = None) -> int:
             _contest(options, scale, pinning, Path(place)) as contest,
             closing(measure(contest, scale, Path(place))) as rows,
         ):
+            contest.notes.extend(left_out)
             tell = _tell_json if options.as_json else _tell_table
             tell(rows, contest, _about(options, pinning), out)
     except (BenchmarkFailed, OSError) as error:
         print(f"bench: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
+
+
+def _within_limits(scale: Scale) -> tuple[Scale, list[str]]:
+    """The scale without crowds that this system has no descriptors for, and a note for each; macOS starts with 256.
+
+    Asked before any process is started: all of them inherit the limit.
+    """
+    room = raise_descriptors(max(map(_descriptors, scale.crowds)))
+    fitting = tuple(each for each in scale.crowds if room is None or _descriptors(each) <= room)
+    return replace(scale, crowds=fitting), [
+        f"{each} streams: not measured, a process may open {room} files here; raise it with `ulimit -n`"
+        for each in scale.crowds
+        if each not in fitting
+    ]
+
+
+def _descriptors(streams: int) -> int:
+    """What a proxy needs for that many streams: a client and a call each, its store and its log."""
+    return 2 * streams + 32
 
 
 def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None, None]:

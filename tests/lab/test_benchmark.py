@@ -230,7 +230,7 @@ class Running(unittest.TestCase):
     @staticmethod
     def two_rows(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
         contest.notes.append("a note")
-        assert scale is QUICK
+        assert scale.asked == QUICK.asked
         yield from (Row(f"row {number}", "s", {OURS: Figure.of([number])}) for number in (1, 2))
 
     def test_it_prints_the_machine_the_columns_the_rows_and_the_notes(self) -> None:
@@ -248,6 +248,14 @@ class Running(unittest.TestCase):
         self.assertEqual([row["measure"] for row in told["rows"]], ["row 1", "row 2"])
         self.assertEqual(told["notes"][-1], "a note")
         self.assertTrue(told["machine"] and told["python"] and told["date"] and told["pinning"])
+
+    def test_crowds_without_enough_descriptors_are_left_out_and_noted(self) -> None:
+        """macOS allows 256 by default."""
+        with patch.object(benchmark, "raise_descriptors", return_value=256):
+            scale, notes = benchmark._within_limits(QUICK)
+        self.assertEqual((100,), scale.crowds)
+        self.assertEqual(1, len(notes))
+        self.assertIn("400 streams: not measured, a process may open 256 files here", notes[0])
 
     def test_what_cannot_be_measured_is_one_line_and_exit_code_1(self) -> None:
         def measure(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
