@@ -333,6 +333,8 @@ def _load(options: dict[str, Any]) -> Loaded:
     # Whatever else is wrong with the file, reading it will tell.
     with contextlib.suppress(OSError):
         if options.get("config") is not None and not expanded(path).exists():
-            raise StartupError(f"config: {path} does not exist; write it, or leave --config out for the default")
+            raise StartupError(
+                f"config: {safe_text(path)} does not exist; write it, or leave --config out for the default"
+            )
     flags = {name: value for name, value in options.items() if name != "config"}
     return ProxyConfig.load(path, os.environ, flags)

@@ -82,12 +82,14 @@ def _read_file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise StartupError(f"config: cannot read {path}: {reason}; fix it or pass another file with --config") from None
+        raise StartupError(
+            f"config: cannot read {safe_text(path)}: {reason}; fix it or pass another file with --config"
+        ) from None
     try:
         return from_toml(text)
     # tomllib leaves numbers of thousands of digits and deep nesting to Python's own limits.
     except (ValueError, RecursionError) as error:
-        raise StartupError(f"config: {path} is not valid TOML: {safe_text(error)}") from None
+        raise StartupError(f"config: {safe_text(path)} is not valid TOML: {safe_text(error)}") from None
 
 
 # What people read: the file written on the first run, and the table in the README.

@@ -309,6 +309,9 @@ def toml(value: Any) -> str:
         return "[" + ", ".join(toml(each) for each in value) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
+    if isinstance(value, Path):
+        # Windows takes both kinds of slash, and one of them needs no escape.
+        value = value.as_posix()
     return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
