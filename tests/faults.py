@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from tests.gauges import descriptors
 from tests.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.raw_upstream import Play, RawUpstream, wait_until
 
@@ -99,7 +99,7 @@ class FaultTestCase(SocketTestCase):
     """A proxy in front of a server that says any bytes; whatever it says, nothing is raised or logged as an error."""
 
     def setUp(self) -> None:
-        self.addCleanup(self._assert_descriptors_are_back, _descriptors())
+        self.addCleanup(self._assert_descriptors_are_back, descriptors())
         super().setUp()
         self.records: list[logging.LogRecord] = []
         handler = _Keeping(self.records)
@@ -118,7 +118,7 @@ class FaultTestCase(SocketTestCase):
         self.assertEqual([], loud)
 
     def _assert_descriptors_are_back(self, before: int) -> None:
-        wait_until(lambda: _descriptors() <= before)
+        wait_until(lambda: descriptors() <= before)
 
     def upstream(self, respond: Callable[[bytes], Play], **options: Any) -> RawUpstream:
         upstream = RawUpstream(respond, **options)
@@ -155,11 +155,6 @@ class _Keeping(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append(record)
-
-
-def _descriptors() -> int:
-    """How many this process has open; where the system does not say, none."""
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from unittest import mock
 from deepseek_cursor_proxy import mending, reasoning_store
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.store_faults import Unusable
+from tests.systems import needs_removable_open_files
 
 PATIENCE = 10.0
 DAY = 24 * 3600
@@ -476,6 +477,7 @@ class TestFaults(StoreTestCase):
         self.assertRegex(logged.output[1], "^.+:1 of the reasonings in memory never reached .+ and are forgotten$")
         self.assertEqual({}, store.find([key(1)]))
 
+    @needs_removable_open_files
     def test_a_link_into_a_file_that_was_begun_anew_brings_its_reasoning_along(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])

@@ -277,16 +277,16 @@ class TestHealing(NativeCase):
         self.assertTrue(found["output_text"].endswith("Hello."))
 
     def test_a_store_that_was_filled_by_chats_serves_responses_after_a_restart(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "store.sqlite3"
-            self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
-            first = self.proxy(ReasoningStore(path), display_reasoning=False)
-            self.chat(first, [user("What is it?")])
-            first.close()
-            call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
-            second = self.native(store=ReasoningStore(path))
-            self.ask(second, [user("What is it?"), call, OUTPUT])
-            self.assert_upstream_saw("I must look.")
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = Path(folder) / "store.sqlite3"
+        self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
+        first = self.proxy(ReasoningStore(path), display_reasoning=False)
+        self.chat(first, [user("What is it?")])
+        first.close()
+        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
+        second = self.native(store=ReasoningStore(path))
+        self.ask(second, [user("What is it?"), call, OUTPUT])
+        self.assert_upstream_saw("I must look.")
 
     def test_whatever_is_refused_empty_elsewhere_is_never_sent_empty(self) -> None:
         with FakeDeepSeek(refuse_empty_reasoning=True) as fake:

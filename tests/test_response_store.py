@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.response_rows import pack_json
 from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
 from tests.gauges import eventually
+from tests.systems import needs_removable_open_files
 
 ME, YOU = b"m" * 32, b"y" * 32
 DAY = 24 * 3600
@@ -501,6 +502,7 @@ class TestFaults(StoreTestCase):
 
 
 class TestMending(unittest.TestCase):
+    @needs_removable_open_files
     def test_a_file_that_is_deleted_while_running_is_begun_anew_with_what_came_since(self) -> None:
         """By the owner of the file, who mends it for all; what was only in the old one is gone."""
         path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"

@@ -231,7 +231,7 @@ class TestSettingAside(PlaceTestCase):
         self.assertTrue(all(stray.exists() for stray in strays))
         replacement = self.place / "replacement"
         replacement.write_text("another database")
-        replacement.rename(self.path)
+        replacement.replace(self.path)
         store_file.remove_strays(self.path, None)
         self.assertTrue(all(stray.exists() for stray in strays), "nobody knows whose they are")
         store_file.remove_strays(self.path, before)

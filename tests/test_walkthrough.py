@@ -154,17 +154,17 @@ class TestAChat(SocketTestCase):
         self.assertNotIn("x-forwarded-for", headers)
 
     def test_a_stored_chat_goes_on_after_a_restart(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "store.sqlite3"
-            first = self.proxy(ReasoningStore(path), display_reasoning=False)
-            self.fake.answer(Answer(reasoning="Before.", calls=(CALL,)), Answer(reasoning="After.", content="Done."))
-            client = self.client(first)
-            client.ask("hi")
-            first.close()
-            second = self.client(self.proxy(ReasoningStore(path), display_reasoning=False))
-            second.messages = client.messages
-            second.ask("go on")
-            self.assert_upstream_saw("Before.", "After.")
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = Path(folder) / "store.sqlite3"
+        first = self.proxy(ReasoningStore(path), display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Before.", calls=(CALL,)), Answer(reasoning="After.", content="Done."))
+        client = self.client(first)
+        client.ask("hi")
+        first.close()
+        second = self.client(self.proxy(ReasoningStore(path), display_reasoning=False))
+        second.messages = client.messages
+        second.ask("go on")
+        self.assert_upstream_saw("Before.", "After.")
 
     def test_a_fresh_proxy_restores_from_what_the_client_shows(self) -> None:
         self.fake.answer(

@@ -219,6 +219,9 @@ class _Server(ThreadingHTTPServer):
         for _, connection in self._workers:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+            if sys.platform == "win32" and (handle := connection.detach()) >= 0:
+                # There a thread that waits for the socket is woken by nothing less.
+                socket.close(handle)
         for worker, _ in self._workers:
             worker.join()
 
