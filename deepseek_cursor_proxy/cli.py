@@ -337,4 +337,10 @@ def _load(options: dict[str, Any]) -> Loaded:
                 f"config: {safe_text(path)} does not exist; write it, or leave --config out for the default"
             )
     flags = {name: value for name, value in options.items() if name != "config"}
-    return ProxyConfig.load(path, os.environ, flags)
+    loaded = ProxyConfig.load(path, os.environ, flags)
+    if loaded.config.models:
+        # Only here: most people have none, and the start is faster without.
+        from deepseek_cursor_proxy import models
+
+        models.refuse_unknown(loaded.config, loaded.origins["models"])
+    return loaded

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.catalogue import KNOWN_MODELS, MODELS
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.settings import nearest, refused, toml_key
 
 # What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
 _WORDS = "|".join(("nothink", "thinking", "fast", "none", *deepseek.EFFORTS))
@@ -70,6 +72,24 @@ def passed_on(asked: object, config: ProxyConfig) -> str | None:
         if prefix is not None and len(prefix) >= _find(asked, config.models, config.upstream_model).weight
         else None
     )
+
+
+def refuse_unknown(config: ProxyConfig, origin: str) -> None:
+    """StartupError for a name in [models] that stands for a model DeepSeek does not have: every chat would fail.
+
+    Only at DeepSeek's own address, because other hosts have names of their own. The configured model is believed, so
+    that a model newer than this proxy can be used.
+    """
+    host = urlsplit(config.upstream_base_url).hostname or ""
+    if not f".{host}".endswith(".deepseek.com"):
+        return
+    known = _by_lower((*KNOWN_MODELS, config.upstream_model))
+    for name, target in config.models.items():
+        if not any(peeled in known for peeled, _ in _peeled(target.lower())):
+            near = nearest(target.lower(), known)
+            hint = f'did you mean "{near}"?' if near else f"it has {', '.join(MODELS)};"
+            why = f"is no model that DeepSeek is known to have; {hint} For one newer than this proxy, set `model` to it"
+            raise refused(f"models.{toml_key(name)}", target, why, origin)
 
 
 @dataclass(frozen=True)

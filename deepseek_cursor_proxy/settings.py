@@ -219,7 +219,7 @@ class Table(NamedTuple):
         return {name: self._entry(name, entry, origin) for name, entry in value.items()}
 
     def _entry(self, name: str, value: Any, origin: str) -> Any:
-        key = f"{self.key}.{_toml_key(name)}"
+        key = f"{self.key}.{toml_key(name)}"
         if name != "*" and not _is_model_name(name.removesuffix("*")):
             allowed = "a model's name, or the beginning of one with * behind it"
             raise StartupError(f'config: "{quoted(name)}" in [{self.key}] is not {allowed} ({origin})')
@@ -248,7 +248,7 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
         if name not in _ROUTE_KEYS:
             near = nearest(name, _ROUTE_KEYS)
             hint = f'; did you mean "{near}"?' if near else ""
-            raise StartupError(f"config: unknown key {key}.{_toml_key(name)} ({origin}){hint}")
+            raise StartupError(f"config: unknown key {key}.{toml_key(name)} ({origin}){hint}")
     if missing := [name for name in _ROUTE_KEYS if name not in value]:
         raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
     url, variable = value["base_url"], value["key_env"]
@@ -308,12 +308,12 @@ def toml(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(toml(each) for each in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
     if isinstance(value, Path):
         # Windows takes both kinds of slash, and one of them needs no escape.
         value = value.as_posix()
     return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _toml_key(name: str) -> str:
+def toml_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{quoted(name)}"'

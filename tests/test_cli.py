@@ -428,6 +428,33 @@ class RefusalTest(CliTest):
             with self.subTest(line):
                 self.assertIn("write the whole path", self.refusal(*line, "--config", "~no-such-user/x.toml"))
 
+    def models_file(self, target: str, *settings: str) -> str:
+        path = self.home / "mine.toml"
+        path.write_text("\n".join([*settings, "[models]", f'"gpt-5.6*" = "{target}"']), encoding="utf-8")
+        return str(path)
+
+    def test_a_name_for_a_model_that_deepseek_does_not_have_is_refused_with_the_nearest(self) -> None:
+        for target, hint in (
+            ("deepseek-v4-prp", 'did you mean "deepseek-v4-pro"?'),
+            ("DeepSeek-Flahs", 'did you mean "deepseek-flash"?'),
+            ("gpt-4o", "it has deepseek-v4-pro, deepseek-flash;"),
+        ):
+            for command in ([], ["config", "show"]):
+                line = self.refusal(*command, "--config", self.models_file(target))
+                self.assertTrue(line.startswith(f'config: models."gpt-5.6*" = "{target}" is no model'), line)
+                self.assertIn(hint, line)
+                self.assertIn("mine.toml", line)
+
+    def test_a_model_that_deepseek_has_or_the_owner_vouches_for_may_have_names(self) -> None:
+        for target in ("deepseek-v4-pro", "DeepSeek-Flash", "deepseek-v4-pro-nothink", "deepseek-v4-flash:max"):
+            self.shown("--config", self.models_file(target))
+        self.shown("--config", self.models_file("deepseek-v9"), "--model", "deepseek-v9")
+
+    def test_other_hosts_have_names_of_their_own(self) -> None:
+        for url in ("https://openrouter.ai/api/v1", "https://notdeepseek.com", "http://127.0.0.1:1"):
+            self.shown("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)
+        self.refusal("--config", self.models_file("vendor/deepseek-v4"), "--base-url", "https://api.deepseek.com/beta")
+
     def test_an_unknown_key_of_the_file_names_the_nearest(self) -> None:
         (self.home / "mine.toml").write_text("prot = 1")
         line = self.refusal("config", "show", "--config", str(self.home / "mine.toml"))
