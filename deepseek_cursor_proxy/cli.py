@@ -60,10 +60,11 @@ def _serve(options: dict[str, Any]) -> int:
     clear_store = options.pop("clear_reasoning_cache", False)
     if options.get("config") is None:
         serve.ensure_config_file()
-    loaded = _load(options)
-    return serve.run(
-        loaded.config, _config_path(options), clear_store=clear_store, reread=lambda: _load(options).config
-    )
+
+    def load() -> ProxyConfig:
+        return serve.with_a_place(_load(options).config)
+
+    return serve.run(load(), _config_path(options), clear_store=clear_store, reread=load)
 
 
 def _config_show(options: dict[str, Any]) -> int:

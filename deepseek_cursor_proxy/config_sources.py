@@ -71,10 +71,23 @@ def expanded(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise StartupError(f"{path} is in a home directory that does not exist; write the whole path") from None
+        raise StartupError(
+            f"{path} is in a home directory that does not exist; write the whole path, or set HOME"
+        ) from None
+
+
+def is_homeless(path: Path) -> bool:
+    """Whether a path lies in our home directory and we have none: HOME is not set, and no user has our number."""
+    try:
+        path.expanduser()
+    except RuntimeError:
+        return path.parts[0] == "~"
+    return False
 
 
 def _read_file(path: Path) -> dict[str, Any]:
+    if is_homeless(path):
+        return {}
     try:
         # With or without the mark that Windows' Notepad puts in front.
         text = expanded(path).read_text(encoding="utf-8-sig")

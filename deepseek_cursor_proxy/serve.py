@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, outbound_proxy, printing, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, template
+from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, is_homeless, template
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
@@ -122,6 +122,10 @@ def _clear(store: ReasoningStore, path: Path) -> None:
 
 def ensure_config_file() -> None:
     """Leave a commented configuration on the first run, so that there is something to edit; it runs without as well."""
+    if is_homeless(CONFIG_PATH):
+        # A container that was given the number of a user it does not know.
+        _warn("there is no home directory, so the settings have their defaults; set HOME, or pass a file with --config")
+        return
     path = expanded(CONFIG_PATH)
     try:
         if not path.exists():
@@ -129,7 +133,22 @@ def ensure_config_file() -> None:
             private_files.write(path, template().encode())
     except OSError as error:
         line = f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults"
-        print(f"deepseek-cursor-proxy: {safe_text(line, 1000)}", file=sys.stderr)
+        _warn(line)
+
+
+def with_a_place(config: ProxyConfig) -> ProxyConfig:
+    """The configuration with its store in memory if that was to be in a home directory that we do not have."""
+    if is_homeless(config.reasoning_content_path):
+        _warn(
+            "there is no home directory, so reasoning is kept in memory only; choose a file, perhaps on a volume, with "
+            "--reasoning-content-path"
+        )
+        return dataclasses.replace(config, reasoning_content_path=Path(":memory:"))
+    return config
+
+
+def _warn(line: str) -> None:
+    sys.stderr.write(f"deepseek-cursor-proxy: {safe_text(line, 1000)}\n")
 
 
 def _find_tokenizer(path: Path) -> None:
@@ -264,13 +283,22 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         *(f"  from another machine       {other}" for other in others if not public_url),
         f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
-        f"Settings {config_path} · reasoning {config.reasoning_content_path}",
+        f"Settings {_settings_place(config_path)} · reasoning {_store_place(config)}",
     ]
     lines += _way_out(config)
     if public_url is None:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
     lines += [*_who_is_served(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
+
+
+def _settings_place(config_path: Path) -> str:
+    return "at their defaults" if is_homeless(config_path) else str(config_path)
+
+
+def _store_place(config: ProxyConfig) -> str:
+    path = str(config.reasoning_content_path)
+    return "in memory, until the proxy stops" if path == ":memory:" else path
 
 
 def _key_to_paste(config: ProxyConfig, access: Access) -> str:

@@ -455,6 +455,14 @@ class RefusalTest(CliTest):
             self.shown("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)
         self.refusal("--config", self.models_file("vendor/deepseek-v4"), "--base-url", "https://api.deepseek.com/beta")
 
+    @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
+    def test_without_a_home_there_are_settings_but_no_place(self) -> None:
+        del os.environ["HOME"]
+        with mock.patch("pwd.getpwuid", side_effect=KeyError("no such user")):
+            self.assertEqual(self.shown()["port"], ("9000", "default"))
+            for line in (["config", "path"], ["store", "stats"], ["store", "clear"]):
+                self.assertIn("in a home directory that does not exist", self.refusal(*line))
+
     def test_an_unknown_key_of_the_file_names_the_nearest(self) -> None:
         (self.home / "mine.toml").write_text("prot = 1")
         line = self.refusal("config", "show", "--config", str(self.home / "mine.toml"))

@@ -137,6 +137,16 @@ def address(welcome: str) -> tuple[str, int]:
     return host, int(port)
 
 
+# What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
+HOMELESS = """
+import os, pwd
+def unknown(number):
+    raise KeyError(number)
+pwd.getpwuid = unknown
+os.environ.pop("HOME", None)
+"""
+
+
 class StartTest(ServeTest):
     def test_the_first_lines_are_all_that_cursor_asks_for(self) -> None:
         _, welcome = self.serve("--model", "deepseek-flash")
@@ -222,6 +232,23 @@ class StartTest(ServeTest):
         self.assertEqual(2, len(told), told)
         self.assertIn(f"cannot leave a configuration to edit at {self.directory / 'config.toml'}", told[0])
         self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
+
+    @unittest.skipIf(WINDOWS, "Windows invents a home for everybody")
+    def test_a_user_whom_the_system_does_not_know_is_served_without_a_home(self) -> None:
+        """A container with `--user 12345` exited with 2 and was started again for ever."""
+        (self.bin / "sitecustomize.py").write_text(HOMELESS)
+        environment = {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{self.bin}"}
+        process, welcome = self.serve(**environment)
+        self.assertIn("Settings at their defaults · reasoning in memory, until the proxy stops\n", welcome)
+        process.send(signal.SIGHUP)
+        process.read_until("again: nothing changed.")
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+        first, second, *_ = process.errors.splitlines()
+        self.assertRegex(first, "no home directory, so the settings have their defaults; set HOME, or .+ --config$")
+        self.assertRegex(second, "no home directory, so reasoning is kept in memory only; .+--reasoning-content-path$")
+        _, welcome = self.serve("--reasoning-content-path", str(self.store), **environment)
+        self.assertIn(f"reasoning {self.store}\n", welcome)
 
     def test_a_store_that_cannot_be_cleared_is_told_and_stops_nobody(self) -> None:
         self.store.mkdir(parents=True)
