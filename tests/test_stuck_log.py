@@ -39,21 +39,25 @@ class StuckLogTest(ServeTest):
 
     def start(self, *arguments: str, shell: str = "", **streams: Any) -> subprocess.Popen[bytes]:
         """A proxy that is up; `shell` redirects its streams as a user would."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        command = [*COMMAND, "--port", str(self.port), "--base-url", self.fake.url, *arguments]
-        if shell:
-            command = ["/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command]
-        process = subprocess.Popen(command, env=self.environment(), **streams)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        until(self.is_up)
-        return process
+        while True:
+            # It cannot tell us which port it took, and another program may be quicker to take a free one.
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.port = free.getsockname()[1]
+            command = [*COMMAND, "--port", str(self.port), "--base-url", self.fake.url, *arguments]
+            if shell:
+                command = ["/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command]
+            process = subprocess.Popen(command, env=self.environment(), **streams)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            until(lambda process=process: self.is_up() or process.poll() is not None)  # type: ignore[misc]
+            if process.poll() is None:
+                return process
 
     def is_up(self) -> bool:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), PATIENCE).close()
-            return True
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)) as connection:
+                connection.request("GET", "/healthz")
+                return connection.getresponse().read() == b'{"ok":true}'
         return False
 
     def full_pipe(self) -> int:
