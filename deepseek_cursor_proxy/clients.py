@@ -49,6 +49,7 @@ AGENTS = (
     Client("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
     Client("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
     Client("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
+    Client("the same since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
 )
 SDKS = (
     Client("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),

@@ -56,9 +56,12 @@ class ClientCase(unittest.TestCase):
         raise AssertionError(f"{type(self).__name__} has no script")
 
     def new_proxy(self, *, display: bool) -> str:
+        return self.proxy_with(display_reasoning=display)
+
+    def proxy_with(self, **settings: Any) -> str:
         """The root URL of a proxy that remembers nothing; the one before it has ended."""
         self._proxy.close()
-        return self._proxy.enter_context(running_proxy(self.fake.url, display_reasoning=display))
+        return self._proxy.enter_context(running_proxy(self.fake.url, **settings))
 
     def _respond(self, payload: Json) -> Answer:
         self.said.append(self.script(payload))
@@ -78,17 +81,21 @@ class ClientCase(unittest.TestCase):
 
     def assert_nothing_lost(self) -> None:
         """Every request was accepted, the history only grew, and every turn in it is exactly what the model said."""
+        self.assert_every_turn_is_exact()
+        before: list[Json] = []
+        for payload in self.fake.accepted:
+            # DeepSeek bills a prefix it has seen at a fraction.
+            self.assertEqual(payload["messages"][: len(before)], before, self.output)
+            before = payload["messages"]
+
+    def assert_every_turn_is_exact(self) -> None:
+        """Every request was accepted, and every turn in its history is exactly what the model said."""
         self.assertEqual([seen.refusal for seen in self.fake.refused], [], self.output)
         self.assertEqual(len(self.fake.accepted), len(self.said), self.output)
-        before: list[Json] = []
         for number, payload in enumerate(self.fake.accepted):
-            messages = payload["messages"]
-            turns = [(one["reasoning_content"], one["content"] or "") for one in messages if one["role"] == "assistant"]
-            said = [(one.reasoning, one.content or "") for one in self.said[:number]]
-            self.assertEqual(turns, said, self.output)
-            # DeepSeek bills a prefix it has seen at a fraction.
-            self.assertEqual(messages[: len(before)], before, self.output)
-            before = messages
+            turns = [message for message in payload["messages"] if message["role"] == "assistant"]
+            sent = [(one["reasoning_content"], one["content"] or "") for one in turns]
+            self.assertEqual(sent, [(one.reasoning, one.content or "") for one in self.said[:number]], self.output)
 
     def assert_refused_without_the_proxy(self) -> None:
         """The control: DeepSeek misses the reasoning of the first turn, so the client itself sends none."""
