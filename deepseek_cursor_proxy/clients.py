@@ -46,6 +46,7 @@ AGENTS = (
     Client("Zed", "Zed/", "0.2 (source)", _OWN_PLACE),
     Client("Pydantic AI", "pydantic-ai/", "2.31.1", _ACTS),
     Client("LiteLLM, and aider with `deepseek/…`", "litellm/", "1.106.2", _ACTS),
+    Client("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/", "1.33.0", _ACTS),
     Client("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
     Client("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
     Client("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),

@@ -27,6 +27,7 @@ NOT_SHOWN = {
     "LiteLLM 1.106.2 and aider 0.86.2, deepseek/": ("litellm/1.81.10", {}),
     "aider 0.86.2, openai/": ("OpenAI/Python 2.20.0", PYTHON),
     "open-interpreter 0.4.3": ("OpenAI/Python 3.49.0", PYTHON),
+    "huggingface_hub 1.33.0": ("unknown/None; hf_hub/1.33.0; python/3.11.7", {}),
     "pydantic-ai 2.31.1": ("pydantic-ai/2.31.1", PYTHON),
     "@langchain/openai 1.5.13": ("langchainjs-openai/1.0.0 ((node/v20.20.2; linux; x64))", JS),
     "ai 6.0.326": ("ai/6.0.326 ai-sdk/provider-utils/4.0.65 runtime/node.js/v20.20.2", {}),
