@@ -21,7 +21,7 @@ _GATHER_SECONDS = 0.01
 # Small, so that a slow reader is seen to read; also below what a Windows console takes at once.
 _PIECE = 16 * 1024
 # How long the process waits at its end for a descriptor that takes nothing, and for one that takes a little.
-_STUCK_SECONDS = 1.0
+STUCK_SECONDS = 1.0
 _SLOW_SECONDS = 5.0
 
 
@@ -43,6 +43,8 @@ class LogWriter:
         self._is_writing = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_closing = False
+        # How many pieces were written when a drain gave up.
+        self._stuck_at = -1
         # Lines that are lost and not reported yet, and pieces that were written; both belong to the thread.
         self._missing = 0
         self._pieces = 0
@@ -64,16 +66,20 @@ class LogWriter:
             self._wake.put(None)
         return size
 
-    def drain(self, stuck_seconds: float = _STUCK_SECONDS) -> bool:
+    def drain(self, stuck_seconds: float = STUCK_SECONDS) -> bool:
         """Wait until all is written, unless the descriptor takes nothing for so long; whether it is."""
         began = moved = time.monotonic()
         pieces = self._pieces
+        if pieces == self._stuck_at:
+            # Somebody has waited for it already.
+            stuck_seconds = 0
         self._wake.put(None)
         while not (is_drained := self._is_drained()):
             now = time.monotonic()
             if self._pieces != pieces:
                 pieces, moved = self._pieces, now
             if now - moved > stuck_seconds or now - began > _SLOW_SECONDS:
+                self._stuck_at = pieces
                 break
             time.sleep(0.001)
         return is_drained
@@ -83,7 +89,7 @@ class LogWriter:
         self._is_closing = True
         if self.drain():
             self._wake.put(None)
-            self._thread.join(_STUCK_SECONDS)
+            self._thread.join(STUCK_SECONDS)
 
     def _is_drained(self) -> bool:
         with self._lock:

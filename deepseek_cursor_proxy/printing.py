@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from deepseek_cursor_proxy.log_writer import LogWriter, QueuedStream
+from deepseek_cursor_proxy.log_writer import STUCK_SECONDS, LogWriter, QueuedStream
 from deepseek_cursor_proxy.wire import safe_text
 
 
@@ -60,8 +60,8 @@ def _queued(name: str, shared: LogWriter | None = None) -> Iterator[None]:
         setattr(sys, name, stream)
 
 
-def drain(stuck_seconds: float) -> None:
-    """Have written what is queued, unless that takes too long; for a process that is about to end at once."""
+def drain(stuck_seconds: float = STUCK_SECONDS) -> None:
+    """Have written what is queued, unless that takes too long."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, QueuedStream):
             stream.writer.drain(stuck_seconds)

@@ -45,20 +45,22 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
     `reread` loads the configuration anew from where it came; it is called at SIGHUP.
     """
     _log_to_stderr(verbose=config.verbose)
+    # Signals are the last to be given back: even the end can be hurried, and one wish to stop may be told twice.
+    with printing.serving_streams(), Signals() as signals:
+        _serve(config, config_path, signals, clear_store=clear_store, reread=reread)
+        _say("Stopped.")
+        printing.drain()
+    return 0
+
+
+def _serve(
+    config: ProxyConfig, config_path: Path, signals: Signals, *, clear_store: bool, reread: Reread | None
+) -> None:
     # Refuses a key of the environment that is none before anything is started.
     access = Access(config)
     # A job holds as many descriptors as a client.
     raise_limits(config.max_connections + config.background_workers + config.background_queue)
-    with printing.serving_streams():
-        _serve(config, config_path, access, clear_store=clear_store, reread=reread)
-        _say("Stopped.")
-    return 0
-
-
-def _serve(config: ProxyConfig, config_path: Path, access: Access, *, clear_store: bool, reread: Reread | None) -> None:
     with contextlib.ExitStack() as stack:
-        # First, so that they are the last to be given back: even the end can be hurried.
-        signals = stack.enter_context(Signals())
         store = stack.enter_context(opened_store(config, must_open=False))
         if clear_store:
             _clear(store, config.reasoning_content_path)

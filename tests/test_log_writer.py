@@ -92,6 +92,13 @@ class TestStandingStill(LogWriterTest):
         writer.close()
         self.assertLess(time.monotonic() - began, 3)
 
+    def test_whoever_has_waited_for_it_does_not_wait_again(self) -> None:
+        writer, _ = self.stuck()
+        self.assertFalse(writer.drain(0.2))
+        began = time.monotonic()
+        self.assertFalse(writer.drain(PATIENCE))
+        self.assertLess(time.monotonic() - began, PATIENCE / 2)
+
     def test_a_descriptor_that_does_not_block_and_is_full_gets_its_lines_later(self) -> None:
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
@@ -133,7 +140,7 @@ class TestOrder(LogWriterTest):
                 return super().write(data)
 
         disk = Slow(10**9, piece=2000)
-        self.enterContext(mock.patch.object(log_writer, "_STUCK_SECONDS", 0.5))
+        self.enterContext(mock.patch.object(log_writer, "STUCK_SECONDS", 0.5))
         writer = self.writer(disk)
         for number in range(10_000):
             writer.write(f"{number}\n")

@@ -108,6 +108,16 @@ class TestStandingStill(StuckLogTest):
             process.send_signal(signal.SIGTERM)
             self.expect_end(process, 0)
 
+    def test_one_wish_that_is_told_twice_leaves_the_exit_code_alone(self) -> None:
+        """The second came while the end waited for the log, and killed the process."""
+        sink = self.stopped_terminal()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start(stdout=sink, stderr=sink)
+            process.send_signal(number)
+            until(lambda: not self.is_up())
+            process.send_signal(number)
+            self.expect_end(process, 0)
+
     def test_a_second_signal_ends_it_at_once(self) -> None:
         for sink in (self.full_pipe(), self.stopped_terminal()):
             self.fake.answer(Answer(content="Never said.", stall_after=0))
