@@ -120,6 +120,12 @@ class App:
     def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
         return self._responding().cancel(request, response_id)
 
+    def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
+        return self._responding().input_tokens(request)
+
+    def compact(self, request: HttpRequest, _: str) -> HttpReply:
+        return self._responding().compact(request)
+
     def _responding(self) -> "Responding":
         # Only here: most people use one of these APIs.
         from deepseek_cursor_proxy.responding import Responding
@@ -198,6 +204,8 @@ _ROUTES = tuple(
         ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),
         ("responses", "POST", r"(?:/v1)?/responses()", App.respond),
         ("responses", "GET", r"(?:/v1)?/responses()", App.no_socket),
+        ("input tokens", "POST", r"(?:/v1)?/responses/input_tokens()", App.input_tokens),
+        ("compaction", "POST", r"(?:/v1)?/responses/compact()", App.compact),
         ("response", "GET", r"(?:/v1)?/responses/([^/]+)", App.retrieve),
         ("response", "DELETE", r"(?:/v1)?/responses/([^/]+)", App.delete),
         ("response", "GET", r"(?:/v1)?/responses/([^/]+)/input_items", App.input_items),

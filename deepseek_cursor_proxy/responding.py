@@ -30,10 +30,10 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.jobs import Following, Job
-from deepseek_cursor_proxy.protocols import chat_request, responses, responses_listing
+from deepseek_cursor_proxy.protocols import chat_request, compaction, responses, responses_listing
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
-from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, error_code
+from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, SummaryWriter, error_code
 from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
@@ -57,7 +57,8 @@ class Planned:
     asked: Asked
 
     def writer(self) -> ResponseWriter:
-        return ResponseWriter(self.frame, self.asked.request, time.monotonic)
+        kind = SummaryWriter if self.frame.wanted.compacts else ResponseWriter
+        return kind(self.frame, self.asked.request, time.monotonic)
 
 
 class Responding:
@@ -110,7 +111,8 @@ class Responding:
             # Read as they will be inherited, so that they are the very same then.
             own = responses_listing.listed(own, mark, len(inherited))
         sealer = Sealer(self._services.secret.read(), caller.namespace)
-        inside = responses.conversation(body, responses.unsealed([*inherited, *own], Opener(sealer, self._most)))
+        asks_for = compaction if wanted.compacts else responses
+        inside = asks_for.conversation(body, responses.unsealed([*inherited, *own], Opener(sealer, self._most)))
         chat = chat_request.parse(inside, self._services.config)
         if wanted.background:
             # So that it can be followed while it runs.
@@ -193,6 +195,43 @@ class Responding:
         if planned.frame.wanted.store:
             self._store.put(planned.caller.namespace, StoredResponse(writer.response, planned.input))
         return writer.response
+
+    # … of its length or its summary alone …
+
+    def input_tokens(self, request: HttpRequest) -> HttpReply:
+        visitor = self._services.access.admit(request)
+        raw = request.read_body()
+        body = self._generation.decoded(raw)
+        passed = self._generation.passed_on(request, visitor, {**body, "stream": False}, raw, "/responses/input_tokens")
+        if passed is not None:
+            return passed
+        planned = self._planned(visitor, self._generation.caller(visitor, request.peer), body, len(raw))
+        count = self._services.counter.count(planned.asked.request)
+        return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
+
+    def compact(self, request: HttpRequest) -> HttpReply:
+        visitor = self._services.access.admit(request)
+        raw = request.read_body()
+        body = self._generation.decoded(raw)
+        passed = self._generation.passed_on(request, visitor, {**body, "stream": False}, raw, "/responses/compact")
+        if passed is not None:
+            return passed
+        caller = self._generation.caller(visitor, request.peer)
+        planned = self._planned(visitor, caller, compaction.triggered(body), len(raw))
+        with closing(self._generation.opened(visitor, caller, planned.asked)) as exchange:
+            made = self._whole(planned, exchange)
+        if made["error"] is not None:
+            raise UpstreamFailed(made["error"]["message"])
+        items = responses_listing.listed(planned.input, planned.frame.mark)
+        return HttpReply.json(
+            {
+                "id": made["id"],
+                "object": "response.compaction",
+                "created_at": made["created_at"],
+                "output": compaction.output(items, made["output"]),
+                "usage": made["usage"] or responses.usage({}),
+            }
+        )
 
     # … in the background …
 

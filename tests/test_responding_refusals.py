@@ -1,9 +1,10 @@
 """Requests for responses that are wrong, odd or huge: the right status, OpenAI's error shape, all others served."""
 
+import json
 import time
 from typing import Any
 
-from tests.responses_client import PATH, TOOLS, Json, ResponsesTestCase, Told, output, question
+from tests.responses_client import HOSTED, OPAQUE, PATH, TOOLS, Json, ResponsesTestCase, Told, output, question
 
 MARK = "0123456789abcdef" * 2
 UNKNOWN = f"resp_{MARK}"
@@ -125,6 +126,10 @@ class TestRefusals(ResponsesTestCase):
             self.assertIn("OPTIONS", told.headers["allow"])
 
 
+def users(messages: list[Json]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "user"]
+
+
 class TestOddities(ResponsesTestCase):
     def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
         proxy = self.proxy()
@@ -153,9 +158,20 @@ class TestOddities(ResponsesTestCase):
             self.assertEqual("a\ud800b", listed[0]["content"][0]["text"])
             self.good(proxy, "go on", previous_response_id=first["id"], stream=stream)
 
-    def test_unknown_items_stay_readable(self) -> None:
-        self.good(self.proxy(), [question("q"), {"type": "web_search_call", "action": {"query": "the weather"}}])
-        self.assertIn("the weather", self.fake.accepted[-1]["messages"][-1]["content"])
+    def test_items_of_hosted_tools_are_never_what_the_user_said(self) -> None:
+        proxy, chat = self.proxy(), [question("q")]
+        before: list[Json] = []
+        for item in HOSTED:
+            chat += [item, {"role": "assistant", "content": "a"}, question(f"after {item['type']}")]
+            self.good(proxy, chat)
+            sent = self.fake.accepted[-1]["messages"]
+            self.assertEqual(before, sent[: len(before)], "a prefix that was sent stays")
+            before = sent
+        self.assertNotIn(OPAQUE, json.dumps(self.fake.accepted[-1]))
+        self.assertEqual(["q"] + [f"after {item['type']}" for item in HOSTED], users(before))
+        first = self.good(proxy, chat)
+        self.good(proxy, "go on", previous_response_id=first["id"])
+        self.assertEqual(before, self.fake.accepted[-1]["messages"][: len(before)])
 
     def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
         found = self.good(self.proxy(), "q", n=3, stream=True)

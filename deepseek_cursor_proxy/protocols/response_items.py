@@ -14,6 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, joined
 from deepseek_cursor_proxy.deepseek import is_whole_call
+from deepseek_cursor_proxy.protocols import compaction
 from deepseek_cursor_proxy.protocols.raw_arguments import RawArguments
 from deepseek_cursor_proxy.protocols.responses import Frame
 from deepseek_cursor_proxy.wire import encode_json
@@ -183,6 +184,25 @@ class TextItem(Item):
         done = events.event("response.output_text.done", **at, text=self.text, logprobs=[])
         done += events.event("response.content_part.done", **at, part=self._part())
         return done + self._item_done()
+
+
+class CompactionItem(Item):
+    """The summary of a history, sealed and told at once, because nobody can read it before it is whole."""
+
+    kind = "cmp"
+
+    def __init__(self, frame: Frame, index: int, events: Numbered, summary: str) -> None:
+        super().__init__(frame, index, events)
+        assert frame.sealer is not None
+        self._sealed = frame.sealer.sealed(summary)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return {"id": self.id, "type": compaction.KIND, "encrypted_content": self._sealed}
+
+    def done(self) -> bytes:
+        self._status = "completed"
+        return self.added() + self._item_done()
 
 
 class CallItem(Item):

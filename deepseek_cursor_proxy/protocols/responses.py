@@ -16,6 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
+from deepseek_cursor_proxy.protocols import compaction
 from deepseek_cursor_proxy.protocols.fields import (
     Json,
     memory,
@@ -93,6 +94,8 @@ class Wanted:
     summary: str | None = None
     # Whether the answer has to be JSON.
     json: bool = False
+    # Whether a summary of the history is wanted in place of an answer.
+    compacts: bool = False
 
 
 def wanted(body: Json) -> Wanted:
@@ -111,15 +114,18 @@ def wanted(body: Json) -> Wanted:
     text = optional(body, "text", dict, "an object") or {}
     form = optional(text, "format", dict, "an object", "text.format") or {}
     summary = optional_string(reasoning, "summary", "reasoning")
+    items = _items(body.get("input"))
+    compacts = bool(items) and items[-1].get("type") == compaction.TRIGGER
     return Wanted(
-        items=_items(body.get("input")),
+        items=items[:-1] if compacts else items,
         store=store,
         background=background,
         stream=_flag(body, "stream"),
         previous=optional(body, "previous_response_id", str, "a string") or None,
         sealed=_SEALED in include,
         summary=None if summary == "none" else summary,
-        json=form.get("type") in ("json_object", "json_schema"),
+        json=form.get("type") in ("json_object", "json_schema") and not compacts,
+        compacts=compacts,
     )
 
 
@@ -137,15 +143,20 @@ _unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
 def unsealed(items: Sequence[Json], opener: Opener) -> list[Json]:
-    """The items with reasoning in plain words wherever an envelope of ours still holds it."""
+    """The items with reasoning and summaries in plain words wherever an envelope of ours still holds them."""
     return _unsealed_items.of(items, lambda item: _unsealed(item, opener), opener.owner)
 
 
 def _unsealed(item: Json, opener: Opener) -> Json:
-    sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
-    if not isinstance(sealed, str) or _has_words(item.get("content")) or (reasoning := opener.opened(sealed)) is None:
+    kind, sealed = item.get("type"), item.get("encrypted_content")
+    if kind not in ("reasoning", compaction.KIND) or not isinstance(sealed, str) or _has_words(item.get("content")):
         return item
-    return {**item, "content": [{"type": "reasoning_text", "text": reasoning}]}
+    text = opener.opened(sealed)
+    if text is None:
+        return item
+    if kind == compaction.KIND:
+        return compaction.opened(item, text)
+    return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
 def _has_words(content: Any) -> bool:

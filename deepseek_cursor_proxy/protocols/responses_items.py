@@ -9,8 +9,11 @@ message, up to the first result or the next question:
 A turn also ends where the next one visibly begins: new reasoning or new text after text, as long as nothing was called.
 Items of our own say by their ids which answer they are of, so that one which thinks or speaks twice stays one turn.
 Only reasoning in plain words counts: a summary is not what the model thought, and encrypted content is opaque here, so
-both leave the reasoning unknown and the store is asked for it. Items of unknown kinds stay readable as JSON; those that
-say nothing at all are named in `dropped`.
+both leave the reasoning unknown and the store is asked for it.
+
+Items that other servers made for themselves (`web_search_call`, `mcp_call`, `image_generation_call`, …) and those of
+unknown kinds are left out and named in `dropped`: their JSON, pictures in base64 included, is nobody's message.
+A `compaction` item of ours is a system message with its summary; a foreign one can't be read, and is left out as well.
 
 Tools may be declared in the list as well. They are read first, by `declared_tools`: what a call into a namespace is
 called depends on what other tools there are.
@@ -22,10 +25,10 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.protocols import content, namespaces
+from deepseek_cursor_proxy.protocols import compaction, content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
-from deepseek_cursor_proxy.protocols.fields import Json, json_text, memory, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.wire import safe_text
 
 # An item of an answer of ours: the mark of that answer, and its place there.
@@ -35,8 +38,8 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _TOOLS = "additional_tools"
 _KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
-# Fields every item has, which say nothing by themselves.
-_EMPTY_FIELDS = frozenset({"type", "id", "status"})
+# Parts of a message that some clients send in the place of the message.
+_PARTS = ("input_text", "text", "input_image", "image_url", "input_file")
 
 
 class Items(NamedTuple):
@@ -154,8 +157,11 @@ class _Reader:
             self._end_turn()
             said = content.read(item.get("output"), f"{param}.output")
             self._messages.append(Message("tool", said, tool_call_id=_call_id(item, param)))
+        elif kind in _PARTS:
+            self._end_turn()
+            self._messages.append(Message("user", content.joined([content.read_part(item, param)])))
         elif kind != _TOOLS:
-            self._take_unknown(item, kind)
+            self._take_foreign(item, kind)
 
     def finished(self) -> Items:
         self._end_turn()
@@ -197,12 +203,16 @@ class _Reader:
             return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
 
-    def _take_unknown(self, item: Json, kind: str) -> None:
-        if any(value not in (None, "", [], {}) for name, value in item.items() if name not in _EMPTY_FIELDS):
+    def _take_foreign(self, item: Json, kind: str) -> None:
+        summary = compaction.context(item) if kind == compaction.KIND else None
+        if summary is not None:
             self._end_turn()
-            self._messages.append(Message("user", json_text(item)))
-        else:
-            self._dropped.append(f"input item {safe_text(kind, 60)}")
+            self._messages.append(Message("system", summary))
+            return
+        if kind.endswith("_output"):
+            # What follows a result is the next turn, even if the result can't be told.
+            self._end_turn()
+        self._dropped.append(f"input item {safe_text(kind, 60)}")
 
     def _end_turn(self) -> None:
         message = self._turn.message()

@@ -13,10 +13,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
 from deepseek_cursor_proxy.deepseek_errors import OVERFLOW, broken_off, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.protocols.response_items import CallItem, Item, Numbered, ReasoningItem, TextItem
+from deepseek_cursor_proxy.protocols.response_items import (
+    CallItem,
+    CompactionItem,
+    Item,
+    Numbered,
+    ReasoningItem,
+    TextItem,
+)
 from deepseek_cursor_proxy.protocols.responses import Frame, state, usage
 from deepseek_cursor_proxy.wire import encode_json
 
@@ -186,6 +193,34 @@ class ResponseWriter:
         unfinished: list[Item] = [item] if item is not None else []
         unfinished += [call for call in self._calls.values() if not call.is_done]
         return [each.broken_off() for each in unfinished]
+
+
+class SummaryWriter(ResponseWriter):
+    """Writes the response to a request for compaction: one item, and nothing of the summary before it is whole."""
+
+    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float]) -> None:
+        super().__init__(frame, request, now)
+        self._summary: list[str] = []
+
+    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
+        if isinstance(item, Aside):
+            return self._sign_of_life(item)
+        self._usage = self._usage if item.usage is None else item.usage
+        self._finish_reason = item.finish_reason or self._finish_reason
+        self._summary.append(item.text or "")
+        # For the client the time in which it is written is a silence.
+        return self._sign_of_life(Aside("writing"))
+
+    def end(self) -> bytes:
+        summary = joined(self._summary).strip()
+        failure = broken_off(self._finish_reason)
+        if failure is None and (not summary or self._finish_reason in _INCOMPLETE):
+            failure = UpstreamFailed("DeepSeek wrote no whole summary of this conversation. Try again.")
+        if failure is not None:
+            return self.fail(failure)
+        item = CompactionItem(self._frame, 0, self._events, summary)
+        self._items.append(item)
+        return item.done() + self._last("response.completed", "completed")
 
 
 def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:

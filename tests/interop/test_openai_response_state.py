@@ -318,5 +318,26 @@ class BackgroundTest(ResponsesCase):
         self.fake.release.set()
 
 
+class CompactionTest(ResponsesCase):
+    def test_a_compacted_chat_goes_on_where_the_database_is_lost(self) -> None:
+        sdk = self.client(self.proxy())
+        chat: list[Any] = [{"role": "user", "content": "What is the weather?"}]
+        chat += sdk.responses.create(model=MODEL, input=chat).output
+        self.fake.answer(Answer(None, "It rains."))
+        compacted = sdk.responses.compact(model=MODEL, input=chat)
+        self.assertEqual(compacted.object, "response.compaction")
+        self.assertEqual([item.type for item in compacted.output], ["message", "compaction"])
+        later = self.client(self.proxy_without_a_memory())
+        later.responses.create(model=MODEL, input=[*compacted.output, {"role": "user", "content": "And now?"}])
+        sent = self.fake.accepted[-1]["messages"]
+        self.assertEqual([message["role"] for message in sent], ["user", "system", "user"])
+        self.assertIn("It rains.", sent[1]["content"])
+
+    def test_tokens_are_counted(self) -> None:
+        sdk = self.client(self.proxy())
+        found = sdk.responses.input_tokens.count(model=MODEL, input="word " * 100, instructions="Be short.")
+        self.assertGreater(found.input_tokens, 80)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,7 +6,7 @@ import unittest
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.protocols import responses, responses_items
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from tests.generated_answers import (
     CUSTOM,
     FUNCTION,
@@ -24,6 +24,7 @@ from tests.generated_answers import (
 from tests.histories import assistant, user
 from tests.responses_client import Json, kinds, output, question
 
+LARGEST = 1_000_000
 SEALED = {"include": ["reasoning.encrypted_content"]}
 
 
@@ -114,13 +115,13 @@ class TestEnvelopes(unittest.TestCase):
         for text in ("A thought.", "思\U0001f600\n\n</details>", "\ud83d", "x" * 100_000):
             [item] = written(Delta(reasoning=text), **SEALED)
             for content in (None, [], item["content"]):
-                [found] = responses.unsealed([{**item, "content": content}], sealer)
+                [found] = responses.unsealed([{**item, "content": content}], Opener(sealer, LARGEST))
                 self.assertEqual([assistant("", reasoning=text)], read(found))
 
     def test_plain_words_win_over_an_envelope(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
         plain = {**item, "content": [{"type": "reasoning_text", "text": "plain"}]}
-        self.assertEqual([plain], responses.unsealed([plain], Sealer(b"secret", b"caller")))
+        self.assertEqual([plain], responses.unsealed([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
 
     def test_what_is_no_envelope_of_ours_stays_as_it_is(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
@@ -132,7 +133,7 @@ class TestEnvelopes(unittest.TestCase):
             (Sealer(b"secret", b"caller"), None),
         ):
             foreign = {**item, "content": None, "encrypted_content": envelope}
-            self.assertEqual([foreign], responses.unsealed([foreign], sealer))
+            self.assertEqual([foreign], responses.unsealed([foreign], Opener(sealer, LARGEST)))
 
 
 def output_of(writing: object) -> list[Json]:

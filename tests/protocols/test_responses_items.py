@@ -3,8 +3,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import responses_items
+from deepseek_cursor_proxy.protocols import responses, responses_items
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from tests.histories import assistant, result, system, user
+from tests.responses_client import HOSTED
 
 
 def said(text: str, **fields: Any) -> dict[str, Any]:
@@ -158,13 +160,36 @@ class TestGrowing(unittest.TestCase):
 
 
 class TestTheRest(unittest.TestCase):
-    def test_unknown_items_stay_readable_and_empty_ones_are_named(self) -> None:
+    def test_items_that_other_servers_made_for_themselves_are_left_out_and_named(self) -> None:
+        """They were user messages of raw JSON, pictures in base64 included."""
+        for item in HOSTED:
+            found = responses_items.read([asked("q"), item, asked("and?")])
+            with self.subTest(item["type"]):
+                self.assertEqual((user("q"), user("and?")), found.messages)
+                self.assertEqual((f"input item {item['type']}",), found.dropped)
+
+    def test_a_hosted_call_in_the_midst_of_a_turn_does_not_cut_it(self) -> None:
         search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
-        empty = {"type": "item_reference", "id": "x", "extra": None}
-        found = responses_items.read([search, empty])
-        self.assertEqual(1, len(found.messages))
-        self.assertIn('"query":"x"', str(found.messages[0].content))
-        self.assertEqual(("input item item_reference",), found.dropped)
+        self.assertEqual([assistant("Rain.", reasoning="Hm.")], messages(thought("Hm."), search, said("Rain.")))
+
+    def test_what_follows_a_hosted_result_is_the_next_turn(self) -> None:
+        result = {"type": "local_shell_call_output", "id": "a", "output": "42"}
+        found = messages(said("I look."), {"type": "local_shell_call", "id": "a"}, result, said("It is 42."))
+        self.assertEqual([assistant("I look."), assistant("It is 42.")], found)
+
+    def test_a_part_in_the_place_of_a_message_is_what_the_user_says(self) -> None:
+        picture = {"type": "input_image", "image_url": "https://x.test/a.png"}
+        self.assertEqual(user("q"), messages({"type": "input_text", "text": "q"})[0])
+        self.assertEqual("image_url", messages(picture)[0].content[0]["type"])  # type: ignore[index]
+
+    def test_a_summary_of_ours_is_told_by_the_system_and_a_foreign_one_is_left_out(self) -> None:
+        sealer = Sealer(b"secret", b"caller")
+        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.sealed("They looked at a.py.")}
+        foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
+        found = responses_items.read(responses.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
+        self.assertEqual(["user", "system"], [message.role for message in found.messages])
+        self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
+        self.assertEqual(("input item compaction",), found.dropped)
 
     def test_tools_inside_the_history_are_found(self) -> None:
         tool = {"type": "function", "name": "x"}

@@ -1,0 +1,64 @@
+"""Compaction of the Responses API: a history is replaced by what its user said and a summary of the rest.
+
+    POST /v1/responses/compact, or `compaction_trigger` as the last input item     the model is asked for a summary
+    {"type": "compaction", "encrypted_content": …}                                 the summary, sealed for its caller
+    the same item as input                                                         a system message with the summary
+
+The item is all that is kept of the summary, and the client keeps it: nothing here depends on the database.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.fields import Json
+
+KIND = "compaction"
+TRIGGER = "compaction_trigger"
+
+_QUESTION = (
+    "Summarize this conversation so that it can be continued without its earlier messages. State the goal and the "
+    "instructions that still hold, the decisions and their reasons, what was done and found (files, commands, results "
+    "that matter), where things stand now, and what comes next. Repeat names, paths, ids, numbers and code that are "
+    "still needed word for word. The user's own messages are kept, so do not repeat them. Write nothing but the "
+    "summary, in the language of the conversation, and call no tools."
+)
+_PREFACE = "The conversation up to here was replaced by this summary of it:\n\n"
+# What a summary is asked with; tools only because DeepSeek's prefix cache begins with them.
+_KEPT = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
+
+
+def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
+    """The body of the request for a summary of these items."""
+    if not items:
+        raise BadRequest("There is nothing to compact: input is empty.", param="input")
+    question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _QUESTION}]}
+    asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
+    if asked.get("tools"):
+        asked["tool_choice"] = "none"
+    return {**asked, "reasoning": {"effort": "none"}, "input": [*items, question]}
+
+
+def triggered(body: Json) -> dict[str, Any]:
+    """A body of POST /v1/responses/compact as the request for a response that it stands for."""
+    given = body.get("input")
+    if isinstance(given, str):
+        given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+    items = [*given, {"type": TRIGGER}] if isinstance(given, list) else given or [{"type": TRIGGER}]
+    return {**body, "input": items, "store": False, "stream": False, "background": False}
+
+
+def output(items: Sequence[Json], made: Sequence[Json]) -> list[Json]:
+    """The items of a compacted history: the user's messages as they were, and what was made of the rest."""
+    return [*(item for item in items if item.get("role") == "user"), *made]
+
+
+def opened(item: Json, summary: str) -> Json:
+    """A compaction item with its summary in plain words, which `context` reads."""
+    return {**item, "summary": summary}
+
+
+def context(item: Json) -> str | None:
+    """The words that a compaction item stands for; None for one that was not sealed here."""
+    summary = item.get("summary")
+    return _PREFACE + summary if isinstance(summary, str) else None
