@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.errors import (
     WrongKey,
 )
 from deepseek_cursor_proxy.key_settings import key_setting
-from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.generation import Generation
@@ -76,17 +76,18 @@ class App:
         self._generation = generation
 
     def __call__(self, request: HttpRequest) -> HttpReply:
-        name = "unknown path"
+        name = None
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
-            route, group = _find(request.method, request.path)
-            name = route.name
-            reply = route.endpoint(self, request, group)
+            found = _find(request.method, request.path)
+            if found is None:
+                raise NotFound(_remedy(request))
+            name = found.route.name
+            reply = found.route.endpoint(self, request, found.group)
         except ProxyError as error:
             if not isinstance(error, _TOLD_ELSEWHERE):
-                # The route's name, never the path: anybody may put anything there, keys included.
-                _log.info("%s refused: %s %s", name, error.status, error.message)
+                _log.info("%s refused: %s %s", name or _shown(request), error.status, error.message)
             if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
                 error.add(key_setting(request))
             reply = _told(error, request)
@@ -220,28 +221,55 @@ _ROUTES = tuple(
 )
 
 
+class _Found(NamedTuple):
+    """The route of a request, and the part of the path that its endpoint is handed."""
+
+    route: Route
+    group: str
+
+
+_MESSAGES_PATH = re.compile(r"(?:/[^/]+)?(?:/v1)?/messages(?:/|\Z)")
+_OPENAI_PATH = re.compile(r"(?:/v1)?/(?:chat|responses|openai)(?:/|\Z)")
+
+
 def _speaks_messages(request: HttpRequest) -> bool:
+    """Whether a request is meant for Anthropic's API, also where nothing answers it."""
     path = _plain(request.path)
-    is_models = path.startswith(("/v1/models", "/models")) and request.header("anthropic-version") is not None
-    return path.startswith(("/v1/messages", "/messages")) or is_models
+    if _MESSAGES_PATH.match(path):
+        return True
+    return request.header("anthropic-version") is not None and not _OPENAI_PATH.match(path)
+
+
+def _remedy(request: HttpRequest) -> str:
+    """What to change where a request has missed its API by a wrong base URL."""
+    if _speaks_messages(request):
+        remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."
+    elif "/responses" in request.path:
+        remedy = "Responses are at /v1/responses: the base URL of OpenAI clients ends in /v1."
+    else:
+        remedy = "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
+    return f"Nothing answers at this path. {remedy}"
+
+
+def _shown(request: HttpRequest) -> str:
+    """Method and path for the log. A long part of a path is blotted out: anybody may put anything there, keys too."""
+    path = re.sub(r"[^/]{20,}", "***", request.path[:1000])
+    return f"{safe_text(request.method, 20)} {safe_text(path, 120)}"
 
 
 def _plain(path: str) -> str:
-    """A path without the slashes that base URLs and their users add."""
-    return re.sub(r"/{2,}", "/", path).rstrip("/")
+    """A path without the slashes, and with one /v1 of those, that base URLs and their users add."""
+    return re.sub(r"^(?:/v1)+(?=/)", "/v1", re.sub(r"/{2,}", "/", path).rstrip("/"))
 
 
 @lru_cache(64)
-def _find(method: str, asked: str) -> tuple[Route, str]:
+def _find(method: str, asked: str) -> _Found | None:
     path = _plain(asked)
-    found = [(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
-    for route, group in found:
-        if method in route.methods:
-            return route, group
+    found = [_Found(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
+    for each in found:
+        if method in each.route.methods:
+            return each
     if found:
-        allow = ", ".join([*(method for route, _ in found for method in route.methods), "OPTIONS"])
+        allow = ", ".join([*(method for each in found for method in each.route.methods), "OPTIONS"])
         raise MethodNotAllowed(f"This path answers {allow}.", allow)
-    raise NotFound(
-        "Nothing answers at this path. Chat completions are at /v1/chat/completions; "
-        "in Cursor the base URL ends in /v1."
-    )
+    return None

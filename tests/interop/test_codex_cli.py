@@ -247,5 +247,27 @@ class CodexTest(CodexCase):
         self.assertEqual(["426" in line for line in logs.output], [True], logs.output)
 
 
+class CompactionTest(CodexCase):
+    """Codex has its context compacted by the server where it takes the server for OpenAI's."""
+
+    def script(self, payload: Json) -> Answer:
+        if str(payload["messages"][-1]["content"]).startswith("Summarize this conversation"):
+            return Answer(None, "The list was read: milk and bread.")
+        if not self.said:
+            return Answer("I look.", None, self.commands("cat notes.txt"))
+        return Answer("I know it.", "All done.")
+
+    def test_a_context_that_is_full_goes_on_from_its_summary(self) -> None:
+        self.start_proxy()
+        small = "model_auto_compact_token_limit = 200\nmodel_context_window = 20000\n"
+        built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n{small}'
+        self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=built_in))
+        self.assertIn("context compacted", self.output)
+        *_, summary, last = (payload["messages"] for payload in self.fake.accepted)
+        self.assertEqual("tool", summary[-2]["role"])
+        self.assertEqual(("system", False), (last[-1]["role"], any(each["role"] == "tool" for each in last)))
+        self.assertIn("milk and bread.", last[-1]["content"])
+
+
 if __name__ == "__main__":
     unittest.main()
