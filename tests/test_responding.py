@@ -348,7 +348,7 @@ def stored(proxy: RunningProxy) -> int:
 
 def without_ids(value: Any) -> Any:
     if isinstance(value, dict):
-        drop = ("id", "created_at", "usage")
+        drop = ("id", "created_at", "completed_at", "usage")
         return {name: without_ids(inner) for name, inner in value.items() if name not in drop}
     return [without_ids(each) for each in value] if isinstance(value, list) else value
 
