@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, 
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.relaying import Relay, unexpected
 from deepseek_cursor_proxy.request_body import RequestBody
-from deepseek_cursor_proxy.waiting import Watch, can_write
+from deepseek_cursor_proxy.waiting import Watch, can_write, extended
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536
@@ -197,6 +197,7 @@ class ClientConnection:
         buffer = http1.HeadBuffer()
         while (raw := buffer.feed(data)) is None:
             received = self.receive(until)
+            until = extended(until, self._site.config.header_timeout)
             if not received and not buffer.is_empty:
                 raise self._broken_head(is_late=received is None)
             if not received:
@@ -256,10 +257,13 @@ class ClientConnection:
             return 0
 
     def _await_reader(self) -> None:
-        give_up_at = time.monotonic() + self._site.config.write_timeout
-        while not can_write(self._sock, min(_LOOK_UP_SECONDS, give_up_at - time.monotonic())):
-            if time.monotonic() >= give_up_at:
+        timeout = self._site.config.write_timeout
+        left, give_up_at = timeout, time.monotonic() + timeout
+        while not can_write(self._sock, min(_LOOK_UP_SECONDS, left)):
+            if left <= 0:
                 raise TimeoutError
+            give_up_at = extended(give_up_at, timeout)
+            left = give_up_at - time.monotonic()
             # When we stop reading ourselves it looks the same, and says nothing about who still listens.
             if self.has_left() and not self._is_stopping:
                 raise ClientGone

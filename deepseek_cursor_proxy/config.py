@@ -101,6 +101,13 @@ class ProxyConfig:
         at_most=_DAY,
         group="calls to DeepSeek",
     )
+    # DeepSeek closes the connection of a call that was queued for ten minutes.
+    queue_patience: float = setting(
+        630.0,
+        "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then",
+        at_least=0,
+        at_most=_DAY,
+    )
     # Long enough for a hiccup, short enough that nobody wonders what is going on.
     retry_budget: float = setting(
         3.0,

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, Origin
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.outbound_proxy import OutboundProxy
-from deepseek_cursor_proxy.waiting import wait_readable, wait_writable
+from deepseek_cursor_proxy.waiting import extended, wait_readable, wait_writable
 from deepseek_cursor_proxy.wire import Peer
 
 # Long enough for a lost packet to be sent again; then the next address of the name gets its chance.
@@ -68,6 +68,16 @@ class Connector:
     def open(self, origin: Origin, peer: Peer | None) -> Connection:
         """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if nobody waits."""
         patience = Patience(time.monotonic() + self._timeout, peer)
+        try:
+            return self._opened(origin, patience)
+        except (TimeoutError, UpstreamTimeout):
+            again = extended(patience.until, self._timeout)
+            if again == patience.until:
+                raise
+            # This process was stopped meanwhile, and nothing has been sent.
+            return self._opened(origin, replace(patience, until=again))
+
+    def _opened(self, origin: Origin, patience: Patience) -> Connection:
         if origin.scheme != "https":
             return Connection(origin, self._reach(origin.host, origin.port, patience))
         proxy = self._proxy(origin)

@@ -117,6 +117,11 @@ class Connection:
         """An idle connection that has something to say can only be saying goodbye."""
         if time.monotonic() - self.idle_since > _IDLE_SECONDS:
             return True
+        return self.has_arrived
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether there is something to read, perhaps an end."""
         return self.has_buffered or self._idle_watch.readable(0)
 
     @property

@@ -133,10 +133,13 @@ class Exchange:
         if prepared.request.stream:
             yield from self._streamed(answer, with_lulls)
         else:
-            yield self._whole(answer)
+            yield from self._whole(answer)
 
-    def _whole(self, answer: Answer) -> Batch:
-        raw = answer.read()
+    def _whole(self, answer: Answer) -> Batches:
+        """The answer in one batch; before it a sign of life for every one of DeepSeek's."""
+        for raw in answer.reading():
+            if not raw:
+                yield [Aside()]
         try:
             body = decode_foreign_json(raw)
         except ValueError:
@@ -145,7 +148,7 @@ class Exchange:
             raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
         batch: Batch = list(self._dialect.answer(body))
         self._take(batch)
-        return batch
+        yield batch
 
     def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
         reader, self.awaited = self._dialect.reader(), answer
@@ -157,6 +160,9 @@ class Exchange:
                         yield from self._pressing(self._light(said))
                         self._calling.settle()
                     self._hear(answer, said)
+                    if piece and not said.is_progress and (said.batch or piece.isspace()):
+                        # Nothing but comments and blank lines.
+                        answer.note_keep_alive()
                     if piece is not None:
                         stencil = None if self._is_forced else said.stencil
                         answer.shortcut = Shortcut(stencil, self._reply) if stencil is not None else None

@@ -11,11 +11,11 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import clients, models, passthrough
+from deepseek_cursor_proxy import clients, models, passthrough, plain_reply
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
@@ -81,11 +81,12 @@ class Generation:
         shown = batches if _is_json(chat) else display.mirror(batches, self._form(request, asked), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
-        try:
-            deltas = [item for batch in shown for item in batch if isinstance(item, Delta)]
-            return HttpReply.json(protocol.reply(chat, deltas))
-        finally:
-            exchange.close()
+        return plain_reply.reply(self._made(chat, shown), exchange, failure)
+
+    def _made(self, chat: ChatRequest, shown: Batches) -> plain_reply.Steps:
+        items: list[Delta | Aside] = []
+        yield from plain_reply.signs_of_life(shown, items.extend, self.services.config.heartbeat_interval)
+        yield self._chat.reply(chat, [item for item in items if isinstance(item, Delta)])
 
     def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""

@@ -4,12 +4,12 @@ How an answer comes about is generation's part; what is said in this API's words
 """
 
 import secrets
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from deepseek_cursor_proxy import plain_reply
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealing import Sealer
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, encode_json
+from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange import Exchange
@@ -63,7 +63,7 @@ class Messaging:
         exchange = self._generation.opened(visitor, caller, Asked(chat._replace(stream=True), body, len(raw)))
         if chat.stream:
             return _identified(HttpReply.events(Stream(self._events(planned, exchange), exchange)))
-        return _identified(self._whole(planned, exchange))
+        return _identified(plain_reply.reply(self._made(planned, exchange), exchange, failure))
 
     def count_tokens(self, request: HttpRequest) -> HttpReply:
         visitor = self._services.access.admit(request)
@@ -72,30 +72,9 @@ class Messaging:
         asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
         return HttpReply.json({"input_tokens": self._services.counter.count(asked.request)})
 
-    def _whole(self, planned: _Planned, exchange: "Exchange | FanOut") -> HttpReply:
-        """The message in one piece. One that takes long begins with blanks: tunnels cut off what stays silent."""
-        making = self._made(planned, exchange)
-        try:
-            message = next(making)
-        except BaseException:
-            exchange.close()
-            raise
-        if message is None:
-            return HttpReply(200, _Late(making, exchange), (("Content-Type", "application/json"),))
-        making.close()
-        exchange.close()
-        return HttpReply.json(message)
-
-    def _made(self, planned: _Planned, exchange: "Exchange | FanOut") -> Generator[dict[str, Any] | None, None, None]:
-        """The message; before it None, again and again, for as long as it takes its time."""
-        writer, seconds = planned.writer(), self._services.config.heartbeat_interval
-        due = monotonic() + seconds
-        with closing(self._generation.told(planned.asked.request, exchange)) as told:
-            for batch in told:
-                writer.write(batch)
-                if monotonic() >= due:
-                    due = monotonic() + seconds
-                    yield None
+    def _made(self, planned: _Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+        writer, told = planned.writer(), self._generation.told(planned.asked.request, exchange)
+        yield from plain_reply.signs_of_life(told, writer.write, self._services.config.heartbeat_interval)
         yield writer.message()
 
     def _events(self, planned: _Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
@@ -110,34 +89,6 @@ class Messaging:
         except Exception as error:
             last = writer.fail(failure(error), request_id())
         yield last
-
-
-class _Late:
-    """A message in one piece that has kept its client waiting: blanks, which JSON allows, until it is there."""
-
-    # It waits by itself.
-    awaited = None
-    is_over = False
-
-    def __init__(self, making: Generator[dict[str, Any] | None, None, None], exchange: "Exchange | FanOut") -> None:
-        self._making = making
-        self._exchange = exchange
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield b" "
-        try:
-            for message in self._making:
-                yield b" " if message is None else encode_json(message)
-        except ClientGone:
-            raise
-        except Exception as error:
-            # It is too late for a status; a reply that breaks off is asked for again, a wrong one is believed.
-            failure(error)
-            raise ClientGone from None
-
-    def close(self) -> None:
-        self._making.close()
-        self._exchange.close()
 
 
 class _Awake:

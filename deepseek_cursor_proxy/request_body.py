@@ -12,6 +12,7 @@ from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
+from deepseek_cursor_proxy.waiting import extended
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -95,6 +96,8 @@ class RequestBody:
             # What has come earns time for what is to come: a byte now and then does not keep a thread for ever.
             deadline = started + self._config.body_timeout + received / self._config.body_rate
             more = self._source.receive(deadline)
+            # Time in which this process was stopped does not count.
+            started += extended(deadline, self._config.body_timeout) - deadline
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
             if not more:

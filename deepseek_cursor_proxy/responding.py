@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy import event_log
+from deepseek_cursor_proxy import event_log, plain_reply
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.deepseek_errors import OVERFLOW
@@ -92,8 +92,7 @@ class Responding:
             raise
         if wanted.stream:
             return HttpReply.events(Stream(self._events(planned, exchange), exchange))
-        with closing(exchange):
-            return HttpReply.json(self._whole(planned, exchange))
+        return plain_reply.reply(self._made(planned, exchange), exchange, failure)
 
     def _overflow(self, planned: Planned, refusal: UpstreamRefused) -> HttpReply:
         """A stream that only fails: Codex reads this code in an event alone, and tells a 400 as a bug."""
@@ -162,13 +161,22 @@ class Responding:
             own.append(room.take(outputs[referred.response_id][referred.index]))
         return own
 
-    def _whole(self, planned: Planned, exchange: "Exchange | FanOut") -> dict[str, Any]:
-        writer = planned.writer()
-        with closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown:
-            for batch in shown:
-                writer.write(batch)
-        writer.end()
-        return self._kept(planned, writer)
+    def _made(self, planned: Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+        writer, is_late = planned.writer(), False
+        told = self._generation.told(planned.asked.request, exchange, with_lulls=False)
+        try:
+            for _ in plain_reply.signs_of_life(told, writer.write, self._services.config.heartbeat_interval):
+                is_late = True
+                yield None
+            writer.end()
+        except ClientGone:
+            raise
+        except Exception as error:
+            if not is_late:
+                raise
+            # Too late for a status, but this API has words for it.
+            writer.fail(failure(error))
+        yield self._kept(planned, writer)
 
     def _events(self, planned: Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
         writer = planned.writer()

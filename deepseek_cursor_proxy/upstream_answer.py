@@ -1,7 +1,9 @@
 """Reading an answer, DeepSeek's or another's: strictly, in pieces, and never longer than the deadlines allow.
 
-Comments and blank lines are DeepSeek's sign of life while a call is queued; whoever reads the stream says what counts
-as progress. An answer that ended properly gives its connection back to the pool, any other hangs up.
+Comments and blank lines are DeepSeek's sign of life while a call is queued: they postpone the end of our patience, for
+as long as `queue_patience` allows. Whoever reads the stream says what counts as progress. The socket comes before the
+clock: what arrived while this process was stopped is read, however late that is. An answer that ended properly gives
+its connection back to the pool, any other hangs up.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.shortcut import Shortcut
+from deepseek_cursor_proxy.waiting import extended
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
@@ -36,6 +39,8 @@ _ERROR_SECONDS = 10.0
 _AFTERMATH_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
 _LINGER_SECONDS = 0.25
+# How long a flood of what is neither progress nor a sign of life is read after the time for it is over.
+_FLOOD_SECONDS = 5.0
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
@@ -51,12 +56,13 @@ class Answer:
         self._config = config
         self._peer = peer
         self.destination = to
+        self._started = time.monotonic()
         # When to stop waiting for the end of an answer that is complete; see hurry.
         self._over_by = math.inf
         # How long nothing has to be done when something has just come.
         self._patience = min(config.heartbeat_interval, config.request_timeout)
-        # While it streams: since when it is silent, when the client was last told, whether somebody else waits for it.
-        self._progress = self._told = 0.0
+        # While it streams: when something came that counts, the last keep-alive, and when the client was last told.
+        self._progress = self._kept_alive = self._told = 0.0
         self._has_progressed = False
         self._until: float | None = None
         self._is_unpacking = False
@@ -128,21 +134,35 @@ class Answer:
 
     def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         """The whole body."""
-        unpack, pieces, has_begun = self._unpacker(limit), [], False
+        *_, body = self.reading(limit, patience)
+        return body
+
+    def reading(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> Iterator[bytes]:
+        """The whole body, and before it b"" for every keep-alive while the call is queued."""
+        pieces: list[bytes] = []
+        unpack, has_begun = self._unpacker(limit), False
         timeout = min(self._config.request_timeout, patience)
-        give_up_at = time.monotonic() + timeout
+        started = time.monotonic()
+        give_up_at = started + timeout
+        # A refusal is not queued.
+        queued_until = started + (self._config.queue_patience if patience == math.inf else 0.0)
         while not self._is_ended:
             data = self._next(give_up_at)
-            if data is None or time.monotonic() >= give_up_at:
-                raise self._silence()
+            if data is None:
+                is_queued = pieces and not has_begun and time.monotonic() >= queued_until
+                raise self._queued_for_too_long() if is_queued else self._silence()
+            give_up_at = extended(give_up_at, timeout)
             for piece in self._unpacked(unpack, data):
                 pieces.append(piece)
-                if not has_begun and not piece.isspace():
+                if not has_begun and piece.isspace():
+                    give_up_at = max(give_up_at, min(time.monotonic() + timeout, queued_until))
+                    yield b""
+                elif not has_begun:
                     # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
                     has_begun, give_up_at = True, time.monotonic() + timeout
         if pieces and not unpack.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
-        return b"".join(pieces)
+        yield b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
         """The body as it arrives, whatever it is."""
@@ -156,6 +176,12 @@ class Answer:
     def _silence(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self.destination.name} went silent. Try again, or raise --request-timeout.")
 
+    def _queued_for_too_long(self) -> UpstreamTimeout:
+        return UpstreamTimeout(
+            f"{self.destination.name} kept this call in its queue for {time.monotonic() - self._started:.0f} seconds. "
+            "Try again, or raise --queue-patience."
+        )
+
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | None, None, None]:
         """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while.
 
@@ -163,7 +189,7 @@ class Answer:
         """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
         self._plain = unpack if unpack.is_plain else None
-        self._told = self._progress = time.monotonic()
+        self._told = self._progress = self._kept_alive = time.monotonic()
         self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
             data = self._next(math.inf if self.has_lulls else self.until)
@@ -174,18 +200,37 @@ class Answer:
                 self._is_unpacking = True
                 yield from self._inflated(unpack, data)
                 self._is_unpacking = False
-            if not self._has_progressed and time.monotonic() >= self.until and self._is_heartbeat_due():
+            if not self._has_progressed and time.monotonic() >= self.until:
+                self._raise_if_silent()
+                self._told, self._until = time.monotonic(), None
                 yield b""
             elif data is None and self.has_lulls:
                 yield None
             self._raise_if_interrupted()
 
-    def _is_heartbeat_due(self) -> bool:
-        now = time.monotonic()
-        if now >= min(self._progress + self._config.request_timeout, self._over_by):
-            raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
-        self._told, self._until = now, None
-        return True
+    def _raise_if_silent(self) -> None:
+        # Time in which this process was stopped is nobody's silence.
+        stopped = extended(self.until, self._config.request_timeout) - self.until
+        if stopped:
+            self._progress, self._kept_alive = self._progress + stopped, self._kept_alive + stopped
+            self._over_by += stopped
+        now, give_up_at = time.monotonic(), min(self._silent_from, self._over_by)
+        if now < give_up_at or (now < give_up_at + _FLOOD_SECONDS and self._connection.has_arrived):
+            return
+        if self._kept_alive > self._progress and now < self._kept_alive + self._config.request_timeout:
+            raise self._queued_for_too_long()
+        raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
+
+    @property
+    def _silent_from(self) -> float:
+        """When it is silent for too long, if nothing more comes."""
+        timeout = self._config.request_timeout
+        queued_until = min(self._kept_alive + timeout, self._progress + self._config.queue_patience)
+        return max(self._progress + timeout, queued_until)
+
+    def note_keep_alive(self) -> None:
+        """What came last says that the call is queued."""
+        self._kept_alive, self._until = time.monotonic(), None
 
     def note_progress(self) -> None:
         """What came last was worth waiting for; from when on, the next look at the clock tells.
@@ -203,7 +248,7 @@ class Answer:
             self._until = min(self._progress + self._patience, self._over_by)
         elif self._until is None:
             heartbeat_at = self._told + self._config.heartbeat_interval
-            self._until = min(heartbeat_at, self._progress + self._config.request_timeout, self._over_by)
+            self._until = min(heartbeat_at, self._silent_from, self._over_by)
         return self._until
 
     @property

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.wire import Peer
 _LOOK_UP_SECONDS = 0.5
 # A process that runs sees its deadlines pass within moments. One that sees them so much later was stopped, or slept
 # with its computer; then the other side gets some time to send what it could not send meanwhile.
-_STOPPED_SECONDS = 1.0
+_STOPPED_SECONDS = 0.25
 _GRACE_SECONDS = 5.0
 # Linux can tell a closing client from one that sends more, also where Python has no name for it (PyPy); elsewhere its
 # socket has to be looked into.

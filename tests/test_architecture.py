@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 LEVELS = {
     6: ["cli", "serve", "signals", "limits", "local_address", "explain", "__main__", "lab", "lab.*"],
     5: ["server", "door", "client_connection", "request_body", "relaying", "pump"],
-    4: ["app", "generation", "responding", "messaging"],
+    4: ["app", "generation", "responding", "messaging", "plain_reply"],
     3: [
         "services",
         "calling",

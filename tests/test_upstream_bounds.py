@@ -55,12 +55,13 @@ class TestTime(FaultTestCase):
         reply = self.trickling(b"", head(status="102 Processing"))
         self.assertEqual(TOLD, reply.verdict)
 
-    def test_keep_alives_are_no_progress(self) -> None:
+    def test_keep_alives_are_no_progress_beyond_the_patience_for_a_queue(self) -> None:
         blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
         drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
         def reply(drop: bytes) -> Reply:
-            return self.trickling(STREAM_HEAD + EVENTS[2], drop, heartbeat_interval=0.1, request_timeout=1.0)
+            settings = {"heartbeat_interval": 0.1, "request_timeout": 1.0, "queue_patience": 0}
+            return self.trickling(STREAM_HEAD + EVENTS[2], drop, **settings)
 
         with ThreadPoolExecutor(len(drops)) as pool:
             replies = dict(zip(drops, pool.map(reply, drops), strict=True))
@@ -71,7 +72,7 @@ class TestTime(FaultTestCase):
                 self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.events[1:-1]])
 
     def test_blank_lines_in_a_plain_answer_are_no_progress_either(self) -> None:
-        reply = self.trickling(head(JSON), b"\n", stream=False)
+        reply = self.trickling(head(JSON), b"\n", stream=False, queue_patience=0)
         self.assertEqual((504, TOLD), (reply.status, reply.verdict))
 
     def test_a_plain_answer_that_trickles_has_one_deadline(self) -> None:
