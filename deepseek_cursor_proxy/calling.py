@@ -17,8 +17,8 @@ from deepseek_cursor_proxy.deepseek_errors import explained
 from deepseek_cursor_proxy.dialects import CHAT, Dialect
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
-from deepseek_cursor_proxy.reasoning.identity import History, identify
-from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
 from deepseek_cursor_proxy.retries import Retries
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream_answer import Answer
@@ -80,7 +80,7 @@ class Calling:
         """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
         request, config = self._request, self._services.config
         history = identify(self._caller.namespace, request.messages, request.conversation)
-        self._found = self._look_up(history)
+        self._found = look_up(history, self._services.reasoning_store.find)
         self._continuation = Continuation(request, history, self._services.conversations, config.tool_order)
         try:
             self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))
@@ -131,14 +131,6 @@ class Calling:
         self.settle()
         if self.answer is not None:
             self.answer.close(was_complete=was_complete)
-
-    def _look_up(self, history: History) -> Found:
-        """One query for a chat that only grew; a second for those turns that a client's edits put out of place."""
-        store = self._services.reasoning_store
-        found = store.find(history.exact_keys())
-        if weaker := history.weaker_keys(found):
-            found |= store.find(weaker)
-        return found
 
     def _send(self, prepared: Prepared) -> None:
         assert self._continuation is not None

@@ -5,7 +5,7 @@ completion one big Delta; Reply adds Deltas up again. Reasoning is three-valued 
 said it had none), None (nobody told us).
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from types import MappingProxyType
@@ -95,6 +95,8 @@ class Shape(Protocol):
 
     around: Sequence[bytes] | None
     is_shown: bool
+    # Whether the display writes a text as it is, which it then has taken.
+    passes: Callable[[str], bool]
 
     @property
     def is_thinking(self) -> bool:
@@ -208,6 +210,10 @@ class Reply:
         """The assistant message as far as it has been said."""
         return self._choices.get(choice, _Choice()).message()
 
+    def thought_before_calls(self, choice: int = 0) -> str | None:
+        """The reasoning that a display shows, if the model thought on behind its calls; None otherwise."""
+        return self._choices.get(choice, _Choice()).thought_before_calls()
+
 
 class _Choice:
     """One choice, kept as fragments: joining at the end keeps a long answer linear."""
@@ -217,6 +223,7 @@ class _Choice:
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
+        self._thoughts_before_calls: int | None = None
         # As long as nothing is added to it.
         self._message: Message | None = None
 
@@ -226,6 +233,8 @@ class _Choice:
             self._reasoning.append(delta.reasoning)
         if delta.text:
             self._text.append(delta.text)
+        if delta.calls and self._thoughts_before_calls is None:
+            self._thoughts_before_calls = len(self._reasoning)
         for piece in delta.calls:
             self._calls.setdefault(piece.index, _Call()).add(piece)
         if delta.finish_reason:
@@ -234,6 +243,10 @@ class _Choice:
     @property
     def has_anything(self) -> bool:
         return bool(self._reasoning or self._text or self._calls)
+
+    def thought_before_calls(self) -> str | None:
+        count = self._thoughts_before_calls
+        return joined(self._reasoning[:count]) if count is not None and count < len(self._reasoning) else None
 
     def message(self) -> Message:
         if self._message is None:

@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
+from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.upstream_answer import Answer
@@ -253,9 +254,11 @@ class Exchange:
     def _remember(self, choices: Sequence[int]) -> None:
         new = [choice for choice in choices if choice not in self._recorded]
         self._recorded.update(new)
-        self._record([self._reply.message(choice) for choice in new])
+        thoughts = [self._reply.thought_before_calls(choice) for choice in new]
+        self._record([self._reply.message(choice) for choice in new], thoughts)
 
-    def _record(self, answers: Sequence[Message]) -> None:
+    def _record(self, answers: Sequence[Message], shown: Sequence[str | None] = ()) -> None:
+        """Store what was thought; `shown` is as much of it as a display could show, where that is not all."""
         prepared = self._calling.prepared
         if answers and prepared is not None:
             history, custom_tools = prepared.history, prepared.request.custom_tools
@@ -265,11 +268,17 @@ class Exchange:
                 answers = [*answers, *filter(None, called)]
             known = {tool["function"]["name"] for tool in prepared.request.tools}
             echoes = [as_echoed(answer, custom_tools, known) for answer in answers]
-            entries = [(history.answer_keys(echo).all(), echo.reasoning or "") for echo in echoes]
+            keys = [history.answer_keys(echo) for echo in echoes]
+            entries = [(each.all(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
+            parts = [
+                Link(each.exact, each.shown(part), reasoning)
+                for each, part, (_, reasoning) in zip(keys, shown, entries, strict=False)
+                if part is not None
+            ]
             # Most turns with calls are recorded as soon as these are whole, and nothing is added to them afterwards.
             news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]
             if news:
-                self._services.reasoning_store.record(news, prepared.links, self._begun)
+                self._services.reasoning_store.record(news, (*prepared.links, *parts), self._begun)
                 self._begun.update((keys[0], reasoning) for keys, reasoning in news)
 
     # Ending …

@@ -30,10 +30,10 @@ class Shortcut:
         delta, end = self._stencil.read(piece, 0)
         if around is None or delta is None or delta.run is None or end < len(piece):
             return None
-        if self._stencil.is_shown and b"<" in piece:
-            # Inside the thinking block, this may be the beginning of what would end it.
-            return None
         if not self._reply.has_room(delta):
+            return None
+        if self._stencil.is_shown and not self._stencil.passes(delta.reasoning or ""):
+            # Inside the thinking block, something has to be changed in it.
             return None
         self._reply.add(delta)
         return spliced_run(delta.run, around)

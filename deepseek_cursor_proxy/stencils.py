@@ -9,7 +9,7 @@ Only texts are let in that our own encoder would write with the same bytes, so a
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
@@ -32,6 +32,7 @@ class Stencil:
         self._field = field
         self.around: Sequence[bytes] | None = None
         self.is_shown = False
+        self.passes: Callable[[str], bool] = bool
 
     @property
     def is_thinking(self) -> bool:

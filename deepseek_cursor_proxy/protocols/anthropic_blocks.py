@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
 from deepseek_cursor_proxy.protocols import content
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, optional, optional_string
+from deepseek_cursor_proxy.reasoning import display
 
 ERROR_LINE = "[the tool reported an error]"
 
@@ -53,7 +54,14 @@ def read(value: Any, role: str, param: str) -> Blocks:
             case _:
                 parts.append(content.read_part(block, at))
     reasoning = "\n\n".join(filter(None, thoughts)) or None
-    return Blocks(content.joined(parts), reasoning, tuple(calls), tuple(results), tuple(dropped))
+    shown = _shown(parts) if role == "assistant" else None
+    said = content.joined(parts) if shown is None else shown
+    return Blocks(said, reasoning, tuple(calls), tuple(results), tuple(dropped))
+
+
+def _shown(parts: list[Json]) -> str | None:
+    """The text of an answer that shows our thinking block, which a client split into parts."""
+    return display.rejoined([part["text"] for part in parts]) if all(part["type"] == "text" for part in parts) else None
 
 
 def _call(block: Json, param: str) -> ToolCall:

@@ -1,21 +1,41 @@
 """Show the thinking inside the visible text, and take it out again when the client sends it back.
 
 Writer and reader of the block live here together, so they cannot drift apart: what `mirror` writes, `leading_block`
-reads back byte for byte, whatever the reasoning contains. Tags inside the reasoning that would end or nest the block
-get one backslash after their `<`; the reader takes it out again. Thinking that goes on after the answer began gets a
-block of its own, two line breaks behind the words before it. Text that merely looks like a block is left alone: callers
-take a block out only when they know that it shows the turn's reasoning.
+reads back byte for byte, whatever the reasoning contains. There are two forms:
+
+    <details>   clients render it as markdown; see markdown_escape for what keeps a thought inside it
+    <think>     clients take it out by its tags and show its text by their own rules, so only its own tag is changed:
+                one backslash after the `<`, which the reader takes out again
+
+Thinking that goes on after the answer began gets a block of its own, two line breaks behind the words before it. Text
+that merely looks like a block is left alone: callers take a block out only when they know that it shows the turn's
+reasoning. Blocks of earlier versions, which had one backslash after the `<` in both forms, are read as well.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.reasoning import remarks
+from deepseek_cursor_proxy.reasoning import markdown_escape, remarks
 from deepseek_cursor_proxy.stencils import singles
+
+
+class ThoughtWriter(Protocol):
+    """Writes the inside of one block, piece by piece."""
+
+    def passes(self, text: str) -> bool:
+        """Whether a piece is written as it is; then it counts as written."""
+        ...
+
+    def write(self, text: str) -> str: ...
+
+    def end(self) -> str:
+        """What is still to be written in front of the closing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -25,6 +45,7 @@ class Form:
     opening: str
     closing: str
     tag: str
+    is_markdown: bool = False
     _escape: re.Pattern[str] = field(init=False)
     _unescape: re.Pattern[str] = field(init=False)
     _unfinished: re.Pattern[str] = field(init=False)
@@ -44,11 +65,43 @@ class Form:
         """The closing without the line breaks behind it, which clients trim."""
         return self.closing.rstrip("\n")
 
-    def escape(self, text: str) -> str:
-        return self._escape.sub(r"<\\\1", text) if "<" in text else text
+    def writer(self) -> ThoughtWriter:
+        return markdown_escape.Escaper() if self.is_markdown else _TagWriter(self)
 
-    def unescape(self, text: str) -> str:
-        return self._unescape.sub(r"<\1", text) if "<" in text else text
+    def escape(self, text: str) -> str:
+        """A whole thought as it stands in a block."""
+        return markdown_escape.escape(text) if self.is_markdown else self.escape_tag(text)
+
+    def readings(self, body: str, *, is_open: bool = False) -> tuple[str, ...]:
+        """What the inside of a block may stand for, likeliest first; earlier versions have written it otherwise."""
+        whole = self.split_unfinished(body)[0] if is_open else body
+        former = self._unescape.sub(r"<\1", whole) if "<" in whole else whole
+        if not self.is_markdown:
+            return (former,)
+        if is_open:
+            # The sign that these belong to may be missing.
+            return tuple(dict.fromkeys((markdown_escape.unescape_open(body.rstrip("\\")), former)))
+        read = markdown_escape.unescape(body)
+        if read == former:
+            return (read,)
+        return (read, former) if markdown_escape.escape(read) == body else (former, read)
+
+    def shows(self, body: str, reasoning: str) -> bool:
+        """Whether this is how a block with this reasoning begins."""
+        written = markdown_escape.escape_open(reasoning) if self.is_markdown else self.escape_tag(reasoning)
+        return written.startswith(body)
+
+    def find_end(self, text: str, inside: int) -> int:
+        """Where the closing of a block begins whose inside begins at `inside`; -1 when it is open."""
+        first = text.find(self.end, inside)
+        stop = markdown_escape.find_outside(self.end, text, inside) if self.is_markdown and first >= 0 else first
+        if stop >= 0 or first < 0:
+            return stop
+        # Earlier versions left fences open.
+        return first if text.startswith(self.closing, first) or not text[first + len(self.end) :].strip() else -1
+
+    def escape_tag(self, text: str) -> str:
+        return self._escape.sub(r"<\\\1", text) if "<" in text else text
 
     def split_unfinished(self, text: str) -> tuple[str, str]:
         """Text that may be escaped now, and a beginning of a tag that must wait for what follows."""
@@ -58,26 +111,85 @@ class Form:
         return text, ""
 
 
-COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details")
+class _TagWriter:
+    """Writes a thought of which only the tag of its block is changed."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        # The beginning of a tag that waits for its rest, in pieces.
+        self._unfinished: list[str] = []
+
+    def passes(self, text: str) -> bool:
+        return not self._unfinished and "<" not in text
+
+    def write(self, text: str) -> str:
+        if self._unfinished and self._unfinished[-1][-1] in "<\\" and not text.strip("\\"):
+            # A model caught in a loop may go on with backslashes for ever; they are looked at once, at their end.
+            self._unfinished.append(text)
+            return ""
+        whole, unfinished = self._form.split_unfinished("".join(self._unfinished) + text)
+        self._unfinished = [unfinished] if unfinished else []
+        return self._form.escape_tag(whole)
+
+    def end(self) -> str:
+        unfinished, self._unfinished = "".join(self._unfinished), []
+        return self._form.escape_tag(unfinished)
+
+
+COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details", is_markdown=True)
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
+_OPENINGS = tuple(form.opening for form in _FORMS)
+_ENDS = tuple(form.end for form in _FORMS)
+_BREAKS = re.compile(r"(?:\r?\n){2}")
 _NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
+# What clients make of a text that they keep in HTML or in a file with other line ends.
+_HTML_SIGNS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "#39": "'", "#x27": "'", "#34": '"'}
+_IN_HTML = re.compile("&(" + "|".join(_HTML_SIGNS) + ");", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A thinking block found in a text: what it says, where it begins and where the text after it does."""
 
-    reasoning: str
+    readings: tuple[str, ...]
     end: int
     start: int = 0
-    # It never ended: somebody pressed Stop.
+    # It shows how the reasoning begins: somebody pressed Stop, or the rest was thought behind a call.
     is_open: bool = False
+    form: Form = COLLAPSIBLE
+    body: str = ""
+
+    @property
+    def reasoning(self) -> str:
+        return self.readings[0]
+
+    def fits(self, reasoning: str) -> bool:
+        """Whether it shows this reasoning, or the beginning of it if it is open."""
+        if reasoning in self.readings:
+            return True
+        if not self.is_open:
+            return False
+        return any(map(reasoning.startswith, self.readings)) or self.form.shows(self.body, reasoning)
+
+
+def as_written(text: str) -> str:
+    """The text as it was before a client escaped its HTML or changed its line ends, if there is a block of ours in it.
+
+    Both are done to a whole text: where a single < or line feed was left alone, it is the model that writes like this.
+    """
+    found = text
+    if "&lt;" in found and "<" not in found:
+        found = _IN_HTML.sub(lambda sign: _HTML_SIGNS[sign[1].lower()], found)
+    if "\r\n" in found and found.count("\n") == found.count("\r\n"):
+        found = found.replace("\r\n", "\n")
+    return found if found is not text and any(form.opening in found for form in _FORMS) else text
 
 
 def blocks(text: str) -> list[Block]:
-    """Every block in a text: those at its very start, and later ones behind two line breaks."""
+    """Every block in a text, `as_written`: those at its very start, and later ones behind two line breaks."""
+    text = as_written(text)
     found: list[Block] = []
     # White space before the first one is an edit that means nothing.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
@@ -89,14 +201,14 @@ def blocks(text: str) -> list[Block]:
     unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
         form = next(each for each in _FORMS if each.opening == opening.group(1))
-        block = None if form.tag in unclosed else leading_block(text, opening.start(1))
+        block = None if form.tag in unclosed else leading_block(text, opening.start(1), is_later=not found)
         if block is not None:
             found.append(replace(block, start=opening.start()))
             at = block.end
             continue
         # Nothing that opens before this form's next closing can be a block of it either, and nothing at all when there
         # is none: a text full of openings must not be read to its end for each of them.
-        stop = -1 if form.tag in unclosed else text.find(form.end, opening.end())
+        stop = -1 if form.tag in unclosed else form.find_end(text, opening.end())
         if stop < 0:
             unclosed.add(form.tag)
         at = max(opening.end(), stop)
@@ -104,9 +216,10 @@ def blocks(text: str) -> list[Block]:
 
 
 def cut(text: str, found: Sequence[Block]) -> str:
-    """The text without these blocks, which stand in it one after another."""
+    """The text without these blocks, which stand in it one after another; without any it stays as it is."""
     if not found:
         return text
+    text = as_written(text)
     if len(found) == 1 and found[0].start == 0:
         return text[found[0].end :]
     starts = [0, *(block.end for block in found)]
@@ -114,34 +227,49 @@ def cut(text: str, found: Sequence[Block]) -> str:
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
+def rejoined(parts: Sequence[str]) -> str | None:
+    """The text that a client split into these parts, if it begins with a block of ours; None otherwise."""
+    if len(parts) < 2:
+        return None
+    text = parts[0]
+    for part in parts[1:]:
+        is_split = as_written(part).startswith(_OPENINGS)
+        if is_split or (text.rstrip().endswith(_ENDS) and not _BREAKS.search(text + part[:4], len(text.rstrip()))):
+            # A block of the next turn, or one whose line breaks were trimmed.
+            text = text.rstrip("\r\n") + "\n\n"
+        text += part
+    return text if leading_block(as_written(text).lstrip()) is not None else None
+
+
 def undone(text: str) -> str:
     """The text without any block or remark in it."""
     return remarks.without(cut(text, blocks(text)))
 
 
-def leading_block(text: str, start: int = 0) -> Block | None:
-    """The block that begins exactly at `start`, if one does."""
+def leading_block(text: str, start: int = 0, *, is_later: bool = False) -> Block | None:
+    """The block that begins exactly at `start`, if one does.
+
+    The first block of a text, if it stands in the midst of it, has to be closed: people and models write about <think>.
+    """
     for form in _FORMS:
         if not text.startswith(form.opening, start):
             continue
         inside = start + len(form.opening)
-        stop = text.find(form.end, inside)
+        stop = form.find_end(text, inside)
+        if stop < 0 and is_later and not form.is_markdown:
+            return None
         if stop < 0:
-            return _stopped(text, start) if form is COLLAPSIBLE else None
+            # Somebody pressed Stop while the model was thinking.
+            body = text[inside:]
+            return Block(form.readings(body, is_open=True), len(text), start, is_open=True, form=form, body=body)
         end = stop + len(form.closing)
         if not text.startswith(form.closing, stop):
             # Clients trim the text of a turn that has nothing after the block; anything else is not our writing.
             if not _NOTHING_ELSE.match(text, stop + len(form.end)):
                 return None
             end = len(text)
-        return Block(form.unescape(text[inside:stop]), end, start)
+        return Block(form.readings(text[inside:stop]), end, start, form=form)
     return None
-
-
-def _stopped(text: str, start: int) -> Block:
-    """A block that never ends: somebody pressed Stop while the model was thinking. Nothing else opens like ours."""
-    whole, _ = COLLAPSIBLE.split_unfinished(text[start + len(COLLAPSIBLE.opening) :])
-    return Block(COLLAPSIBLE.unescape(whole), len(text), start, is_open=True)
 
 
 def mirror(
@@ -185,12 +313,11 @@ class _Mirror:
         self._form = form
         self._notice = notice
         self._has_remarks = has_remarks
-        self._is_open = False
+        # Of the block that is open.
+        self._writer: ThoughtWriter | None = None
         self._has_block = False
         self._has_spoken = False
         self._has_called = False
-        # The beginning of a tag that waits for its rest, in pieces.
-        self._unfinished: list[str] = []
 
     def show_all(self, delta: Delta) -> Batch:
         """A run stays one where each of its chunks is to show just what it says."""
@@ -198,10 +325,11 @@ class _Mirror:
             return [self.show(delta)]
         if delta.reasoning and self._form is None:
             return [delta]
-        if delta.reasoning and self._is_open and not self._unfinished and "<" not in delta.reasoning:
+        if delta.reasoning and self._writer is not None and self._writer.passes(delta.reasoning):
+            delta.run.shape.passes = self._writer.passes
             # Without _replace(), which takes three times as long: this is what nearly all thinking goes through.
             return [Delta(delta.choice, None, delta.reasoning, source=delta.source, run=delta.run)]
-        if delta.text and self._has_spoken and not (self._is_open or self._notice):
+        if delta.text and self._has_spoken and not (self._writer or self._notice):
             return [delta]
         return [self.show(each) for each in singles(delta)]
 
@@ -228,24 +356,17 @@ class _Mirror:
             # Clients take text behind a call for the next turn's. If there is a block, this is not told at all: beside
             # the block it would come back as the whole reasoning, and DeepSeek would get a part for the whole.
             return ""
-        opening = "" if self._is_open else self._form.opening
-        if self._has_spoken and not self._is_open:
-            opening = "\n\n" + opening
-        self._is_open = self._has_block = True
-        if self._unfinished and self._unfinished[-1][-1] in "<\\" and not reasoning.strip("\\"):
-            # A model caught in a loop may go on with backslashes for ever; they are looked at once, at their end.
-            self._unfinished.append(reasoning)
-            return opening
-        whole, unfinished = self._form.split_unfinished("".join(self._unfinished) + reasoning)
-        self._unfinished = [unfinished] if unfinished else []
-        return opening + self._form.escape(whole)
+        opening = ""
+        if self._writer is None:
+            self._writer, self._has_block = self._form.writer(), True
+            opening = "\n\n" + self._form.opening if self._has_spoken else self._form.opening
+        return opening + self._writer.write(reasoning)
 
     def _close(self) -> str:
-        if not self._is_open or self._form is None:
+        if self._writer is None or self._form is None:
             return ""
-        unfinished, self._unfinished = "".join(self._unfinished), []
-        self._is_open = False
-        return self._form.escape(unfinished) + self._form.closing
+        writer, self._writer = self._writer, None
+        return writer.end() + self._form.closing
 
     def _last_word(self, finish_reason: str) -> str:
         if early := remarks.early_end(finish_reason):

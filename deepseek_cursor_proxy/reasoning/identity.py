@@ -90,6 +90,10 @@ class Keys:
     def weaker(self) -> tuple[bytes, ...]:
         return (*self.calls, *self.results, *self.talk, *self.place)
 
+    def shown(self, text: str) -> bytes:
+        """The key of a turn whose block shows this and no more, because the model thought on behind a call."""
+        return digest(self._evidence.namespace, b"shown", self._evidence.own, text_bytes(text))
+
     def all(self) -> tuple[bytes, ...]:
         """To record under; nobody asks for these again, so none of them is kept here."""
         made = self._evidence

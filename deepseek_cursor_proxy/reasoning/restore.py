@@ -12,8 +12,8 @@ An assistant's reasoning comes from the first of these that has it:
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -152,6 +152,26 @@ class Prepared(NamedTuple):
         return self.transcribed > 0
 
 
+def look_up(history: History, find: Callable[[Collection[bytes]], dict[bytes, list[str]]]) -> Found:
+    """What the store knows of a history: one query for a chat that only grew, more for turns that need other proofs."""
+    found = find(history.exact_keys())
+    if weaker := history.weaker_keys(found):
+        found |= find(weaker)
+    if shown := [
+        key for at, keys in enumerate(history.keys) if keys for key in _shown(keys, history.blocks[at], found)
+    ]:
+        found |= find(shown)
+    return found
+
+
+def _shown(keys: Keys, blocks: Sequence[display.Block], found: Found) -> tuple[bytes, ...]:
+    """The keys that tell whether the blocks of a turn show a part of its reasoning only; most show all of it."""
+    known = found.get(keys.exact, ()) if blocks else ()
+    if not known or any(text in blocks[0].readings for text in known):
+        return ()
+    return keys.shown("".join(block.reasoning for block in blocks)), keys.shown(blocks[0].reasoning)
+
+
 def restore(request: ChatRequest, history: History, found: Found) -> Restoration:
     """Fill the reasoning of every assistant that somebody can vouch for, and take our display out of its text."""
     messages = list(request.messages)
@@ -163,7 +183,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         keys = history.keys[index]
         if keys is None:
             continue
-        blocks = history.blocks[index]
+        blocks = _with_parts(history.blocks[index], keys, found)
         known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
         one = before.get(index) if before is not None else None
         if one is None or one.turn.need is not need or one.known != known:
@@ -251,6 +271,15 @@ def _original(kept: str | None, keys: Keys, found: Found) -> Recalled | None:
     return None
 
 
+def _with_parts(blocks: Sequence[display.Block], keys: Keys, found: Found) -> Sequence[display.Block]:
+    """The blocks, the last of them open if they are known to show how the reasoning begins."""
+    proofs = _shown(keys, blocks, found)
+    for count, proof in zip((len(blocks), 1), proofs, strict=False):
+        if proof in found:
+            return [*blocks[: count - 1], replace(blocks[count - 1], is_open=True), *blocks[count:]]
+    return blocks
+
+
 def _contradicts(shown: display.Block, texts: Iterable[str]) -> bool:
     return bool(shown.reasoning) and not all(_fits(text, shown) for text in texts)
 
@@ -259,7 +288,7 @@ def _meant(texts: Sequence[str], shown: display.Block | None) -> str | None:
     """Which of the reasonings recorded under one key is meant; None when that is not certain."""
     if len(texts) == 1:
         return texts[0]
-    fitting = [text for text in texts if shown is not None and text == shown.reasoning]
+    fitting = [text for text in texts if shown is not None and text in shown.readings]
     return fitting[0] if fitting else None
 
 
@@ -307,17 +336,32 @@ def _restore_one(
 
 def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:
     """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
-    shown = [block.reasoning for block in blocks]
+    if not blocks:
+        return ()
+    is_first = blocks[0].start == 0
     for reasoning in filter(None, reasonings):
-        if blocks and blocks[0].start == 0 and reasoning == shown[0]:
+        if is_first and reasoning in blocks[0].readings:
             # All of it: an empty block behind it is the model's own.
             return blocks[:1]
         # Spans of one turn, or turns that a client merged into one message.
-        if reasoning in ("".join(shown), "\n\n".join(shown)):
+        if any(_is_beginning("".join(each), reasoning, blocks[-1]) for each in _spans(blocks)):
             return blocks
-        if blocks and blocks[0].start == 0 and _fits(reasoning, blocks[0]):
+        if reasoning in map("\n\n".join, _spans(blocks)):
+            return blocks
+        if is_first and _fits(reasoning, blocks[0]):
             return blocks[:1]
     return ()
+
+
+def _spans(blocks: Sequence[display.Block]) -> list[list[str]]:
+    """What the blocks say, read as this version or as an earlier one has written them."""
+    return [[block.readings[at] for block in blocks] for at in (0, -1)]
+
+
+def _is_beginning(shown: str, reasoning: str, last: display.Block) -> bool:
+    """Whether all of the reasoning was shown, or as much of it that it is no accident."""
+    is_enough = last.is_open or len(shown) >= _SHORTEST_BEGINNING
+    return reasoning == shown or (is_enough and reasoning.startswith(shown))
 
 
 def _is_single(blocks: Sequence[display.Block]) -> bool:
@@ -326,10 +370,8 @@ def _is_single(blocks: Sequence[display.Block]) -> bool:
 
 
 def _fits(reasoning: str, block: display.Block) -> bool:
-    shown = block.reasoning
-    # Stopped, or thought on after the answer began: then the block shows how the reasoning begins.
-    is_long = block.is_open or len(shown) >= _SHORTEST_BEGINNING
-    return reasoning == shown or (is_long and reasoning.startswith(shown))
+    # Thought on after the answer began: then the block shows how the reasoning begins.
+    return block.fits(reasoning) or any(_is_beginning(each, reasoning, block) for each in block.readings)
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:

@@ -61,7 +61,9 @@ def _read_anew(message: Message) -> Said:
 
 
 def _blocks(message: Message) -> list[display.Block]:
-    if message.role != "assistant" or not isinstance(message.content, str) or "<" not in message.content:
+    if message.role != "assistant" or not isinstance(message.content, str):
+        return []
+    if "<" not in message.content and "&lt;" not in message.content:
         return []
     return display.blocks(message.content)
 

@@ -1,3 +1,4 @@
+import html
 import random
 import unittest
 from unittest import mock
@@ -84,17 +85,43 @@ class TestForms(unittest.TestCase):
             COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only",
             "The tag <think> opens the thinking.",
             "<think>",
-            "<think>\nnever closed",
         ):
             with self.subTest(text):
                 self.assertIsNone(display.leading_block(text))
 
     def test_a_block_that_was_stopped_while_thinking_is_ours(self) -> None:
-        for cut, reasoning in (("half a thou", "half a thou"), ("half <\\/det", "half "), ("", "")):
-            block = display.leading_block(COLLAPSIBLE.opening + cut)
-            assert block is not None
-            self.assertEqual(reasoning, block.reasoning)
-            self.assertEqual(len(COLLAPSIBLE.opening + cut), block.end)
+        whole = "half `Vec<String>` <b>a</b> </details> <think> &lt; thought\n\n```\n<i>\n  </details>\nx"
+        for form in FORMS:
+            written = "".join(text or "" for text in shown(Delta(reasoning=whole), form=form))
+            for end in range(len(form.opening), len(written)):
+                (block,) = display.blocks(written[:end])
+                self.assertTrue(block.is_open)
+                self.assertEqual(end, block.end)
+                self.assertTrue(block.fits(whole), block)
+                self.assertFalse(block.fits("another thought") and len(block.reasoning) > 1, block)
+
+    def test_a_tag_that_somebody_writes_about_in_the_midst_of_a_text_opens_nothing(self) -> None:
+        self.assertEqual([], display.blocks("The tag:\n\n<think>\nopens the thinking."))
+
+    def test_a_block_is_ours_after_html_escaping_and_other_line_ends(self) -> None:
+        thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'
+        for form in FORMS:
+            shown = form.opening + form.escape(thought) + form.closing + "Is a < b?\n\nYes &amp; no."
+            escaped = html.escape(shown)
+            for name, text in {
+                "HTML": escaped,
+                "HTML, quotes left": html.escape(shown, quote=False),
+                "CRLF": shown.replace("\n", "\r\n"),
+                "both": escaped.replace("\n", "\r\n"),
+            }.items():
+                with self.subTest(name, form=form.tag):
+                    (block,) = display.blocks(text)
+                    self.assertEqual(thought, block.reasoning)
+                    self.assertEqual("Is a < b?\n\nYes &amp; no.", display.cut(text, [block]))
+
+    def test_text_without_a_block_stays_as_it_is_whatever_it_is_written_like(self) -> None:
+        for text in ("&lt;b&gt;", "a\r\nb", "&lt;details&gt;\nx", "x <b> &lt;think&gt;\n", "<think>\r\na\n"):
+            self.assertEqual(text, display.as_written(text))
 
     def test_white_space_before_a_block_does_not_hide_it(self) -> None:
         (found,) = display.blocks("\n " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "Hi")
@@ -151,7 +178,15 @@ class TestMirror(unittest.TestCase):
         for form in FORMS:
             written = "".join(text or "" for text in shown(*deltas, form=form))
             self.assertEqual(
-                form.opening + "a" + form.closing + "b\n\n" + form.opening + "c </det" + form.closing + "d", written
+                form.opening
+                + "a"
+                + form.closing
+                + "b\n\n"
+                + form.opening
+                + form.escape("c </det")
+                + form.closing
+                + "d",
+                written,
             )
             found = display.blocks(written)
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
@@ -207,9 +242,9 @@ class TestMirror(unittest.TestCase):
         self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
 
     def test_an_open_block_is_closed_before_a_failure_goes_on(self) -> None:
-        batches = display.mirror(source(Delta(reasoning="half </det"), fails=True), COLLAPSIBLE)
+        batches = display.mirror(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
         next(batches)
-        self.assertEqual([[Delta(text="</det\n</details>\n\n")]], [next(batches)])
+        self.assertEqual([[Delta(text="<\n</details>\n\n")]], [next(batches)])
         with self.assertRaises(UpstreamFailed):
             next(batches)
 

@@ -1,0 +1,348 @@
+"""Markdown that stays inside the thinking block it is written into, and is read back byte for byte.
+
+Clients render the block as markdown with HTML in it. There a thought may leave a fence open, begin a comment, or say
+`Vec<String>`: the answer behind it would vanish into the fence or the comment, and the type would be a tag that nobody
+sees. So outside code three things get a backslash, which markdown takes away again when it is shown:
+
+    <   before a letter, /, ! or ?          begins HTML
+    &   as in &lt; or &#60;                 is a character reference
+    :   behind ], in a paragraph that       defines a link for the answer as well
+        begins with [
+
+Backslashes in front of one of these are doubled: k of them become 2k + 1, so that reading back is exact. Inside code
+nothing changes, because a backslash would be seen there; and an address that becomes a link takes the backslash in, so
+that a < right behind one is written as &lt; instead. What is code is decided by the rules of CommonMark, line by
+line; code spans count within one line only. Where that is uncertain it counts as text: then a backslash is seen in
+code, and nothing worse. A fence that is open at the end is closed by one which is longer by one character.
+"""
+
+import re
+from typing import NamedTuple
+
+# A code span is waited for over this many characters; a longer one counts as text.
+_LONGEST_SPAN = 500
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_QUOTE = re.compile(r" {0,3}> ?")
+_ITEM = re.compile(r" {0,3}(?:[-+*]|([0-9]{1,9})[.)])(?= |\Z)")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})")
+_RULE = re.compile(r" {0,3}([-*_])(?: *\1){2,} *\Z")
+_HEADING = re.compile(r" {0,3}#{1,6}(?: |\Z)")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+) *\Z")
+_DEFINITION = re.compile(r"[\s>*+.)0-9-]*\[")
+# What has to be looked at in a line of text, and what of it may have to be changed.
+_TOKEN = re.compile(r"`+|[<&]|(?<=[\]\\]):")
+_SIGN = re.compile(r"[<&]|(?<=[\]\\]):")
+_TAG = re.compile(r"<[A-Za-z/!?]")
+_REFERENCE = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{0,31}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});")
+# Signs that may still become one of these.
+_UNDECIDED = re.compile(r"<\Z|&(?:[A-Za-z][A-Za-z0-9]{0,31}|#(?:[0-9]{0,7}|[xX][0-9A-Fa-f]{0,6}))?\Z")
+# An address that reaches to the end of a text.
+_ADDRESS = re.compile(r"(?:://|www\.)\S*\Z", re.IGNORECASE)
+_LESS_THAN = "&lt;"
+_IN_BLOCK_QUOTE = 0
+
+
+class _Place(NamedTuple):
+    """Where a line of markdown stands: inside which lists and quotes, and in what."""
+
+    # List items by how far their content is indented; block quotes as _IN_BLOCK_QUOTE.
+    containers: tuple[int, ...] = ()
+    is_paragraph: bool = False
+    # Whether the paragraph begins with [, as link definitions do.
+    may_define: bool = False
+    # The characters that opened the fence which is open.
+    fence: str = ""
+    # Of the line that led here: whether its characters are shown as they are, and whether it went on with a paragraph.
+    is_code: bool = False
+    continues: bool = False
+
+    @property
+    def is_in_fence(self) -> bool:
+        """Whether a fence is open that no end of a list or quote would close."""
+        return bool(self.fence) and not self.containers
+
+    def after(self, line: str) -> "_Place":
+        """The place behind a line, which has no line end."""
+        if self.is_in_fence:
+            return _Place(fence="" if _closes(self.fence, line) else self.fence, is_code=True)
+        if self.is_paragraph and not self.containers and line[:1].isalpha():
+            return self if self.continues else self._replace(continues=True)
+        rest = line.expandtabs(4)
+        matched = 0
+        for container in self.containers:
+            inside = _inside(container, rest)
+            if inside is None:
+                break
+            rest = inside
+            matched += 1
+        is_inside = matched == len(self.containers)
+        if self.fence and is_inside:
+            return self._replace(fence="" if _closes(self.fence, rest) else self.fence, is_code=True)
+        return self._opened(rest, self.containers[:matched], is_inside)
+
+    def _opened(self, rest: str, containers: tuple[int, ...], is_inside: bool) -> "_Place":
+        """The place behind what is left of a line when the lists and quotes it goes on with are taken off."""
+        begins = False
+        while rest.strip(" ") and _indent(rest) < 4:
+            found = _QUOTE.match(rest)
+            width, container = (found.end(), _IN_BLOCK_QUOTE) if found else (0, 0)
+            if found is None:
+                width = container = _item_width(rest, self.is_paragraph and is_inside and not begins)
+            if not width:
+                break
+            containers, rest, begins = (*containers, container), rest[width:], True
+        if not rest.strip(" "):
+            return _Place(containers)
+        goes_on = self.is_paragraph and not begins
+        if _indent(rest) >= 4:
+            return self._replace(continues=True) if goes_on else _Place(containers, is_code=True)
+        if fence := _FENCE.match(rest):
+            return _Place(containers, fence=fence[1])
+        if _HEADING.match(rest) or _RULE.match(rest) or (goes_on and is_inside and _UNDERLINE.match(rest)):
+            return _Place(containers)
+        if goes_on:
+            return self._replace(continues=True)
+        return _Place(containers, is_paragraph=True, may_define=rest.lstrip(" ").startswith("["))
+
+
+def _inside(container: int, line: str) -> str | None:
+    """A line without what marks it as part of a list item or quote; None when it is none."""
+    if container == _IN_BLOCK_QUOTE:
+        quote = _QUOTE.match(line)
+        return line[quote.end() :] if quote else None
+    if not line.strip(" "):
+        return ""
+    return line[container:] if _indent(line) >= container else None
+
+
+def _item_width(line: str, is_in_paragraph: bool) -> int:
+    """How far the content of the list item is indented that a line begins; 0 when it begins none."""
+    item = _ITEM.match(line)
+    if item is None or _RULE.match(line):
+        return 0
+    content = line[item.end() :]
+    spaces = _indent(content)
+    if is_in_paragraph and (spaces == len(content) or item[1] not in (None, "1")):
+        return 0
+    return item.end() + (1 if spaces > 4 or spaces == len(content) else spaces)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _closes(fence: str, line: str) -> bool:
+    stripped = line.strip(" \t")
+    return len(stripped) >= len(fence) and not stripped.strip(fence[0]) and _indent(line.expandtabs(4)) < 4
+
+
+class _Walk:
+    """Goes through a text that may still grow, and changes what has to be changed in it."""
+
+    def __init__(self, *, reads: bool = False) -> None:
+        self._reads = reads
+        self._place = _Place()
+        # Whether all code spans of the paragraph so far are certain.
+        self._is_certain = True
+        # Of the current line: what is settled, and where the line stands once that had to be known.
+        self._line: list[str] = []
+        self._here: _Place | None = None
+        self._is_in_address = False
+        # What is not settled, and how much of it was handed out as it is.
+        self._rest: list[str] = []
+        self._given = 0
+        # Whether something was held back, because what follows decides about it.
+        self.is_holding = False
+        # Whether the last line that is not empty closes a fence as `escape` does it.
+        self.is_ambiguous = False
+
+    @property
+    def open_fence(self) -> str:
+        return self._place.fence if self._place.is_in_fence else ""
+
+    def note(self, text: str) -> None:
+        """Take text that was handed out as it is."""
+        self._rest.append(text)
+        self._given += len(text)
+
+    def feed(self, text: str, *, is_end: bool = False) -> str:
+        """What can be handed out by now."""
+        whole = "".join([*self._rest, text])
+        out: list[str] = []
+        at = 0
+        while True:
+            found = _LINE_END.search(whole, at)
+            if found and found[0] == "\r" and found.end() == len(whole) and not is_end:
+                # It may be half of a line end.
+                found = None
+            end = found.start() if found else len(whole)
+            at, held = self._scan(whole, at, end, out, is_whole=found is not None or is_end)
+            if found is None:
+                break
+            self._end_line(whole[at:end])
+            at = found.end()
+        out.append(whole[self._given : held])
+        self.is_holding = held < len(whole)
+        if is_end:
+            self._end_line(whole[at:])
+        self._rest, self._given = [whole[at:]], held - at
+        return "".join(out)
+
+    def _scan(self, whole: str, at: int, end: int, out: list[str], *, is_whole: bool) -> tuple[int, int]:
+        """Settle what can be settled of a line: where that ends, and up to where it may be handed out."""
+        while token := _TOKEN.search(whole, at, end):
+            is_span, sign = token[0][0] == "`", token.start()
+            if not is_whole and token.end() == end and is_span:
+                # There may be more backticks.
+                return at, end
+            if not is_whole and _UNDECIDED.match(whole, sign):
+                return at, sign
+            here = self._here or self._stand("".join([*self._line, whole[at:end]]))
+            if here.is_code:
+                # But for a line end of which one half is here.
+                settled = end if is_whole or whole[end - 1] != "\r" else end - 1
+                self._line.append(whole[at:settled])
+                return settled, end
+            before = whole[at:sign]
+            self._note_address(before)
+            backslashes = len(before) - len(before.rstrip("\\"))
+            if not is_span:
+                counts = here.may_define and before[: -backslashes or None].endswith("]")
+                if token[0] != ":":
+                    counts = bool((_TAG if token[0] == "<" else _REFERENCE).match(whole, sign))
+                settled = self._settle_sign(whole, sign, backslashes, out) if counts else sign + 1
+            elif (settled := self._span_end(whole, token, end, backslashes, is_whole=is_whole)) < 0:
+                later = _SIGN.search(whole, token.end(), end)
+                return at, later.start() if later else end
+            self._line.append(whole[at:settled])
+            at = settled
+        return at, end
+
+    def _note_address(self, text: str) -> None:
+        if _ADDRESS.search(text):
+            self._is_in_address = True
+        elif any(map(str.isspace, text)):
+            self._is_in_address = False
+
+    def _stand(self, line: str) -> _Place:
+        here = self._place.after(line)
+        self._is_certain = self._is_certain or not here.continues
+        if _DEFINITION.match(line):
+            # Some renderers begin a paragraph or list item where others go on with a paragraph or table.
+            here = here._replace(may_define=True)
+        if not here.is_code and line.lstrip(" \t").startswith("```"):
+            # A fence or not, by what is still to come of the line.
+            self._is_certain = False
+            here = here._replace(may_define=self._place.may_define)
+        self._here = here
+        return here
+
+    def _span_end(self, whole: str, token: re.Match[str], end: int, backslashes: int, *, is_whole: bool) -> int:
+        """The end of a code span, or of what begins none; -1 when that cannot be told yet."""
+        run, begin = token[0], token.end()
+        if not self._is_certain or backslashes % 2 or self._is_in_address:
+            self._is_certain = False
+            return begin
+        stop = min(end, begin + _LONGEST_SPAN + len(run))
+        closing = re.compile(f"(?<!`){run}(?!`)").search(whole, begin, stop)
+        if closing and (closing.end() < end or is_whole):
+            if "|" not in whole[begin : closing.start()]:
+                return closing.end()
+        elif not is_whole and end <= begin + _LONGEST_SPAN + len(run):
+            return -1
+        # Cells of a table end at |, also in the middle of a code span.
+        self._is_certain = False
+        return begin
+
+    def _settle_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
+        """The end of a sign that counts, with the backslashes in front of it changed."""
+        if not self._reads and whole[at] == "<" and self._is_in_address:
+            return self._replace(whole, out, at, at + 1, "\\" * count + _LESS_THAN)
+        if not self._reads:
+            return self._replace(whole, out, at, at, "\\" * (count + 1)) + 1
+        if count % 2:
+            return self._replace(whole, out, at - count, at, "\\" * (count // 2)) + 1
+        if self._is_in_address and whole.startswith(_LESS_THAN, at):
+            return self._replace(whole, out, at - count, at + len(_LESS_THAN), "\\" * (count // 2) + "<")
+        return at + 1
+
+    def _replace(self, whole: str, out: list[str], start: int, end: int, by: str) -> int:
+        out.append(whole[self._given : start] + by)
+        self._given = end
+        return end
+
+    def _end_line(self, rest: str) -> None:
+        line = "".join([*self._line, rest])
+        fence, is_known = self.open_fence, self._here is not None
+        self._place, self._line, self._here, self._is_in_address = self._place.after(line), [], None, False
+        self._is_certain = self._is_certain or not (is_known or self._place.continues)
+        if line:
+            self.is_ambiguous = bool(fence) and line == fence[0] * (len(fence) + 1)
+
+
+class Escaper:
+    """Writes one thought, piece by piece. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._walk = _Walk()
+
+    def passes(self, text: str) -> bool:
+        """Whether a piece is written as it is; then it has been taken, and need not be written."""
+        is_plain = not ("<" in text or "&" in text or "]:" in text or "\\:" in text or text[0] == ":")
+        if not is_plain or self._walk.is_holding:
+            return False
+        self._walk.note(text)
+        return True
+
+    def write(self, text: str) -> str:
+        return text if self.passes(text) else self._walk.feed(text)
+
+    def end(self) -> str:
+        """What is still to be written, and what closes an open fence."""
+        written = self._walk.feed("", is_end=True)
+        if fence := self._walk.open_fence:
+            return f"{written}\n{fence[0] * (len(fence) + 1)}"
+        return written + "\n" if self._walk.is_ambiguous else written
+
+
+def escape(text: str) -> str:
+    """A whole thought as it is written into a block."""
+    escaper = Escaper()
+    return escaper.write(text) + escaper.end() if text else ""
+
+
+def escape_open(text: str) -> str:
+    """The same of a thought that goes on: no fence is closed."""
+    return _Walk().feed(text, is_end=True)
+
+
+def unescape_open(text: str) -> str:
+    """The beginning of a thought that was written like this."""
+    return _Walk(reads=True).feed(text, is_end=True)
+
+
+def find_outside(line: str, text: str, start: int) -> int:
+    """Where a line that begins with `line`, its line break included, stands outside every fence; -1 if nowhere.
+
+    The fences are those of a text that begins at `start`.
+    """
+    place, at = _Place(), start
+    while (stop := text.find(line, at)) >= 0:
+        inside = text[at:stop]
+        if place.is_in_fence or "```" in inside or "~~~" in inside:
+            for each in _LINE_END.split(inside):
+                place = place.after(each)
+        if not place.is_in_fence:
+            return stop
+        at = stop + 1
+    return -1
+
+
+def unescape(text: str) -> str:
+    """The thought that was written like this."""
+    walk = _Walk(reads=True)
+    read = walk.feed(text, is_end=True)
+    if walk.is_ambiguous:
+        return read[:-1] if read.endswith("\n") else read[: read.rindex("\n")]
+    return read

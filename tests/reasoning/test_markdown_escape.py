@@ -1,0 +1,111 @@
+"""What is written into a <details> block: exact both ways, in any pieces, and nothing of it reaches the answer."""
+
+import random
+import time
+import unittest
+
+from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, blocks, cut
+from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
+
+WORDS = (
+    "a", "word ", " ", "\n", "\n\n", "\r\n", "\r", "`", "``", "```", "````", "~~~", "~~~~", "<b>", "</b>", "<", "<!--",
+    "<pre>", "&lt;", "&", "&#60;", "\\", "\\\\", "|", "- ", "1. ", "2) ", "> ", "    ", "\t", "[x]: http://y", "]", ":",
+    "www.foo.com", "http://z?a=1&lt;", "Vec<String>", "</details>", "<details>", "\n```\n", "\n````\n", "\n~~~~\n",
+    "# h", "===", "---", "\n    code <b>", "`<b>`", "<?php", "<![CDATA[",
+    "\n- item\n  ```\n  <b>\n", "\n</details>\n\n",
+)  # fmt: skip
+
+
+def in_pieces(text: str, rng: random.Random) -> str:
+    escaper, written, at = Escaper(), "", 0
+    while at < len(text):
+        end = at + rng.choice((1, 1, 2, 3, 7))
+        written += escaper.write(text[at:end])
+        at = end
+    return written + escaper.end()
+
+
+class TestExactness(unittest.TestCase):
+    def test_whatever_is_thought_is_read_back_and_pieces_make_no_difference(self) -> None:
+        for seed in range(4000):
+            rng = random.Random(seed)
+            text = "".join(rng.choice(WORDS) for _ in range(rng.randrange(1, 14)))
+            with self.subTest(seed=seed, text=text):
+                written = escape(text)
+                self.assertEqual(text, unescape(written))
+                self.assertEqual(written, in_pieces(text, rng))
+                shown = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
+                (block,) = blocks(shown)
+                self.assertIn(text, block.readings)
+                self.assertEqual("Answer.", cut(shown, [block]))
+
+    def test_blocks_of_earlier_versions_are_read(self) -> None:
+        for thought, written in (
+            ("a </details> b <b>", "a <\\/details> b <b>"),
+            ("```\nnever closed </details>", "```\nnever closed <\\/details>"),
+            ("Vec<String> <\\details", "Vec<String> <\\\\details"),
+        ):
+            (block,) = blocks(COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer.")
+            self.assertEqual(thought, block.reasoning)
+
+    def test_a_model_caught_in_a_loop_costs_no_more_than_its_length(self) -> None:
+        for loop in ("<", "\\", "`", "&", "<a>", "`<", "]:", "http://", "```\n", "- ", "> ", "&a", "`a|", "\r"):
+            started, escaper = time.monotonic(), Escaper()
+            written = "".join([escaper.write(loop) for _ in range(30_000)]) + escaper.end()
+            self.assertEqual(loop * 30_000, unescape(written))
+            self.assertLess(time.monotonic() - started, 5, loop)
+
+
+class TestWriting(unittest.TestCase):
+    def assert_written(self, cases: dict[str, str]) -> None:
+        for text, written in cases.items():
+            with self.subTest(text):
+                self.assertEqual(written, escape(text))
+
+    def test_plain_thoughts_stay_as_they_are(self) -> None:
+        plain = ("hm", "a < b && c", "1 <= 2", "x[0]: y", "**bold**", "`a <b> c`", "cats & dogs", "http://a?b=1&c=2")
+        self.assert_written({text: text for text in plain})
+
+    def test_html_outside_code_gets_a_backslash(self) -> None:
+        self.assert_written(
+            {
+                "Vec<String>": "Vec\\<String>",
+                "<b>x</b>": "\\<b>x\\</b>",
+                "<!-- x": "\\<!-- x",
+                "&lt;": "\\&lt;",
+                "\\<b>": "\\\\\\<b>",
+                "[a]: http://b": "[a]\\: http://b",
+                "http://a<b>": "http://a&lt;b>",
+                "- <pre>": "- \\<pre>",
+                "`open <b>": "`open \\<b>",
+            }
+        )
+
+    def test_code_stays_as_it_is(self) -> None:
+        for code in (
+            "```html\n<b>\n</details>\n```",
+            "~~~\n<b>\n~~~",
+            "`Vec<String>`",
+            "``a ` <b>``",
+            "x:\n\n    <b>",
+            "1. a\n\n   ```\n   <b>\n   ```",
+            "> ```\n> <b>\n> ```",
+        ):
+            self.assertEqual(code, escape(code))
+
+    def test_what_a_list_or_quote_ends_is_no_code_any_more(self) -> None:
+        self.assert_written({"- ```\n  <b>\n<i>": "- ```\n  <b>\n\\<i>", "> ```\n<i>": "> ```\n\\<i>"})
+
+    def test_an_open_fence_is_closed(self) -> None:
+        self.assert_written(
+            {
+                "```": "```\n````",
+                "```py\nx": "```py\nx\n````",
+                "~~~~\n```\n": "~~~~\n```\n\n~~~~~",
+                "```\nx\n```": "```\nx\n```",
+                # Closed like this by the model: told apart by a line break.
+                "```\nx\n````": "```\nx\n````\n",
+                "- ```\n  x": "- ```\n  x",
+            }
+        )
+        self.assertEqual("```\nx", escape_open("```\nx"))
