@@ -17,13 +17,15 @@ _BYTES_PER_ENTRY = 500
 class Waiting(NamedTuple):
     """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
 
-    `begun` is what was recorded of it earlier, by the same answer, before it went on thinking.
+    `begun` is what was recorded of it earlier, by the same answer, before it went on thinking. `extends` is a key that
+    the same answer recorded the same reasoning under, before it went on with further calls.
     """
 
     keys: tuple[bytes, ...]
     text: bytes
     known_as: bytes | None = None
     begun: bytes | None = None
+    extends: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -79,6 +81,7 @@ class Backlog:
         self.remove(list(self._waiting))
 
     def _add(self, new: Waiting) -> None:
+        new = self._merged(new)
         for number in reversed(self._by_key.get(new.keys[0], ())):
             old = self._waiting[number]
             if new.known_as is not None and old.text == new.text:
@@ -93,6 +96,15 @@ class Backlog:
         self._bytes += new.size
         for key in set(new.keys):
             self._by_key.setdefault(key, []).append(number)
+
+    def _merged(self, new: Waiting) -> Waiting:
+        """The entry with the keys of the one that it extends, which it replaces."""
+        for number in self._by_key.get(new.extends, ()) if new.extends is not None else ():
+            old = self._waiting[number]
+            if old.known_as is None and old.text == new.text:
+                self._remove(number)
+                return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
+        return new
 
     def _remove(self, number: int) -> None:
         if (old := self._waiting.pop(number, None)) is None:

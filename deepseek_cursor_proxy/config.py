@@ -186,6 +186,13 @@ class ProxyConfig:
     reasoning_cache_max_rows: int = setting(
         100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
     )
+    reasoning_cache_max_bytes: int = setting(
+        1024**3,
+        "how many bytes of reasoning are kept; the longest unused go first",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
     durability: str = setting(
         "normal",
         "what stored reasoning survives: normal, any death of the proxy; full, a power cut too, at a wait per answer",

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.calling import Asked, Caller, Calling
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta, Message, Reply
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek_stream import Said
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.observers import Finished, Received
@@ -45,7 +45,9 @@ class Exchange:
         self._started = time.monotonic()
         self._first_delta: float | None = None
         self._reply = Reply()
+        # Choices that are stored as they ended, and those of which a call is.
         self._recorded: set[int] = set()
+        self._identified: set[int] = set()
         # By exact key, what was stored of an answer that may still go on thinking.
         self._begun: dict[bytes, str] = {}
         self._has_relayed = False
@@ -232,30 +234,47 @@ class Exchange:
 
     def _take(self, batch: Batch, *, is_weighty: bool = True) -> None:
         """Add up a batch and, if that may be news to the store, remember every choice it completes."""
+        called: set[int] = set()
         for item in batch:
             if not isinstance(item, Aside):
                 self._reply.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
-                if item.calls:
-                    self._identify_calls(item)
+                if item.calls and item.calls[-1].arguments.endswith("}"):
+                    called.add(item.choice)
         if self._reply.is_too_long and not self._reply.is_finished:
             raise UpstreamFailed(f"DeepSeek's answer is longer than {Reply.LONGEST} characters. Start a new chat.")
         if is_weighty:
             self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
+        for choice in called - self._recorded - self._identified:
+            self._identify(choice)
 
-    def _identify_calls(self, delta: Delta) -> None:
-        """Some clients start a call as soon as they have all of it: then its turn has to be known already."""
-        if delta.calls[-1].arguments.endswith("}") and delta.choice not in self._recorded:
-            message = self._reply.message(delta.choice)
-            if all(deepseek.is_whole_call(call) for call in message.tool_calls):
-                self._record([message])
+    def _identify(self, choice: int) -> None:
+        """Store the turn when its first call is whole: some clients start a call as soon as they have all of it.
+
+        Further calls are stored with the end of the answer; until then the first one leads to the reasoning.
+        """
+        message = self._reply.message(choice)
+        if all(deepseek.is_whole_call(call) for call in message.tool_calls):
+            self._identified.add(choice)
+            self._record([message])
 
     def _remember(self, choices: Sequence[int]) -> None:
         new = [choice for choice in choices if choice not in self._recorded]
         self._recorded.update(new)
         thoughts = [self._reply.thought_before_calls(choice) for choice in new]
         self._record([self._reply.message(choice) for choice in new], thoughts)
+
+    def _remember_broken(self) -> None:
+        """Store what was said of choices that did not end, also without a call that was cut: clients drop that."""
+        for choice in self._reply.choices:
+            if self._reply.has_anything(choice) and choice not in self._recorded:
+                self._recorded.add(choice)
+                message = self._reply.message(choice)
+                whole = tuple(call for call in message.tool_calls if deepseek.is_whole_call(call))
+                is_cut = bool(whole) and len(whole) < len(message.tool_calls)
+                answers = [message, message._replace(tool_calls=whole)] if is_cut else [message]
+                self._record(answers, [self._reply.thought_before_calls(choice)] * len(answers))
 
     def _record(self, answers: Sequence[Message], shown: Sequence[str | None] = ()) -> None:
         """Store what was thought; `shown` is as much of it as a display could show, where that is not all."""
@@ -278,7 +297,7 @@ class Exchange:
             # Most turns with calls are recorded as soon as these are whole, and nothing is added to them afterwards.
             news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]
             if news:
-                self._services.reasoning_store.record(news, (*prepared.links, *parts), self._begun)
+                self._services.reasoning_store.record(_merged(news), (*prepared.links, *parts), self._begun)
                 self._begun.update((keys[0], reasoning) for keys, reasoning in news)
 
     # Ending …
@@ -300,7 +319,7 @@ class Exchange:
         self.is_closed, self.awaited = True, None
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-            self._remember([choice for choice in self._reply.choices if self._reply.has_anything(choice)])
+            self._remember_broken()
         finally:
             # A bug of ours costs an answer, not a place for the next one.
             self._calling.close(was_complete=self._outcome == COMPLETED)
@@ -322,3 +341,11 @@ class Exchange:
             retries=self._calling.retries,
             drift=prepared.drift if prepared is not None else None,
         )
+
+
+def _merged(entries: Sequence[tuple[Sequence[bytes], str]]) -> list[tuple[Sequence[bytes], str]]:
+    """The entries with each reasoning once, under all its keys: one thought may be echoed in several forms."""
+    under: dict[str, tuple[bytes, ...]] = {}
+    for keys, reasoning in entries:
+        under[reasoning] = (*under.get(reasoning, ()), *keys)
+    return [(keys, reasoning) for reasoning, keys in under.items()]

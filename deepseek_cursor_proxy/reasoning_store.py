@@ -5,7 +5,8 @@ wrong with the file, no answer fails or waits for it. What cannot be written sta
 written as soon as the file can be used: a thread that no answer waits for comes back to it until then.
 Keys arrive as digests; no credential, prompt or answer is ever stored, only the reasoning itself.
 
-Entries are forgotten by the time since their last use and by number, in small steps on a thread of their own.
+Entries are forgotten by the time since their last use, by number and by bytes, the longest unused first, in small steps
+on a thread of their own.
 """
 
 import logging
@@ -27,8 +28,11 @@ _log = logging.getLogger(__name__)
 
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
-# A use is worth a write only when the entry would otherwise look a day older than it is.
+# A use is worth a write only when the entry would otherwise look a day older than it is, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
+# … or this much, when the store is so full that the order of use decides which entries go.
+_FINE_USE_RESOLUTION_SECONDS = 60
+_NEARLY_FULL = 0.8
 # Forgetting looks at the whole table's edge, so it is done once for many turns, …
 _TURNS_BETWEEN_PRUNINGS = 256
 # … in steps short enough that a recording turn never waits noticeably for the lock: each row has some five keys in
@@ -37,6 +41,12 @@ _ROWS_PER_STEP = 50
 # Answers in the same words to the same history, each thought out anew: which one is meant can only be told by a block
 # that the client still shows. Somebody who asks the same all day must not make every look-up longer.
 _MOST_ALIKE = 16
+# The longest answer DeepSeek gives has 1.5 MB; what is longer is no thought.
+_LONGEST_REASONING_BYTES = 16 * 1024 * 1024
+# So many bytes are worth forgetting as much as one turn is.
+_BYTES_PER_TURN = 256 * 1024
+# Rows that are added up while others wait for the connection.
+_ROWS_PER_SUM = 2000
 # Thousands of long thoughts, and little enough for a small machine.
 _MOST_BYTES_WAITING = 64 * 1024 * 1024
 # What waited is written in transactions short enough that nobody notices the lock.
@@ -52,6 +62,36 @@ class StoreStats(NamedTuple):
     oldest_use: float | None
 
 
+class _Amount(NamedTuple):
+    """So many rows, or bytes, whichever of the two is meant."""
+
+    rows: int
+    bytes: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.rows <= 0 and self.bytes <= 0
+
+    def without(self, other: "_Amount") -> "_Amount":
+        return _Amount(self.rows - other.rows, self.bytes - other.bytes)
+
+
+class _Stored(NamedTuple):
+    id: int
+    text: bytes
+    used_at: float
+
+
+def _alike(connection: sqlite3.Connection, key: bytes) -> list[_Stored]:
+    """The latest reasonings under a key, newest first."""
+    rows = connection.execute(
+        "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
+        "ORDER BY reasoning DESC LIMIT ?",
+        (key, _MOST_ALIKE),
+    )
+    return [_Stored(*row) for row in rows]
+
+
 class ReasoningStore:
     """Called by handler threads. Its own lock protects `_used`; the database and the backlog have theirs."""
 
@@ -61,6 +101,7 @@ class ReasoningStore:
         *,
         max_age_seconds: float = 30 * 24 * 3600,
         max_rows: int = 100_000,
+        max_bytes: int = 1024**3,
         durability: str = "normal",
         must_open: bool = False,
         clock: Callable[[], float] = time.time,
@@ -68,6 +109,9 @@ class ReasoningStore:
         """A file that cannot be used is no obstacle; if it `must_open`, that is raised and nothing is moved away."""
         self._max_age = max_age_seconds
         self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        # How old the time of an entry's last use may be; until it is known how full the store is, the finer one.
+        self._use_resolution: float = _FINE_USE_RESOLUTION_SECONDS
         self._clock = clock
         self._lock = threading.Lock()
         self._used: set[int] = set()
@@ -96,12 +140,20 @@ class ReasoningStore:
 
         A link makes a reasoning that is known under its first key known under its second as well. It names the
         reasoning, because another chat may have recorded one under the first key meanwhile. `begun` tells by first
-        keys what the same answer had recorded of itself before it went on thinking.
+        keys what the same answer had recorded of itself before it went on. A reasoning is stored once, however many
+        calls follow it and however often it is recorded meanwhile: further keys lead to the same row.
         """
-        beginnings = {key: _encoded(text) for key, text in (begun or {}).items()}
-        some = [Waiting(tuple(keys), _encoded(text), begun=beginnings.get(keys[0])) for keys, text in entries]
+        before = {key: _encoded(text) for key, text in (begun or {}).items()}
+        some = []
+        for keys, reasoning in entries:
+            text = _encoded(reasoning)
+            if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
+                _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
+                continue
+            extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
+            some.append(Waiting(tuple(keys), text, begun=before.get(keys[0]), extends=extends))
         some += [Waiting((new,), _encoded(text), known) for known, new, text in links]
-        return self._combiner.write(some)
+        return self._combiner.write(some) if some else False
 
     def _write_or_keep(self, some: Sequence[Waiting]) -> bool:
         """What turns that ended at the same time have thought, in one transaction."""
@@ -114,7 +166,7 @@ class ReasoningStore:
             self._keep(some)
             self._faults.tell("record", error)
             return False
-        self._pruner.count_a_write(len(some))
+        self._pruner.count_a_write(sum(1 + len(each.text) // _BYTES_PER_TURN for each in some))
         return True
 
     def _keep(self, some: Sequence[Waiting]) -> None:
@@ -136,29 +188,35 @@ class ReasoningStore:
                     (each.keys[0], each.known_as, each.text),
                 )
 
-    @staticmethod
-    def _record_one(connection: sqlite3.Connection, new: Waiting, now: float) -> None:
+    def _record_one(self, connection: sqlite3.Connection, new: Waiting, now: float) -> None:
+        if new.extends is not None:
+            earlier = [each for each in _alike(connection, new.extends) if each.text == new.text]
+            if earlier:
+                self._record_again(connection, earlier[0], new, now)
+                return
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
-        alike = connection.execute(
-            "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
-            "ORDER BY reasoning DESC LIMIT ?",
-            (new.keys[0], _MOST_ALIKE),
-        ).fetchall()
-        known = [each for each in alike if each[1] == new.begun] if new.begun is not None else []
-        known += [each for each in alike[:1] if each[1] == new.text]
+        alike = _alike(connection, new.keys[0])
+        known = [each for each in alike if each.text == new.begun] if new.begun is not None else []
+        known += [each for each in alike[:1] if each.text == new.text]
         if known:
-            row, text, used_at = known[0]
-            if text != new.text or now - used_at > _USE_RESOLUTION_SECONDS:
-                connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, row))
+            self._record_again(connection, known[0], new, now)
             return
         if len(alike) == _MOST_ALIKE:
             # Half of them, so that not every turn pays for it.
             connection.executemany(
-                "DELETE FROM reasonings WHERE id = ?", [(each[0],) for each in alike[_MOST_ALIKE // 2 :]]
+                "DELETE FROM reasonings WHERE id = ?", [(each.id,) for each in alike[_MOST_ALIKE // 2 :]]
             )
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
+
+    def _record_again(self, connection: sqlite3.Connection, old: "_Stored", new: Waiting, now: float) -> None:
+        """Have an entry in a row that is there already, under all its keys."""
+        if old.text != new.text or now - old.used_at > self._use_resolution:
+            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
+        connection.executemany(
+            "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
+        )
 
     # Looking up …
 
@@ -176,7 +234,7 @@ class ReasoningStore:
                     found[key] = [text]
                 elif text not in texts:
                     texts.append(text)
-                if now - used_at > _USE_RESOLUTION_SECONDS:
+                if now - used_at > self._use_resolution:
                     self._mark_used(row)
         return found
 
@@ -243,21 +301,30 @@ class ReasoningStore:
         """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
         forgotten = 0
         with self._faults.kept_from_answers("prune"):
-            for allowance in self._excess():
-                while allowance > 0 and not self._pruner.is_closed:
-                    step = self._forget_oldest(min(allowance, _ROWS_PER_STEP))
-                    forgotten += step
-                    allowance -= step
-                    if step == 0:
+            if self._used:
+                # The order of use decides, so it has to be known.
+                with self.database.transaction() as connection:
+                    self._write_uses(connection, self._clock())
+            for excess in self._excess():
+                while not excess.is_over and not self._pruner.is_closed:
+                    step = self._forget_oldest(excess)
+                    forgotten += step.rows
+                    excess = excess.without(step)
+                    if step.rows == 0:
                         break
                     self._pruner.pause()
         return forgotten
 
-    def _excess(self) -> Iterator[int]:
-        """How many of the longest unused rows may go: first those over the number, then those over the age."""
+    def _excess(self) -> "Iterator[_Amount]":
+        """How much of the longest unused may go: over the number, then over the bytes, then over the age."""
         with self.database.reading() as connection:
             rows = connection.execute("SELECT count(*) FROM reasonings").fetchone()[0]
-        yield max(0, rows - self._max_rows)
+        size = self._bytes_held()
+        is_nearly_full = rows > _NEARLY_FULL * self._max_rows or size > _NEARLY_FULL * self._max_bytes
+        self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
+        yield _Amount(rows - self._max_rows, 0)
+        # Again, unless it was little before: what went by number may have been enough.
+        yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
         now = self._clock()
         with self.database.reading() as connection:
             newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
@@ -265,13 +332,39 @@ class ReasoningStore:
                 "SELECT count(*) FROM reasonings WHERE used_at < ?", (now - self._max_age,)
             ).fetchone()[0]
         if newest is not None and newest <= now:
-            yield min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE)))
+            yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
 
-    def _forget_oldest(self, count: int) -> int:
+    def _bytes_held(self) -> int:
+        """The bytes of all reasonings, or no less than them while the whole file has no more than they may have."""
+        with self.database.reading() as connection:
+            pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+            last = connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0
+        if pages * page <= _NEARLY_FULL * self._max_bytes:
+            return int(pages * page)
+        size = 0
+        for start in range(0, last + 1, _ROWS_PER_SUM):
+            with self.database.reading() as connection:
+                size += connection.execute(
+                    "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?",
+                    (start, start + _ROWS_PER_SUM),
+                ).fetchone()[0]
+        return size
+
+    def _forget_oldest(self, excess: "_Amount") -> "_Amount":
+        """Forget some of the longest unused, at most that much; what was forgotten."""
+        gone = _Amount(0, 0)
         with self.database.transaction() as connection:
-            return connection.execute(
-                "DELETE FROM reasonings WHERE id IN (SELECT id FROM reasonings ORDER BY used_at LIMIT ?)", (count,)
-            ).rowcount
+            oldest = connection.execute(
+                "SELECT id, length(text) FROM reasonings ORDER BY used_at LIMIT ?", (_ROWS_PER_STEP,)
+            ).fetchall()
+            ids = []
+            for row, size in oldest:
+                if excess.without(gone).is_over:
+                    break
+                ids.append((row,))
+                gone = _Amount(gone.rows + 1, gone.bytes + size)
+            connection.executemany("DELETE FROM reasonings WHERE id = ?", ids)
+        return gone
 
     # Housekeeping …
 

@@ -90,6 +90,7 @@ def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Rea
             path,
             max_age_seconds=config.reasoning_cache_max_age_seconds,
             max_rows=config.reasoning_cache_max_rows,
+            max_bytes=config.reasoning_cache_max_bytes,
             durability=config.durability,
             must_open=must_open,
         )

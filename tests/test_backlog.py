@@ -69,6 +69,14 @@ class TestBacklog(unittest.TestCase):
         self.backlog.remove(batch)
         self.assertEqual({b"a": [b"first, and second"]}, self.backlog.find([b"a"]))
 
+    def test_one_that_goes_on_with_further_calls_is_kept_once_under_all_keys(self) -> None:
+        self.backlog.add([entry("why", b"a", b"b")])
+        self.backlog.add([entry("why", b"c")._replace(extends=b"a")])
+        self.assertEqual(1, len(self.backlog))
+        self.assertEqual({b"a": [b"why"], b"b": [b"why"], b"c": [b"why"]}, self.backlog.find([b"a", b"b", b"c"]))
+        self.backlog.add([entry("another", b"d")._replace(extends=b"a")])
+        self.assertEqual(2, len(self.backlog))
+
     def test_nothing_is_left_after_clearing(self) -> None:
         self.backlog.add([entry("one", b"a", b"b"), link(b"a", b"c", "one")])
         self.backlog.clear()

@@ -48,6 +48,7 @@ CONTRACT = {
     "missing_reasoning_strategy": "recover",
     "reasoning_cache_max_age_seconds": 30 * 24 * 3600,
     "reasoning_cache_max_rows": 100_000,
+    "reasoning_cache_max_bytes": 1024**3,
     "trace_dir": None,
 }
 # Its flags, without the two that are no settings.

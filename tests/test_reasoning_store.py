@@ -12,6 +12,7 @@ from unittest import mock
 from deepseek_cursor_proxy import mending, reasoning_store
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.store_faults import Unusable
+from tests.gauges import eventually
 from tests.systems import needs_removable_open_files
 
 PATIENCE = 10.0
@@ -62,6 +63,8 @@ class TestRemembering(StoreTestCase):
     def test_recording_the_same_again_writes_only_that_it_is_still_in_use(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
+        # Finds that there is plenty of room.
+        store.prune()
         changes = []
         for days in (0.0, 0.9, 1.0):
             self.now += days * DAY
@@ -92,6 +95,31 @@ class TestRemembering(StoreTestCase):
         store.record([((key(1),), "first")])
         store.record([((key(1),), "first, and second")], begun={key(1): "first"})
         self.assertEqual({key(1): ["first, and second"]}, store.find([key(1)]))
+
+    def test_an_answer_that_goes_on_with_further_calls_stays_one_row(self) -> None:
+        for path in (":memory:", self.path):
+            store = self.store(path)
+            begun = {}
+            for number in range(20):
+                store.record([((key(number), key(100 + number)), "why")], begun=begun)
+                begun[key(number)] = "why"
+            stats = store.stats()
+            self.assertEqual((1, 40), (stats.reasonings, stats.keys))
+            self.assertEqual([["why"]] * 20, [store.find([key(number)])[key(number)] for number in range(20)])
+
+    def test_so_it_does_when_its_first_row_was_forgotten_meanwhile(self) -> None:
+        store = self.store()
+        store.record([((key(1),), "why")])
+        store.clear()
+        store.record([((key(2),), "why")], begun={key(1): "why"})
+        self.assertEqual({key(2): ["why"]}, store.find([key(1), key(2)]))
+
+    def test_a_reasoning_that_is_too_long_is_not_kept(self) -> None:
+        store = self.store(max_bytes=1000)
+        with self.assertLogs("deepseek_cursor_proxy", "WARNING"):
+            self.assertFalse(store.record([((key(1),), "x" * 1001)]))
+        self.assertTrue(store.record([((key(2),), "x" * 1000)]))
+        self.assertEqual(1, store.stats().reasonings)
 
     def test_two_answers_that_begin_alike_stay_two(self) -> None:
         """One of them is not the other going on: whoever had the shorter thought must not get the longer one."""
@@ -142,6 +170,36 @@ class TestForgetting(StoreTestCase):
         self.fill(store, range(15))
         self.assertEqual(5, store.prune())
         self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
+
+    def test_the_longest_unused_go_when_they_have_too_many_bytes(self) -> None:
+        for path in (":memory:", self.path):
+            store = self.store(path, max_bytes=1_000_000)
+            for number in range(15):
+                store.record([((key(number),), "x" * 100_000)])
+                self.now += 1
+            self.assertEqual(5, store.prune())
+            self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
+            self.assertEqual(0, store.prune())
+
+    def test_many_bytes_are_forgotten_before_many_turns_are_recorded(self) -> None:
+        store = self.store(max_bytes=20_000_000)
+        with mock.patch.object(reasoning_store, "_BYTES_PER_TURN", 20_000):
+            for number in range(8):
+                store.record([((key(number),), "x" * 5_000_000)])
+        self.assertTrue(eventually(lambda: store.stats().bytes <= 20_000_000))
+
+    def test_what_was_used_an_hour_ago_outlives_what_is_older_and_was_not(self) -> None:
+        for details in ({"max_rows": 3}, {"max_bytes": 100_000}):
+            store = self.store(**details)
+            for number in range(3):
+                store.record([((key(number),), str(number) * 30_000)])
+                self.now += 3600
+            store.find([key(0)])
+            self.now += 3600
+            store.record([((key(3),), "3" * 30_000)])
+            store.prune()
+            found = set(store.find([key(n) for n in range(4)]))
+            self.assertEqual({key(0), key(2), key(3)}, found, details)
 
     def test_keys_go_with_their_reasoning(self) -> None:
         store = self.store(max_rows=1)

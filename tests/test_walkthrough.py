@@ -494,6 +494,33 @@ class TestStopping(SocketTestCase):
             self.assertIn(b"[DONE]", read_reply(sock)[2])
         self.assertEqual(1, record.call_count)
 
+    def test_twenty_parallel_calls_store_their_reasoning_once(self) -> None:
+        calls = tuple(Call(f"call_{number:02}_AbCdEfGhIjKlMnOpQr", CALL.name, CALL.arguments) for number in range(20))
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy = self.proxy()
+                self.fake.answer(Answer(reasoning="Look everywhere.", calls=calls, piece=1000))
+                messages: list[Any] = [{"role": "user", "content": "x"}]
+                body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS, "stream": stream}
+                with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes(body))
+                    self.assertEqual(200, read_reply(sock)[0])
+                self.assertLessEqual(record.call_count, 2 if stream else 1)
+                self.assertEqual(1, proxy.store.stats().reasonings)
+                asked = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in calls
+                ]
+                # All of them, or what was whole when somebody stopped the answer.
+                for count in (20, 1, 3):
+                    results = [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in calls[:count]]
+                    turn = {"role": "assistant", "content": "", "tool_calls": asked[:count]}
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes({**body, "messages": [*messages, turn, *results]}))
+                    self.assertEqual(200, read_reply(sock)[0])
+                    self.assert_upstream_saw("Look everywhere.")
+
     def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
