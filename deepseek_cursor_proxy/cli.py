@@ -62,7 +62,7 @@ def _serve(options: dict[str, Any]) -> int:
         serve.ensure_config_file()
 
     def load() -> ProxyConfig:
-        return serve.with_a_place(_load(options).config)
+        return serve.with_usable_store(_load(options).config)
 
     return serve.run(load(), _config_path(options), clear_store=clear_store, reread=load)
 

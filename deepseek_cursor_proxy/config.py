@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from deepseek_cursor_proxy import config_sources, outbound_proxy
 from deepseek_cursor_proxy.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config_sources import expanded as expanded
-from deepseek_cursor_proxy.config_sources import is_homeless as is_homeless
+from deepseek_cursor_proxy.config_sources import lacks_home as lacks_home
 from deepseek_cursor_proxy.own_hosts import public_host
 from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.settings import (

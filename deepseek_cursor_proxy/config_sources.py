@@ -76,7 +76,7 @@ def expanded(path: Path) -> Path:
         ) from None
 
 
-def is_homeless(path: Path) -> bool:
+def lacks_home(path: Path) -> bool:
     """Whether a path lies in our home directory and we have none: HOME is not set, and no user has our number."""
     try:
         path.expanduser()
@@ -86,7 +86,7 @@ def is_homeless(path: Path) -> bool:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    if is_homeless(path):
+    if lacks_home(path):
         return {}
     try:
         # With or without the mark that Windows' Notepad puts in front.

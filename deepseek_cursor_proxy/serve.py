@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, outbound_proxy, printing, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, is_homeless, template
+from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, lacks_home, template
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
@@ -125,7 +125,7 @@ def _clear(store: ReasoningStore, path: Path) -> None:
 
 def ensure_config_file() -> None:
     """Leave a commented configuration on the first run, so that there is something to edit; it runs without as well."""
-    if is_homeless(CONFIG_PATH):
+    if lacks_home(CONFIG_PATH):
         # A container that was given the number of a user it does not know.
         _warn("there is no home directory, so the settings have their defaults; set HOME, or pass a file with --config")
         return
@@ -139,9 +139,9 @@ def ensure_config_file() -> None:
         _warn(line)
 
 
-def with_a_place(config: ProxyConfig) -> ProxyConfig:
+def with_usable_store(config: ProxyConfig) -> ProxyConfig:
     """The configuration with its store in memory if that was to be in a home directory that we do not have."""
-    if is_homeless(config.reasoning_content_path):
+    if lacks_home(config.reasoning_content_path):
         _warn(
             "there is no home directory, so reasoning is kept in memory only; choose a file, perhaps on a volume, with "
             "--reasoning-content-path"
@@ -296,7 +296,7 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
 
 
 def _settings_place(config_path: Path) -> str:
-    return "at their defaults" if is_homeless(config_path) else str(config_path)
+    return "at their defaults" if lacks_home(config_path) else str(config_path)
 
 
 def _store_place(config: ProxyConfig) -> str:
