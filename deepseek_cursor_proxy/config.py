@@ -111,7 +111,7 @@ class ProxyConfig:
     # Long enough for a hiccup, short enough that nobody wonders what is going on.
     retry_budget: float = setting(
         3.0,
-        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: never",
+        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: nothing is ever sent twice",
         at_least=0,
         at_most=_DAY,
     )

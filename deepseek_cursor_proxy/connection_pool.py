@@ -36,7 +36,9 @@ class Connection:
         self.is_reused = False
         # A request was not sent in full: this connection can carry no other.
         self.is_out_of_step = False
-        self.idle_since = 0.0
+        self.idle_since = self.idle_since_wall = 0.0
+        # TLS has something to write before it can read on (a key update, a renegotiation).
+        self._reads_by_writing = False
         self._sock = sock
         self._sock.setblocking(False)
         # An answer that came while the request was still being sent; b"" is an end.
@@ -92,6 +94,8 @@ class Connection:
         """Whether something arrives before that moment; raises as `receive` does."""
         if self.has_buffered:
             return True
+        if self._reads_by_writing:
+            return wait(self._sock, True, until - time.monotonic(), peer) is not Stirred.NOTHING
         if self._watch.peer is not peer:
             self._watch = Watch(self._sock, peer)
         return self._watch.readable(until - time.monotonic())
@@ -101,9 +105,13 @@ class Connection:
         if self._early is not None:
             early, self._early = self._early, None
             return early
+        self._reads_by_writing = False
         try:
             return self._sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except ssl.SSLWantWriteError:
+            self._reads_by_writing = True
             return None
 
     def fileno(self) -> int:
@@ -115,7 +123,9 @@ class Connection:
     @property
     def is_stale(self) -> bool:
         """An idle connection that has something to say can only be saying goodbye."""
-        if time.monotonic() - self.idle_since > _IDLE_SECONDS:
+        # The one clock stands still while a computer sleeps (on Linux and macOS), the other may be set.
+        slept = abs(time.time() - self.idle_since_wall)
+        if max(time.monotonic() - self.idle_since, slept) > _IDLE_SECONDS:
             return True
         return self.has_arrived
 
@@ -136,8 +146,9 @@ Connect = Callable[[Origin, Peer | None], Connection]
 class ConnectionPool:
     """Called by handler threads; the lock protects `_idle`. Connections are opened and closed outside it."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, most_idle: int = _IDLE_CONNECTIONS) -> None:
         self._connect = connect
+        self._most_idle = most_idle
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._is_closed = False
@@ -155,10 +166,10 @@ class ConnectionPool:
         return self._connect(origin, peer)
 
     def give_back(self, connection: Connection) -> None:
-        connection.idle_since = time.monotonic()
+        connection.idle_since, connection.idle_since_wall = time.monotonic(), time.time()
         with self._lock:
             self._idle.append(connection)
-            allowed = 0 if self._is_closed else _IDLE_CONNECTIONS
+            allowed = 0 if self._is_closed else self._most_idle
             superfluous = self._idle[: max(0, len(self._idle) - allowed)]
             del self._idle[: len(superfluous)]
         for each in superfluous:

@@ -226,20 +226,24 @@ class Responding:
             return passed
         caller = self._generation.caller(visitor, request.peer)
         planned = self._planned(visitor, caller, compaction.triggered(body), len(raw))
-        with closing(self._generation.opened(visitor, caller, planned.asked)) as exchange:
-            made = self._whole(planned, exchange)
+        exchange = self._generation.opened(visitor, caller, planned.asked)
+        return plain_reply.reply(self._compacted(planned, exchange), exchange, failure)
+
+    def _compacted(self, planned: Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+        for made in self._made(planned, exchange):
+            yield None if made is None else self._compaction(planned, made)
+
+    def _compaction(self, planned: Planned, made: dict[str, Any]) -> dict[str, Any]:
         if made["error"] is not None:
             raise UpstreamFailed(made["error"]["message"])
         items = responses_listing.listed(planned.input, planned.frame.mark)
-        return HttpReply.json(
-            {
-                "id": made["id"],
-                "object": "response.compaction",
-                "created_at": made["created_at"],
-                "output": compaction.output(items, made["output"]),
-                "usage": made["usage"] or responses.usage({}),
-            }
-        )
+        return {
+            "id": made["id"],
+            "object": "response.compaction",
+            "created_at": made["created_at"],
+            "output": compaction.output(items, made["output"]),
+            "usage": made["usage"] or responses.usage({}),
+        }
 
     # … in the background …
 

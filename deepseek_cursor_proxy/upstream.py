@@ -33,7 +33,9 @@ class Upstream:
         self._config = config
         self._deepseek = config.upstream_base_url.rstrip("/")
         self.gates = Gates(config.most_calls, config.queue_timeout)
-        self._pool = ConnectionPool(Connector(config).open)
+        # That a kept connection is dead may show only after a request was sent on it, which then has to be sent again.
+        connect = Connector(config).open
+        self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
         self._opener = urllib.request.OpenerDirector()
         self._opener.add_handler(_PoolHandler(self._pool, config))
 

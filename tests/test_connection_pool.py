@@ -1,7 +1,9 @@
 import socket
+import ssl
 import threading
 import time
 import unittest
+from typing import Any
 
 from deepseek_cursor_proxy import connection_pool
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -78,6 +80,14 @@ class TestPool(PoolTestCase):
         first.idle_since -= connection_pool._IDLE_SECONDS + 1
         self.assertIsNot(first, self.take())
 
+    def test_one_that_rested_while_the_computer_slept_is_not_given_out(self) -> None:
+        """The clock that we measure with stands still meanwhile."""
+        for seconds in (connection_pool._IDLE_SECONDS + 1, -connection_pool._IDLE_SECONDS - 1):
+            first = self.take()
+            self.pool.give_back(first)
+            first.idle_since_wall += seconds
+            self.assertIsNot(first, self.take())
+
     def test_no_more_than_a_bounded_number_rest(self) -> None:
         taken = [self.take() for _ in range(connection_pool._IDLE_CONNECTIONS + 3)]
         for each in taken:
@@ -98,7 +108,31 @@ class TestPool(PoolTestCase):
             self.take()
 
 
+class KeyUpdate(socket.socket):
+    """A socket whose TLS has to write before it can read on, which needs room that is not there at first."""
+
+    is_due = True
+
+    def recv(self, *what: Any) -> bytes:
+        if self.is_due:
+            self.is_due = False
+            raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete (write)")
+        return super().recv(*what)
+
+
 class TestReceiving(PoolTestCase):
+    def test_tls_that_has_to_write_before_it_reads_on_breaks_nothing(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.addCleanup(theirs.close)
+        connection = Connection(self.origin, KeyUpdate(fileno=ours.detach()))
+        self.addCleanup(connection.close)
+        theirs.sendall(b"answer")
+        self.assertIsNone(connection.receive_now())
+        # Nothing more arrives: it is its own writing that it waits for.
+        self.assertTrue(connection.wait(time.monotonic() + SOON, None))
+        self.assertEqual(b"answer", connection.receive_now())
+        self.assertIsNone(connection.receive(time.monotonic() + 0.01, None))
+
     def test_an_answer_survives_that_its_sender_closed_before_it_had_read_the_request(self) -> None:
         connection = self.take()
         with self.accept() as other:

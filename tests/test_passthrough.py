@@ -137,7 +137,7 @@ class TestTheAnswer(PassthroughTestCase):
             self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
 
     def test_its_connection_is_kept_for_the_next(self) -> None:
-        proxy = self.passing()
+        proxy = self.passing(retry_budget=1)
         self.other.answer(*[Failure(400)] * 3)
         for _ in range(3):
             self.ask(BODY, proxy)

@@ -429,7 +429,7 @@ class TestReadingIn(EdgeTestCase):
 
 class TestReconfiguring(EdgeTestCase):
     def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
-        proxy = self.proxy()
+        proxy = self.proxy(retry_budget=1)
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
         before = proxy.server.generation().services
         assert before is not None

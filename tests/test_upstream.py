@@ -7,17 +7,19 @@ import socket
 import threading
 import time
 import zlib
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.upstream import Upstream
 from deepseek_cursor_proxy.upstream_answer import Answer
 from tests.harness import PATIENCE, SocketTestCase
+from tests.raw_upstream import KEEP, Play, RawUpstream
 
 BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
@@ -74,6 +76,19 @@ class TestKeepAlive(UpstreamTestCase):
         kept._sock.shutdown(socket.SHUT_RDWR)
         with mock.patch.object(type(kept), "is_stale", False):
             self.assertEqual(200, self.send(upstream).status)
+
+    def test_without_a_budget_for_retries_nothing_is_sent_twice(self) -> None:
+        """A kept connection on which a request gets no answer says nothing about what became of that request."""
+        completion = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        for budget, requests in ((0.0, 2), (1.0, 3)):
+            plays = iter([Play.of(completion, KEEP), Play.of(b""), Play.of(b""), Play.of(b"")])
+            with self.subTest(budget), RawUpstream(lambda _, plays=plays: next(plays)) as server:  # type: ignore[misc]
+                upstream = self.upstream(server.url, retry_budget=budget)
+                with closing(self.send(upstream)) as answer:
+                    answer.read()
+                with self.assertRaises(UpstreamDropped):
+                    self.send(upstream)
+                self.assertEqual(requests, len(server.requests))
 
     def test_a_connection_with_something_behind_its_answer_is_not_kept(self) -> None:
         upstream = self.upstream()

@@ -204,7 +204,8 @@ class TestPlaces(FaultTestCase):
         self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
 
     def test_many_callers_share_a_few_places(self) -> None:
-        proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], max_upstream_calls=3, queue_timeout=PATIENCE)
+        settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
+        proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], **settings)
         with ThreadPoolExecutor(24) as pool:
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
