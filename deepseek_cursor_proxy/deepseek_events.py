@@ -22,6 +22,7 @@ class ResponseReader(EventReader):
     def __init__(self) -> None:
         super().__init__()
         self._heard = Heard()
+        self._places = _Places()
 
     def _read_event(self, said: Said, data: str) -> list[Delta]:
         deltas = super()._read_event(said, data)
@@ -29,7 +30,7 @@ class ResponseReader(EventReader):
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        heard, place = self._heard, _place(chunk)
+        heard, place = self._heard, self._places.of(chunk)
         match chunk.get("type"):
             case "response.reasoning_text.delta":
                 return heard.reasoning(place, chunk.get("delta"))
@@ -52,9 +53,41 @@ class ResponseReader(EventReader):
                 return []
 
 
-def _place(chunk: Mapping[str, Any]) -> Place:
-    index = chunk.get("output_index")
-    return index if isinstance(index, int) else None
+class _Places:
+    """Tells which item an event is about: by its output_index, else by the item's id, else by the order of events.
+
+    Gateways leave out one or the other; without it two calls would be one.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Place] = {}
+        # Of items with neither: how many have begun, and whether the last of them has ended.
+        self._unnamed = 0
+        self._has_ended = True
+
+    def of(self, chunk: Mapping[str, Any]) -> Place:
+        index, name = chunk.get("output_index"), _item_id(chunk)
+        if isinstance(index, int):
+            if name:
+                self._by_id[name] = index
+            return index
+        return self._by_id.setdefault(name, f"id {name}") if name else self._next(str(chunk.get("type")))
+
+    def _next(self, kind: str) -> Place:
+        if kind == "response.output_item.added" or (self._has_ended and kind != "response.output_item.done"):
+            self._unnamed += 1
+            self._has_ended = False
+        elif kind == "response.output_item.done":
+            # One that comes without anything before it is told as a whole.
+            self._unnamed += self._has_ended
+            self._has_ended = True
+        return f"unnamed {self._unnamed}"
+
+
+def _item_id(chunk: Mapping[str, Any]) -> str:
+    item = chunk.get("item")
+    found = chunk.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
+    return found if isinstance(found, str) else ""
 
 
 def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:

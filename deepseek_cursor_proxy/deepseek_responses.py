@@ -24,8 +24,8 @@ _FINISHED: dict[str | None, str] = {"max_output_tokens": "length", "content_filt
 # For whatever reason it may name one day: nothing that the client asked for ended the answer.
 _CUT_SHORT = "aborted"
 
-# Where an item stands in the output; None is where one stands that does not say.
-Place = int | None
+# Which item of the output is meant: its index, or a name for one whose index is not told.
+Place = int | str
 
 
 # Out: the canonical request as items …

@@ -55,6 +55,12 @@ def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
     return found.message(), found.finish_reason(), found.usage
 
 
+def without(chunk: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """An event as a gateway tells it that leaves these fields out, in its item as well."""
+    kept = {name: value for name, value in chunk.items() if name not in names}
+    return {**kept, "item": without(chunk["item"], names)} if isinstance(chunk.get("item"), dict) else kept
+
+
 class TestTheSame(unittest.TestCase):
     def test_in_pieces_of_any_size(self) -> None:
         for answer in ANSWERS:
@@ -84,6 +90,23 @@ class TestTheSame(unittest.TestCase):
             for kept in ("response.output_item", "response.output_item.done", "response.created"):
                 fewer = [each for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
                 self.assertEqual(expected, reply(heard(map(event, fewer))[0]), kept)
+
+    def test_items_without_an_index_are_told_apart_all_the_same(self) -> None:
+        """Two calls were one, and of items told whole only the first was heard."""
+        for answer in ANSWERS:
+            events = told(answer)
+            expected = reply(heard(map(event, events))[0])
+            for drops in (("output_index",), ("output_index", "item_id", "id")):
+                for kept in ("response.", "response.output_item.done"):
+                    bare = [without(each, drops) for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
+                    with self.subTest(answer=answer, drops=drops, kept=kept):
+                        self.assertEqual(expected, reply(heard(map(event, bare))[0]))
+
+    def test_an_index_that_only_some_events_of_an_item_tell_holds_for_all(self) -> None:
+        events = told(ANSWERS[1])
+        expected = reply(heard(map(event, events))[0])
+        bare = [each if "item" in each else without(each, ("output_index",)) for each in events]
+        self.assertEqual(expected, reply(heard(map(event, bare))[0]))
 
     def test_an_end_without_its_object_is_an_end(self) -> None:
         events = told(ANSWERS[1])
