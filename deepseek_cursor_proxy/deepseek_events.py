@@ -35,7 +35,7 @@ class ResponseReader(EventReader):
             case "response.reasoning_text.delta":
                 return heard.reasoning(place, chunk.get("delta"))
             case "response.output_text.delta":
-                return heard.text(place, chunk.get("delta"))
+                return deepseek_responses.with_logprobs(heard.text(place, chunk.get("delta")), chunk.get("logprobs"))
             case "response.output_item.added":
                 return heard.call(place, chunk.get("item"))
             case "response.function_call_arguments.delta":

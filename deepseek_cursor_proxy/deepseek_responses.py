@@ -19,7 +19,13 @@ from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.pictures import placeholder
 
 # What this API calls the plain fields of a request; those it has no word for are left out.
-_PARAMS = {"max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p", "user_id": "user"}
+_PARAMS = {
+    "max_tokens": "max_output_tokens",
+    "temperature": "temperature",
+    "top_logprobs": "top_logprobs",
+    "top_p": "top_p",
+    "user_id": "user",
+}
 _FINISHED: dict[str | None, str] = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For whatever reason it may name one day: nothing that the client asked for ended the answer.
 _CUT_SHORT = "aborted"
@@ -147,7 +153,7 @@ class Heard:
             case "reasoning":
                 return self.reasoning(place, _text(item, "reasoning_text"), is_whole=True)
             case "message":
-                return self.text(place, _text(item, "output_text"), is_whole=True)
+                return with_logprobs(self.text(place, _text(item, "output_text"), is_whole=True), _logprobs(item))
             case "function_call":
                 return self.call(place, item) + self.arguments(place, item.get("arguments"), is_whole=True)
             case _:
@@ -180,6 +186,13 @@ class Heard:
         if said := _string(text):
             self._told.add(place)
         return said
+
+
+def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
+    """Deltas of a text with the log probabilities that were told with it, where chat completions have them."""
+    if not (isinstance(found, list) and found):
+        return deltas
+    return [delta._replace(source={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
 
 
 def failure(body: Mapping[str, Any]) -> UpstreamFailed:
@@ -222,6 +235,12 @@ def _text(item: Mapping[str, Any], kind: str) -> str:
     parts = item.get("content")
     parts = parts if isinstance(parts, list) else []
     return "".join(_string(part.get("text")) for part in parts if isinstance(part, dict) and part.get("type") == kind)
+
+
+def _logprobs(item: Mapping[str, Any]) -> list[Any]:
+    parts = item.get("content")
+    lists = [part.get("logprobs") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return [entry for each in lists if isinstance(each, list) for entry in each]
 
 
 def _string(value: object) -> str:

@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.deepseek_stream import Said
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.completion import Answer, Call, PrefixCache
 from deepseek_cursor_proxy.lab.native import Response
+from deepseek_cursor_proxy.protocols import logprobs
 
 REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 CALLS = (Call("call_a", "look", '{"at": "the \U0001f600"}'), Call("call_b", "look", "{}"))
@@ -171,6 +172,16 @@ class TestReading(unittest.TestCase):
             weighty += [each] if reader.read(each).is_weighty else []
         self.assertIn(b'"delta":"}"', weighty[0])
         self.assertIn(b"response.completed", weighty[-1])
+
+    def test_log_probabilities_are_heard_with_their_text(self) -> None:
+        entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+        piece = {"type": "response.output_text.delta", "delta": "a", "output_index": 0, "logprobs": [entry]}
+        part = {"type": "output_text", "text": "a", "logprobs": [entry]}
+        item = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
+        for chunk in (piece, item):
+            [delta] = heard([event(chunk)])[0]
+            self.assertEqual([entry], logprobs.read(delta))
+        self.assertEqual([], logprobs.read(heard([event({**piece, "logprobs": "many"})])[0][0]))
 
     def test_a_done_of_a_gateway_ends_it_too(self) -> None:
         self.assertTrue(ResponseReader().read(b"data: [DONE]\n\n").is_done)

@@ -1,6 +1,7 @@
 """Responses while they are written: silence, breaks, clients that leave, crowds; and what clients keep sealed."""
 
 import http.client
+import json
 import secrets
 import select
 import threading
@@ -317,6 +318,68 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
         history = self.sealed(self.with_new_store())
         self.good(self.proxy(), history, tools=TOOLS)
         self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
+
+
+class TestLogprobs(ResponsesTestCase):
+    """DeepSeek tells them with its chunks; they were asked for, paid for and dropped."""
+
+    FOUND: tuple[Json, ...] = (
+        {"token": "R", "logprob": -0.5, "bytes": [82], "top_logprobs": [{"token": "S", "logprob": -1, "bytes": None}]},
+        {"token": "雨", "logprob": -2.0, "bytes": None, "top_logprobs": []},
+        {"token": 7, "logprob": -2.0},
+        {"token": "x", "logprob": "high"},
+    )
+    TOLD: tuple[Json, ...] = (
+        {"token": "R", "logprob": -0.5, "bytes": [82], "top_logprobs": [{"token": "S", "logprob": -1, "bytes": [83]}]},
+        {"token": "雨", "logprob": -2.0, "bytes": [233, 155, 168], "top_logprobs": []},
+    )
+
+    def answered(self, *, stream: bool) -> Raw:
+        """An answer whose every token comes with its probability."""
+        name = "delta" if stream else "message"
+        pieces = [("R", self.FOUND[:1]), ("雨", self.FOUND[1:])] if stream else [("R雨", self.FOUND)]
+        choices = [{name: {"content": text}, "logprobs": {"content": each}} for text, each in pieces]
+        choices[-1]["finish_reason"] = "stop"
+        bodies = [json.dumps({"choices": [{"index": 0, **choice}]}).encode() for choice in choices]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n"
+        if not stream:
+            return Raw(head % b"application/json" + bodies[0])
+        return Raw(head % b"text/event-stream" + b"".join(b"data: %b\n\n" % each for each in [*bodies, b"[DONE]"]))
+
+    def test_they_are_told_with_the_text_and_in_its_pieces(self) -> None:
+        for asked in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}, {"logprobs": True}):
+            for stream in (True, False):
+                with self.subTest(asked, stream=stream):
+                    self.fake.answer(self.answered(stream=stream))
+                    told = self.create(self.proxy(), "q", stream=stream, **asked)
+                    [item] = told.response["output"]
+                    self.assertEqual(list(self.TOLD), item["content"][0]["logprobs"])
+                    self.assertEqual(asked.get("top_logprobs", 0), told.response["top_logprobs"])
+                    sent = self.fake.seen[-1].payload
+                    self.assertEqual((True, asked.get("top_logprobs")), (sent["logprobs"], sent.get("top_logprobs")))
+                    if stream:
+                        pieces = [each["logprobs"] for each in told.events if each["type"].endswith("text.delta")]
+                        self.assertEqual([[self.TOLD[0]], [self.TOLD[1]]], pieces)
+
+    def test_a_response_with_them_can_be_gone_on_from(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(self.answered(stream=True))
+        first = self.create(proxy, "q", stream=True, top_logprobs=2).response
+        self.good(proxy, "go on", previous_response_id=first["id"])
+        self.assertEqual("R雨", self.fake.accepted[-1]["messages"][1]["content"])
+
+    def test_who_did_not_ask_is_told_none(self) -> None:
+        for stream in (True, False):
+            self.fake.answer(self.answered(stream=stream))
+            told = self.create(self.proxy(), "q", stream=stream, top_logprobs=0)
+            part = {"type": "output_text", "text": "R雨", "annotations": []}
+            self.assertEqual([part], told.response["output"][0]["content"])
+            self.assertNotIn("logprobs", self.fake.seen[-1].payload)
+
+    def test_more_than_deepseek_tells_is_refused(self) -> None:
+        for wrong in (21, -1, "5", True):
+            told = self.create(self.proxy(), "q", top_logprobs=wrong)
+            self.assertEqual((400, "top_logprobs"), (told.status, told.error["param"]), wrong)
 
 
 class TestBusyness(ResponsesTestCase):

@@ -19,6 +19,9 @@ from deepseek_cursor_proxy.protocols.raw_arguments import RawArguments
 from deepseek_cursor_proxy.protocols.responses import Frame
 from deepseek_cursor_proxy.wire import encode_json
 
+# Of the log probabilities of one text as many are repeated at its end, some 25 MB; all of them were in its pieces.
+_MOST_LOGPROBS = 50_000
+
 
 class Numbered:
     """Events with numbers that rise by one."""
@@ -155,11 +158,16 @@ class ReasoningItem(Item):
 
 
 class TextItem(Item):
+    """What the model says, with the log probabilities of its tokens for those who asked for them."""
+
     kind = "msg"
 
     def __init__(self, frame: Frame, index: int, events: Numbered) -> None:
         super().__init__(frame, index, events)
         self._delta = _splice("response.output_text.delta", self._where(content_index=0), logprobs=[])
+        self._has_logprobs = frame.wanted.logprobs
+        self._logprobs: list[dict[str, Any]] = []
+        self._room = _MOST_LOGPROBS
 
     @property
     def value(self) -> dict[str, Any]:
@@ -167,7 +175,8 @@ class TextItem(Item):
         return {"id": self.id, "type": "message", "role": "assistant", "status": self._status, "content": content}
 
     def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": []}
+        part = {"type": "output_text", "text": self.text, "annotations": []}
+        return {**part, "logprobs": self._logprobs} if self._has_logprobs else part
 
     def added(self) -> bytes:
         added = super().added()
@@ -178,10 +187,20 @@ class TextItem(Item):
         self._pieces.append(text)
         return self._events.spliced(self._delta, strings)
 
+    def said_with(self, logprobs: list[dict[str, Any]], text: str) -> bytes:
+        """The same for a text whose tokens have these log probabilities."""
+        self._pieces.append(text)
+        for entry in logprobs:
+            self._room -= 1 + len(entry["top_logprobs"])
+            if self._room >= 0:
+                self._logprobs.append(entry)
+        at = self._where(content_index=0)
+        return self._events.event("response.output_text.delta", **at, delta=text, logprobs=logprobs)
+
     def done(self, status: str = "completed") -> bytes:
         self._status = status
         at, events = self._where(content_index=0), self._events
-        done = events.event("response.output_text.done", **at, text=self.text, logprobs=[])
+        done = events.event("response.output_text.done", **at, text=self.text, logprobs=self._logprobs)
         done += events.event("response.content_part.done", **at, part=self._part())
         return done + self._item_done()
 

@@ -16,7 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.protocols import compaction
+from deepseek_cursor_proxy.protocols import compaction, logprobs
 from deepseek_cursor_proxy.protocols.fields import (
     Json,
     memory,
@@ -94,6 +94,8 @@ class Wanted:
     summary: str | None = None
     # Whether the answer has to be JSON.
     json: bool = False
+    # Whether the log probabilities of its tokens are told.
+    logprobs: bool = False
     # Whether a summary of the history is wanted in place of an answer.
     compacts: bool = False
 
@@ -125,6 +127,7 @@ def wanted(body: Json) -> Wanted:
         sealed=_SEALED in include,
         summary=None if summary == "none" else summary,
         json=form.get("type") in ("json_object", "json_schema") and not compacts,
+        logprobs=logprobs.are_wanted(body),
         compacts=compacts,
     )
 
@@ -135,6 +138,10 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     reasoning = inside.get("reasoning")
     if isinstance(reasoning, dict):
         inside["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
+    if logprobs.are_wanted(body):
+        inside["logprobs"] = True
+        # Without it DeepSeek tells those of the tokens it has chosen.
+        inside |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
     return {**inside, "input": list(items)}
 
 
@@ -187,6 +194,7 @@ def _check_told_back(body: Json) -> None:
     """Of what only we get to see: clients read it in the response, and trust its type there."""
     _flag(body, "parallel_tool_calls")
     optional(body, "max_tool_calls", int, "a whole number")
+    optional(body, "top_logprobs", int, "a whole number from 0 to 20")
     for name in ("safety_identifier", "service_tier", "prompt_cache_key", "user"):
         optional_name(body, name)
 

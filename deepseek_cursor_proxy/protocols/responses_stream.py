@@ -16,6 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
 from deepseek_cursor_proxy.deepseek_errors import OVERFLOW, broken_off, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.protocols import logprobs
 from deepseek_cursor_proxy.protocols.response_items import (
     CallItem,
     CompactionItem,
@@ -121,7 +122,7 @@ class ResponseWriter:
             written.append(self._said(item.reasoning, strings))
         if item.text:
             written += self._opened(TextItem)
-            written.append(self._said(item.text, strings))
+            written.append(self._said_text(item, item.text, strings))
         for piece in item.calls:
             written += self._call(piece)
         if item.finish_reason is not None:
@@ -149,6 +150,11 @@ class ResponseWriter:
     def _said(self, text: str, strings: Iterable[bytes] | None) -> bytes:
         assert self._open is not None
         return self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)
+
+    def _said_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
+        if self._frame.wanted.logprobs and isinstance(self._open, TextItem) and (found := logprobs.read(delta)):
+            return self._open.said_with(found, text)
+        return self._said(text, strings)
 
     def _call(self, piece: CallPiece) -> Iterable[bytes]:
         call, written = self._calls.get(piece.index), []

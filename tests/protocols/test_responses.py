@@ -34,7 +34,9 @@ class TestWanted(unittest.TestCase):
             "reasoning": {"summary": "auto"},
             "text": {"format": {"type": "json_schema"}},
         }
-        expected = Wanted((QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True)
+        expected = Wanted(
+            (QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True, logprobs=True
+        )
         self.assertEqual(expected, responses.wanted(body))
         self.assertIsNone(responses.wanted({"reasoning": {"summary": "none"}}).summary)
 

@@ -1,0 +1,56 @@
+"""Log probabilities of an answer's tokens, from DeepSeek's chunks to the shape of the Responses API.
+
+Chat completions may tell the bytes of a token as null; here they are always a list. An entry that is not what it should
+be is left out, because clients compute with it.
+"""
+
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.protocols.fields import Json
+
+INCLUDE = "message.output_text.logprobs"
+
+
+def are_wanted(body: Json) -> bool:
+    """Whether a request for a response asks for them, by any of the fields that mean it."""
+    include = body.get("include")
+    return (
+        (isinstance(include, list) and INCLUDE in include)
+        or body.get("logprobs") is True
+        or bool(body.get("top_logprobs"))
+    )
+
+
+def read(delta: Delta) -> list[dict[str, Any]]:
+    """Those of the text of a delta; none for chunks that came as a run, which differ in their text alone."""
+    if delta.run is not None or delta.source is None:
+        return []
+    choices = delta.source.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    found = choice.get("logprobs") if isinstance(choice, dict) else None
+    return _entries(found.get("content") if isinstance(found, dict) else None)
+
+
+def _entries(values: object) -> list[dict[str, Any]]:
+    read = [_entry(value) for value in values] if isinstance(values, list) else []
+    return [entry for entry in read if entry is not None]
+
+
+def _entry(value: object) -> dict[str, Any] | None:
+    token = _token(value)
+    if token is None or not isinstance(value, dict):
+        return None
+    top = value.get("top_logprobs")
+    others = [_token(each) for each in top] if isinstance(top, list) else []
+    return {**token, "top_logprobs": [each for each in others if each is not None]}
+
+
+def _token(value: object) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    token, logprob, data = value.get("token"), value.get("logprob"), value.get("bytes")
+    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
+        return None
+    is_list = isinstance(data, list) and all(isinstance(each, int) for each in data)
+    return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}
