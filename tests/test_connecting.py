@@ -95,7 +95,8 @@ class TestTls(ConnectingTestCase):
     def test_an_untrusted_certificate_never_sees_the_key(self) -> None:
         upstream = self.upstream()
         message = self.failure(upstream.url, UpstreamFailed)
-        self.assertIn("certificate of localhost is not to be trusted", message)
+        # What is said depends on whether this machine trusts anybody else.
+        self.assertRegex(message, "certificate of localhost is not to be trusted|no certificate authority")
         self.assertIn("SSL_CERT_FILE", message)
         self.assertEqual([], upstream.requests)
 

@@ -118,7 +118,7 @@ class Crowds(FakeTest):
             midway: list[bool] = []
             heard = hear(Crowd(upstream.url, request, 7, 5, 200), lambda: midway.append(True))
         self.assertEqual((len(heard.lags), heard.failures, midway), (35, [], [True]))
-        self.assertGreater(min(heard.lags), 0)
+        self.assertGreaterEqual(min(heard.lags), 0)
 
     def test_a_chunk_that_shows_its_thinking_twice_counts_once(self) -> None:
         first, second, third = (marked_chunk(moment, True, False) for moment in (1, 2, 3))
