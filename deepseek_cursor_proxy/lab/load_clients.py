@@ -323,7 +323,7 @@ class _Listening:
             if mark > stream.last:
                 stream.last = mark
                 stream.count += 1
-                self.heard.lags.append(now - mark)
+                self.heard.lags.append(max(0, now - mark))
         stream.rest = text[-_MARK_LENGTH:]
         if not data:
             stream.reading.end()

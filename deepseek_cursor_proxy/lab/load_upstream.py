@@ -199,7 +199,7 @@ class _Connection:
 class _Paced:
     """A stream whose chunks have their moments."""
 
-    __slots__ = ("_chunks", "_counts_usage", "_sent", "connection", "interval")
+    __slots__ = ("_chunks", "_counts_usage", "_mark", "_sent", "connection", "interval")
 
     def __init__(self, connection: _Connection, wish: Wish) -> None:
         self.connection = connection
@@ -207,11 +207,14 @@ class _Paced:
         self._chunks = wish.chunks
         self._counts_usage = wish.counts_usage
         self._sent = 0
+        self._mark = 0
 
     def send(self) -> bool:
         """Sends the next chunk; whether another one follows."""
         is_thinking = self._sent < self._chunks // 2
-        data = load_answers.marked_chunk(time.monotonic_ns(), is_thinking, self._counts_usage)
+        # Marks grow, also where the clock ticks every 15 ms: who listens tells chunks apart by them.
+        self._mark = max(time.monotonic_ns(), self._mark + 1)
+        data = load_answers.marked_chunk(self._mark, is_thinking, self._counts_usage)
         self._sent += 1
         is_last = self._sent == self._chunks
         try:
