@@ -12,7 +12,6 @@ on a thread of their own.
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from deepseek_cursor_proxy.backlog import Backlog, Waiting
 from deepseek_cursor_proxy.combining import Combiner
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.mending import Mender, Outage
+from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
 
@@ -53,6 +53,8 @@ _MOST_BYTES_WAITING = 64 * 1024 * 1024
 _BYTES_PER_BATCH = 1024 * 1024
 # A wrong clock must not empty the store: per pass at most this share goes because of age.
 _LARGEST_SHARE_BY_AGE = 0.1
+# A clock that jumps by more than this is not believed at once, see steady_clock.
+_PLAUSIBLE_JUMP_SECONDS = 24 * 3600
 
 
 class StoreStats(NamedTuple):
@@ -104,7 +106,7 @@ class ReasoningStore:
         max_bytes: int = 1024**3,
         durability: str = "normal",
         must_open: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """A file that cannot be used is no obstacle; if it `must_open`, that is raised and nothing is moved away."""
         self._max_age = max_age_seconds
@@ -112,7 +114,9 @@ class ReasoningStore:
         self._max_bytes = max_bytes
         # How old the time of an entry's last use may be; until it is known how full the store is, the finer one.
         self._use_resolution: float = _FINE_USE_RESOLUTION_SECONDS
-        self._clock = clock
+        steady = SteadyClock(min(_PLAUSIBLE_JUMP_SECONDS, max_age_seconds / 4))
+        # By this everything in the file gets old; its other tables are other stores' to write.
+        self.clock: Callable[[], float] = clock or steady
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
@@ -127,6 +131,17 @@ class ReasoningStore:
             self.database.open(may_set_aside=False)
         elif not self._mend():
             self._mender.wake()
+        if (newest := self._newest()) is not None:
+            steady.go_on_from(newest)
+
+    def _newest(self) -> float | None:
+        """The latest time in the file; None when there is none, or it cannot be read."""
+        found: list[float | None] = []
+        with self._faults.kept_from_answers("read the time"), self.database.reading() as connection:
+            for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
+                name, table = column.split(" FROM ")
+                found += connection.execute(f"SELECT max({name}) FROM {table}").fetchone()
+        return max((each for each in found if each is not None), default=None)
 
     # Recording …
 
@@ -160,7 +175,7 @@ class ReasoningStore:
         try:
             with self.database.transaction() as connection:
                 self._write(connection, some)
-                self._write_uses(connection, self._clock())
+                self._write_uses(connection, self.clock())
         # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
         except Exception as error:
             self._keep(some)
@@ -176,7 +191,7 @@ class ReasoningStore:
             self._mender.wake()
 
     def _write(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
-        now = self._clock()
+        now = self.clock()
         for each in some:
             if each.known_as is None:
                 self._record_one(connection, each, now)
@@ -227,7 +242,7 @@ class ReasoningStore:
         # In this order: what is written meanwhile is found twice rather than not at all.
         found = {key: [_decoded(text) for text in texts] for key, texts in self._backlog.find(keys).items()}
         with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
-            now = self._clock()
+            now = self.clock()
             for key, row, blob, used_at in self._rows(connection, list(keys)):
                 text = _decoded(blob)
                 if (texts := found.get(key)) is None:
@@ -293,7 +308,7 @@ class ReasoningStore:
                     (each.keys[0], each.text),
                 ).fetchone()
             ):
-                self._record_one(connection, each, self._clock())
+                self._record_one(connection, each, self.clock())
 
     # Forgetting …
 
@@ -304,7 +319,7 @@ class ReasoningStore:
             if self._used:
                 # The order of use decides, so it has to be known.
                 with self.database.transaction() as connection:
-                    self._write_uses(connection, self._clock())
+                    self._write_uses(connection, self.clock())
             for excess in self._excess():
                 while not excess.is_over and not self._pruner.is_closed:
                     step = self._forget_oldest(excess)
@@ -325,7 +340,7 @@ class ReasoningStore:
         yield _Amount(rows - self._max_rows, 0)
         # Again, unless it was little before: what went by number may have been enough.
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
-        now = self._clock()
+        now = self.clock()
         with self.database.reading() as connection:
             newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
             expired = connection.execute(
@@ -403,7 +418,7 @@ class ReasoningStore:
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
             self._backlog.clear()
         with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
-            self._write_uses(connection, self._clock())
+            self._write_uses(connection, self.clock())
         self.database.close()
 
 

@@ -89,9 +89,10 @@ class ResponseStore:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._clock = clock
-        self._began_at = clock()
         self._owes_orphans = False
         self._lock = threading.Lock()
+        # What this process has yet to finish, by caller and id; the lock protects it.
+        self._in_work: set[tuple[bytes, str]] = set()
         self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
         # What was packed lately, by the packed bytes: a chain goes on from what was just stored, and what was made of
         # the very same items before need not be made again.
@@ -108,17 +109,25 @@ class ResponseStore:
         """Store a response, in place of the one with the same id if there is one."""
         row = self._packed(caller, response)
         with self._lock:
+            self._note_work(row)
             self._change(Change(caller, row.id, row, may_insert=True))
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response; whether it was there. One that was deleted meanwhile is not brought back."""
         row = self._packed(caller, response)
         with self._lock:
+            self._note_work(row)
             waiting = self._waiting.find(caller, row.id)
             if waiting is not None and waiting.row is None:
                 return False
             # One that the file has never seen is still to be put there.
             return self._change(Change(caller, row.id, row, may_insert=waiting is not None and waiting.may_insert))
+
+    def _note_work(self, row: Row) -> None:
+        if row.is_unfinished:
+            self._in_work.add((row.caller, row.id))
+        else:
+            self._in_work.discard((row.caller, row.id))
 
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Forget a response; whether there was one."""
@@ -127,6 +136,7 @@ class ResponseStore:
             row = waiting.row if waiting is not None else self._read(caller, response_id)
             if row is None:
                 return False
+            self._in_work.discard((caller, response_id))
             self._change(Change(caller, response_id, None))
             return self._is_current(row)
 
@@ -216,23 +226,25 @@ class ResponseStore:
         return None
 
     def _is_current(self, row: Row) -> bool:
-        return row.created_at >= self._clock() - self._max_age
+        return row.is_unfinished or row.created_at >= self._clock() - self._max_age
 
     # What a process that died left behind …
 
     def fail_orphans(self) -> int:
-        """Tell of every response that was still to be generated when this began that it failed; how many there were.
+        """Tell of every response that is still to be generated, and not by this process, that it failed; how many.
 
-        Called before this process generates any. Two proxies that share a file: the second calls those of the first
+        Which these are is known without a clock: what was stored while that was wrong must not be called unfinished
+        for ever. Two proxies that share a file: the second calls those of the first
         failed until they end, and then their own words replace that, because `update` asks for the row, not for its
         status. A file that cannot be used at the start is asked again when somebody asks for such a response.
         """
         self._owes_orphans = True
         with self._faults.kept_from_answers("end what was interrupted"), self._lock:
             with self._database.reading() as connection:
-                orphans = connection.execute(
-                    f"SELECT number, body FROM responses WHERE {IS_UNFINISHED} AND created_at <= ?", (self._began_at,)
+                unfinished = connection.execute(
+                    f"SELECT number, caller, id, body FROM responses WHERE {IS_UNFINISHED}"
                 ).fetchall()
+            orphans = [(each[0], each[3]) for each in unfinished if (each[1], each[2]) not in self._in_work]
             failed = sum(self._has_failed(number, body) for number, body in orphans)
             self._owes_orphans = False
             return failed

@@ -10,7 +10,6 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation_store import ConversationStore
 from deepseek_cursor_proxy.counting import Counter
-from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
@@ -60,9 +59,11 @@ class Services:
             access=access,
             reasoning_store=reasoning_store,
             conversations=ConversationStore(
-                reasoning_store.database, max_age_seconds=config.reasoning_cache_max_age_seconds
+                reasoning_store.database,
+                max_age_seconds=config.reasoning_cache_max_age_seconds,
+                clock=reasoning_store.clock,
             ),
-            responses=_responses(config, reasoning_store.database),
+            responses=_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=Counter(config, reasoning_store.database),
             upstream=Upstream(config),
@@ -84,13 +85,14 @@ class Services:
         self.upstream.close()
 
 
-def _responses(config: ProxyConfig, database: Database) -> ResponseStore:
+def _responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:
     """The stored responses, before the first request for one or the first job that makes one."""
     store = ResponseStore(
-        database,
+        reasoning_store.database,
         max_age_seconds=config.response_max_age_seconds,
         max_rows=config.response_max_rows,
         max_bytes=config.response_max_bytes,
+        clock=reasoning_store.clock,
     )
     if count := store.fail_orphans():
         _log.warning("%d stored responses were not finished when the proxy last stopped; they are failed now", count)

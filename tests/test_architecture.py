@@ -40,6 +40,7 @@ LEVELS = {
         "schema",
         "database",
         "upkeep",
+        "steady_clock",
         "backlog",
         "combining",
         "mending",

@@ -353,6 +353,19 @@ class TestOrphans(StoreTestCase):
         self.assertEqual([{"role": "user", "content": "Hi"}], found.input)
         self.assertEqual("completed", self.status("c"))
 
+    def test_what_was_stored_while_the_clock_was_ahead_is_not_unfinished_for_ever(self) -> None:
+        self.now += 400 * DAY
+        self.store.put(ME, response("r", "in_progress"))
+        self.now -= 400 * DAY
+        self.restart()
+        self.assertEqual(1, self.store.fail_orphans())
+        self.assertEqual("failed", self.status("r"))
+
+    def test_what_is_still_being_made_is_found_however_old_it_is(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.now += 400 * DAY
+        self.assertEqual("in_progress", self.status("r"))
+
     def test_a_second_proxy_on_the_file_does_not_have_the_last_word(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
         second = self.over(self.open())
@@ -366,6 +379,8 @@ class TestOrphans(StoreTestCase):
             self.store.put(ME, response(name, "queued"))
         with self.database.transaction() as connection:
             connection.execute("UPDATE responses SET body = x'00' WHERE id = 'damaged'")
+        self.assertEqual(0, self.store.fail_orphans())
+        self.restart()
         self.store.fail_orphans()
         with self.database.reading() as connection:
             self.assertEqual([("failed",)] * 2, connection.execute("SELECT status FROM responses").fetchall())
