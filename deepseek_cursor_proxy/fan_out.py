@@ -1,31 +1,72 @@
 """Several answers to one request (n > 1): one exchange per choice, side by side, seen as one.
 
 DeepSeek answers with one choice per call, so each choice is a call of its own, on a thread of its own; this file only
-numbers what they say and adds up what they cost. All of them watch the same client: when it leaves, all end.
+numbers what they say and adds up what they cost. The client's own thread watches the client, and ends all of them at
+once when it leaves or when one of them fails.
 """
 
 import queue
+import socket
 import threading
+from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
-from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, UpstreamFailed
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.stencils import singles
 from deepseek_cursor_proxy.upkeep import started
+from deepseek_cursor_proxy.waiting import wait_readable
+from deepseek_cursor_proxy.wire import Peer
 
 # How many batches may wait for a client that reads slowly.
 _WAITING_BATCHES = 64
 # How often a thread that waits for room looks whether anybody still reads.
 _LOOK_UP_SECONDS = 0.1
+# Until something is said, or the client leaves.
+_FOR_EVER_SECONDS = 86400.0
 
+# What a choice says: a batch, its failure, or None when it is over.
 _Said = tuple[int, Batch | BaseException | None]
+
+
+class _SharedClient:
+    """The client as every choice sees it. `end` is called by the client's thread, the rest by those of the choices."""
+
+    def __init__(self) -> None:
+        self._near, self._far = socket.socketpair()
+        self._has_left = False
+        self._is_stopping = self._has_failed = False
+
+    @property
+    def parting(self) -> ProxyError | None:
+        if self._is_stopping:
+            return ProxyStopping()
+        return UpstreamFailed("Another choice of the same request failed.") if self._has_failed else None
+
+    def fileno(self) -> int:
+        return self._near.fileno()
+
+    def has_left(self) -> bool:
+        return self._has_left
+
+    def end(self, error: BaseException | None) -> None:
+        """Interrupt whatever the choices wait for: as the client leaves, or because of that failure."""
+        self._is_stopping = isinstance(error, ProxyStopping)
+        self._has_failed = isinstance(error, ProxyError)
+        self._has_left = True
+        self._far.close()
+
+    def close(self) -> None:
+        """Only when no choice can wait for it any more."""
+        self._far.close()
+        self._near.close()
 
 
 class FanOut:
@@ -35,9 +76,22 @@ class FanOut:
     awaited = None
     is_closed = False
 
-    def __init__(self, exchanges: list[Exchange]) -> None:
-        self._exchanges = exchanges
+    def __init__(self, client: Peer | None) -> None:
+        """Raises Overloaded when there are no descriptors left."""
+        self._client = client
+        with ExitStack() as stack:
+            try:
+                self._shared = _SharedClient()
+                stack.callback(self._shared.close)
+                # A byte for everything that is said, so that it can be waited for together with the client.
+                self._heard, self._bell = socket.socketpair()
+            except OSError:
+                raise _no_room() from None
+            stack.pop_all()
         self._said: queue.Queue[_Said] = queue.Queue(_WAITING_BATCHES)
+        # What was said before all calls were accepted.
+        self._early: deque[_Said] = deque()
+        self._exchanges: dict[int, Exchange] = {}
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -47,56 +101,33 @@ class FanOut:
 
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
-        """Make all calls at once; if one fails, none is left open and its error is raised."""
+        """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         places = services.upstream.gates.to(asked.request.model).enter(caller.peer, asked.request.choices)
-        opened: list[Exchange] = []
-        errors: list[BaseException] = []
-
-        def call(place: Place) -> None:
+        try:
+            fan_out = cls(caller.peer)
             try:
-                opened.append(Exchange.open(caller._replace(place=place), asked, services))
+                fan_out._start(places, caller, asked, services)
             except BaseException as error:
-                errors.append(error)
-
-        try:
-            with ThreadPoolExecutor(len(places), "choice") as pool:
-                for place in places:
-                    pool.submit(call, place)
-        except RuntimeError:
-            # What has its thread still runs to its end, and so does what waits for one of those.
-            errors.append(_no_threads())
-        if not errors:
-            return cls(opened)
-        for exchange in opened:
-            exchange.close()
-        for place in places:
-            place.leave()
-        first = errors[0]
-        errors.clear()
-        try:
-            raise first
-        finally:
-            # An error that is held by the frame it was raised in is freed by nobody but the collector.
-            del first
+                fan_out.close(error)
+                raise
+        except BaseException:
+            for place in places:
+                place.leave()
+            raise
+        return fan_out
 
     def batches(self, *, with_lulls: bool = False) -> Batches:
         """What the exchanges say, in the order they say it; their usage, added up, comes last."""
         total: dict[str, Any] = {}
         shape: dict[str, Any] = {}
-        running = set(range(len(self._exchanges)))
+        running = set(self._exchanges)
         try:
-            self._start()
             while running:
-                choice, said = self._said.get()
-                if isinstance(said, BaseException):
-                    try:
-                        raise said
-                    finally:
-                        # See above.
-                        said = None
+                choice, said = self._early.popleft() if self._early else self._next()
                 if said is None:
                     running.discard(choice)
                     continue
+                assert not isinstance(said, BaseException)
                 # One sign of life is enough for all.
                 is_speaker = choice == min(running)
                 for item in said:
@@ -111,48 +142,80 @@ class FanOut:
                 ]:
                     yield batch
             yield [Delta(usage=total or None, source={**shape, "choices": [], "usage": total or None})]
+        except BaseException as error:
+            self.close(error)
+            raise
         finally:
             self.close()
 
-    def close(self) -> None:
-        """Idempotent. Ends every exchange and waits for its thread."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Idempotent. Ends every exchange, for that reason if there is one, and waits for its thread."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         self._is_over.set()
+        self._shared.end(error)
         for thread in self._threads:
             thread.join()
-        for exchange in self._exchanges:
+        for exchange in self._exchanges.values():
             exchange.close()
+        for each in (self._shared, self._heard, self._bell):
+            each.close()
 
-    def _start(self) -> None:
-        for choice, exchange in enumerate(self._exchanges):
-            thread = started(partial(self._run, choice, exchange), f"choice-{choice}")
+    # By the client's thread …
+
+    def _start(self, places: tuple[Place, ...], caller: Caller, asked: Asked, services: Services) -> None:
+        for choice, place in enumerate(places):
+            call = partial(Exchange.open, caller._replace(place=place, peer=self._shared), asked, services)
+            thread = started(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
-                raise _no_threads()
+                raise _no_room()
             self._threads.append(thread)
+        while len(self._exchanges) < len(places):
+            self._early.append(self._next())
 
-    def _run(self, choice: int, exchange: Exchange) -> None:
-        batches = exchange.batches()
+    def _next(self) -> _Said:
+        """What is said next; raises what a choice failed with, and ClientGone or ProxyStopping as any wait does."""
+        while not wait_readable(self._heard, _FOR_EVER_SECONDS, self._client):
+            continue
+        self._heard.recv(1)
+        choice, said = self._said.get()
+        if isinstance(said, BaseException):
+            try:
+                raise said
+            finally:
+                # An error that is held by the frame it was raised in is freed by nobody but the collector.
+                said = None
+        return choice, said
+
+    # By the thread of a choice …
+
+    def _run(self, choice: int, call: "partial[Exchange]") -> None:
         try:
-            for batch in batches:
-                if not self._say((choice, batch)):
-                    return
-            self._say((choice, None))
+            exchange = self._exchanges[choice] = call()
+            # It is accepted, which is as much as it has to say.
+            self._say(choice, [])
+            with closing(exchange.batches()) as batches:
+                for batch in batches:
+                    if not self._say(choice, batch):
+                        return
+            self._say(choice, None)
         except BaseException as error:
-            self._say((choice, error))
-        finally:
-            batches.close()
+            self._say(choice, error)
 
-    def _say(self, said: _Said) -> bool:
+    def _say(self, choice: int, said: Batch | BaseException | None) -> bool:
         """Whether anybody is still there to hear it."""
         while not self._is_over.is_set():
             try:
-                self._said.put(said, timeout=_LOOK_UP_SECONDS)
-                return True
+                self._said.put((choice, said), timeout=_LOOK_UP_SECONDS)
             except queue.Full:
                 continue
+            self._bell.send(b"!")
+            return True
         return False
 
 
-def _no_threads() -> Overloaded:
+def _no_room() -> Overloaded:
     return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 

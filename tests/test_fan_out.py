@@ -1,10 +1,11 @@
 import json
 import threading
+import time
 from collections.abc import Iterator
 from unittest import mock
 
 from deepseek_cursor_proxy import fan_out
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 
@@ -54,12 +55,42 @@ class TestFanOut(SocketTestCase):
         self.assertEqual(402, read_reply(sock)[0])
 
     def test_one_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
-        self.fake.answer(Answer(content="x"), Answer(content="y", cut_after=1), Answer(content="z"))
+        self.fake.answer(*[Answer(content="y", stall_after=1)] * 3)
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes({**BODY, "stream": True}))
-        body = read_reply(sock)[2]
-        self.assertIn(b'"type":"upstream_error"', body)
-        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+        for _ in range(3):
+            self.fake.stalls.get(timeout=PATIENCE)
+        seen = sock.recv(65536)
+        self.fake.close()
+        while not seen.endswith(b"0\r\n\r\n"):
+            self.assertTrue(more := sock.recv(65536), seen)
+            seen += more
+        self.assertIn(b"HTTP/1.1 200 OK", seen)
+        self.assertIn(b'"type":"upstream_error"', seen)
+        self.assertIn(b"data: [DONE]\n\n", seen)
+
+    def test_one_that_fails_is_told_at_once_whatever_the_others_wait_for(self) -> None:
+        silent = Raw(b"", then_close=False)
+        talking = Answer(content="x", stall_after=1)
+        for name, stream, steps, status in (
+            ("before the answer", True, (Failure(402, "Insufficient Balance"), silent, silent), 402),
+            ("before a plain one", False, (silent, Failure(402, "Insufficient Balance"), silent), 402),
+            ("midway", True, (talking, Answer(content="y", cut_after=2), talking), None),
+        ):
+            with self.subTest(name):
+                self.fake.answer(*steps)
+                proxy = self.proxy()
+                sock = self.connect(proxy)
+                started = time.monotonic()
+                sock.sendall(request_bytes({**BODY, "stream": stream}))
+                got, _, body = read_reply(sock)
+                # The others would have been silent for minutes, or until their next heartbeat after 15 seconds.
+                self.assertLess(time.monotonic() - started, 8)
+                # Midway it depends on whether the others were accepted by then.
+                self.assertIn(got, (status,) if status else (200, 502))
+                self.assertIn(b'"error"', body)
+                gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
+                self.assertEqual(0, gate.running)
 
     def test_a_client_that_leaves_ends_all_calls(self) -> None:
         self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
@@ -73,7 +104,7 @@ class TestFanOut(SocketTestCase):
     def test_no_room_for_threads_costs_no_places(self) -> None:
         proxy = self.proxy()
         start = threading.Thread.start
-        for room in (0, 1, 3, 4):
+        for room in (0, 1, 2):
             left = iter(range(room))
 
             def limited(thread: threading.Thread, left: Iterator[int] = left) -> None:
