@@ -1,6 +1,8 @@
 """Files that hold somebody's work: 0600 in directories of 0700, from the first moment, whatever the umask."""
 
+import contextlib
 import os
+import secrets
 from pathlib import Path
 
 
@@ -16,12 +18,28 @@ def make_directory(path: Path) -> None:
 def create(path: Path) -> None:
     """Create an empty file that only its owner can read; one that exists is left as it is."""
     if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-        path.chmod(0o600)
+        with contextlib.suppress(FileExistsError):
+            os.close(_new(path))
+            path.chmod(0o600)
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a whole private file; one that exists is made private before anything is in it."""
-    create(path)
-    path.chmod(0o600)
-    path.write_bytes(data)
+    """Write a whole private file in place of what was there, a link included: what that leads to is not ours.
+
+    Whoever can write into the folder could lead us anywhere else by a link.
+    """
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with open(_new(draft), "wb") as file:
+            file.write(data)
+        draft.chmod(0o600)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def _new(path: Path) -> int:
+    """A descriptor of a file that nobody else has made; text is not translated on Windows."""
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o600)

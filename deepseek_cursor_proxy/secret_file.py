@@ -4,10 +4,14 @@ It is no part of the database, so that what was sealed with it opens again when 
 proxy runs all the same, with a secret of its own for as long as it runs: what it seals then, a later one ignores.
 """
 
+import contextlib
 import logging
 import os
 import secrets
+import sys
 import threading
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 from deepseek_cursor_proxy import private_files
@@ -16,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 NAME = "secret.key"
 _BYTES = 32
+_LOCKED_BYTE = 4096
 
 
 class Secret:
@@ -59,15 +64,45 @@ def _read(path: Path) -> bytes | None:
 
 
 def _made(path: Path) -> bytes:
+    """The secret in a file that may have to be made or mended, by one process at a time."""
     private_files.make_directory(path.parent)
-    draft = path.with_name(f"{NAME}.{os.getpid()}.{secrets.token_hex(4)}")
-    private_files.write(draft, secrets.token_bytes(_BYTES))
-    try:
-        # Whole or not at all, and never over one that another process made meanwhile.
-        os.link(draft, path)
-    except FileExistsError:
-        if _read(path) is None:
-            os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return _read(path) or secrets.token_bytes(_BYTES)
+    private_files.create(path)
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "r+b", buffering=0) as file, _locked(file):
+        # Whoever had the lock before us may have made it.
+        found = file.read(_BYTES + 1) or b""
+        if len(found) != _BYTES:
+            found = secrets.token_bytes(_BYTES)
+            file.seek(0)
+            file.truncate()
+            file.write(found)
+            os.fsync(descriptor)
+    return found
+
+
+@contextlib.contextmanager
+def _locked(file: FileIO) -> Iterator[None]:
+    """Nobody else is in here with the same file; the system ends the lock of a process that dies.
+
+    Where a file system knows no locks, whoever comes at the same moment may get another secret until the next start.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        # A byte behind all that is in the file: those before it could not be read meanwhile.
+        file.seek(_LOCKED_BYTE)
+        # Tries for ten seconds.
+        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        file.seek(0)
+        try:
+            yield
+        finally:
+            file.seek(_LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # Closing the file ends it.
+        yield

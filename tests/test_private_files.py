@@ -91,15 +91,25 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(path, 0o600)
         self.assertEqual(path.read_text(), "new")
 
-    @unittest.skipUnless(os.name == "posix", "modes mean little on Windows")
-    def test_a_file_that_exists_is_private_before_the_new_words_are_in_it(self) -> None:
-        path = self.place / "old"
-        path.touch(mode=0o644)
-        modes: list[int] = []
+    def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(self) -> None:
+        victim = self.place / "victim"
+        victim.write_text("kept")
+        victim.chmod(0o644)
+        for target in (victim, self.place / "nothing"):
+            link = self.place / f"link-to-{target.name}"
+            try:
+                link.symlink_to(target)
+            except OSError:
+                self.skipTest("links need a right here")
+            private_files.write(link, b"ours")
+            self.assertEqual((False, b"ours"), (link.is_symlink(), link.read_bytes()))
+            self.expect_mode(link, 0o600)
+        self.assertEqual("kept", victim.read_text())
+        self.expect_mode(victim, 0o644)
+        self.assertFalse((self.place / "nothing").exists())
 
-        def write_bytes(each: Path, _data: bytes) -> None:
-            modes.append(stat.S_IMODE(each.stat().st_mode))
-
-        with mock.patch.object(Path, "write_bytes", write_bytes):
-            private_files.write(path, b"words")
-        self.assertEqual(modes, [0o600])
+    def test_what_cannot_be_written_leaves_nothing_behind(self) -> None:
+        (self.place / "directory").mkdir()
+        with self.assertRaises(OSError):
+            private_files.write(self.place / "directory", b"words")
+        self.assertEqual(["directory"], os.listdir(self.place))

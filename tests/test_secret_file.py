@@ -1,5 +1,7 @@
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -45,6 +47,39 @@ class TestTheSecret(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual({self.path.read_bytes()}, set(found))
+
+    def test_concurrent_first_starts_end_with_one_secret_also_without_hard_links(self) -> None:
+        program = (
+            "import os, sys, time; os.link = None\n"
+            "from pathlib import Path\n"
+            "from deepseek_cursor_proxy.secret_file import Secret\n"
+            "print('ready', flush=True); sys.stdin.readline()\n"
+            "print(Secret(Path(sys.argv[1])).read().hex())\n"
+        )
+        for held in (None, b"", b"short", b"x" * 40):
+            with self.subTest(held):
+                if held is not None:
+                    self.path.write_bytes(held)
+                command = [sys.executable, "-c", program, str(self.store)]
+                processes = [
+                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                    for _ in range(6)
+                ]
+                for each in processes:
+                    assert each.stdout is not None
+                    each.stdout.readline()
+                for each in processes:
+                    assert each.stdin is not None
+                    each.stdin.write("go\n")
+                    each.stdin.flush()
+                found = {each.communicate(timeout=60)[0].strip() for each in processes}
+                self.assertEqual({self.path.read_bytes().hex()}, found)
+                self.assertEqual([secret_file.NAME], os.listdir(self.path.parent))
+
+    @unittest.skipUnless(os.name == "posix", "flock is POSIX's")
+    def test_a_file_system_without_locks_has_a_secret_all_the_same(self) -> None:
+        with mock.patch("fcntl.flock", side_effect=OSError(37, "No locks available")):
+            self.assertEqual(secret_beside(self.store), secret_beside(self.store))
 
     def test_a_file_that_holds_no_secret_is_replaced(self) -> None:
         self.path.parent.mkdir()
