@@ -12,12 +12,16 @@ from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, De
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic import Asked
 from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
 from tests.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.messages_client import Json, added_up, blocks, events, kinds
 from tests.protocols.test_responses_stream import completion
 
 SEALER = Sealer(b"secret", b"caller")
+
+
+def opened(signature: str) -> str | None:
+    return Opener(SEALER, 1_000_000).opened(signature)
 
 
 def writer(request: ChatRequest = REQUEST, **asked: Any) -> MessageWriter:
@@ -66,7 +70,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
         """Everything that DeepSeek said, and nothing else."""
         said = message(found)
         thoughts = [block for block in told["content"] if block["type"] == "thinking"]
-        self.assertEqual(said.reasoning or "", "".join(SEALER.opened(each["signature"]) or "" for each in thoughts))
+        self.assertEqual(said.reasoning or "", "".join(opened(each["signature"]) or "" for each in thoughts))
         shown = "".join(each["thinking"] for each in thoughts)
         self.assertEqual("" if omits else said.reasoning or "", shown)
         self.assertEqual(said.content, "".join(each["text"] for each in told["content"] if each["type"] == "text"))
@@ -165,7 +169,7 @@ class TestThinking(unittest.TestCase):
     def test_it_is_signed_by_what_it_says(self) -> None:
         for omits in (True, False):
             told = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
-            self.assertEqual("hm", SEALER.opened(told["content"][0]["signature"]))
+            self.assertEqual("hm", opened(told["content"][0]["signature"]))
             self.assertEqual("" if omits else "hm", told["content"][0]["thinking"])
 
     def test_what_is_omitted_is_in_no_event(self) -> None:
