@@ -7,9 +7,10 @@ said it had none), None (nobody told us).
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from sys import getsizeof
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+
+from deepseek_cursor_proxy.memo import size_of
 
 # Of a message or a call without what is said in it: the tuple, its ids and names.
 _BYTES_PER_MESSAGE = 400
@@ -43,7 +44,7 @@ class Message(NamedTuple):
     @property
     def memory(self) -> int:
         """About how many bytes it takes."""
-        size = _BYTES_PER_MESSAGE + getsizeof(self.content) + len(self.reasoning or "")
+        size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "")
         if not isinstance(self.content, str):
             size += sum(len(repr(part)) for part in self.content)
         for call in self.tool_calls:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import private_files, schema, store_file
 from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
@@ -304,6 +304,23 @@ class _Connection(sqlite3.Connection):
     """With how long it waits for a lock, in seconds."""
 
     patience = 0.0
+
+    if sys.implementation.name == "pypy":
+
+        def cursor(self, factory: object = None) -> sqlite3.Cursor:  # type: ignore[override]
+            return super().cursor(_OneRowCursor)
+
+
+class _OneRowCursor(sqlite3.Cursor):
+    """Ends its statement with the first row that is fetched alone; PyPy leaves that to the garbage collector.
+
+    Until then a transaction cannot be committed ("SQL statements in progress").
+    """
+
+    def fetchone(self) -> Any:
+        row = super().fetchone()
+        self.close()
+        return row
 
 
 class _Pair(NamedTuple):

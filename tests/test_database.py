@@ -112,6 +112,16 @@ class TestDatabase(unittest.TestCase):
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
         self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
 
+    def test_a_row_that_is_fetched_alone_leaves_no_statement_open(self) -> None:
+        """PyPy ends a statement when its garbage is collected, and until then nothing can be committed."""
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE t (x)")
+            connection.execute("INSERT INTO t VALUES (1), (2)")
+            cursor = connection.cursor(database._OneRowCursor).execute("SELECT x FROM t")
+            self.assertEqual((1,), cursor.fetchone())
+            with self.assertRaises(sqlite3.ProgrammingError):
+                cursor.fetchone()
+
     @needs_symlinks
     def test_a_link_to_a_file_elsewhere_is_followed(self) -> None:
         self.path.parent.mkdir()

@@ -1,11 +1,21 @@
 import threading
 import unittest
 
-from deepseek_cursor_proxy.memo import MOST_ITEMS, Beginnings, Mapped, Memo
+from deepseek_cursor_proxy.memo import MOST_ITEMS, Beginnings, Mapped, Memo, guessed_size, size_of
 
 
 def memo(most_bytes: int = 100) -> "Memo[str, str]":
     return Memo(most_bytes, lambda key, value: len(key) + len(value))
+
+
+class SizeTest(unittest.TestCase):
+    def test_a_size_is_guessed_where_python_does_not_tell_it(self) -> None:
+        """PyPy raises in sys.getsizeof(); a guess is no smaller than what CPython counts for text."""
+        for character in "xü你😀":
+            with self.subTest(character):
+                text = character * 1000
+                self.assertGreaterEqual(guessed_size(text), size_of(text))
+        self.assertGreater(guessed_size(None), 0)
 
 
 class TestMemo(unittest.TestCase):

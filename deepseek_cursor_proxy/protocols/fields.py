@@ -4,10 +4,11 @@ A field of the wrong type is a BadRequest that names it; null counts as absent, 
 """
 
 from collections.abc import Mapping
-from sys import getsizeof, maxsize
+from sys import maxsize
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.memo import size_of
 from deepseek_cursor_proxy.wire import encode_json
 
 Json = Mapping[str, Any]
@@ -68,7 +69,7 @@ def memory(value: Any) -> int:
     size, left = _BYTES_PER_VALUE, [value]
     while left:
         each = left.pop()
-        size += getsizeof(each)
+        size += size_of(each)
         if size > _HUGE:
             # Nobody keeps it, and finding out by how much it is too large would take longer than it is worth.
             return maxsize
