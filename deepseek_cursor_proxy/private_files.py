@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 
@@ -28,7 +27,7 @@ def write(path: Path, data: bytes) -> None:
 
     Whoever can write into the folder could lead us anywhere else by a link.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(_new(draft), "wb") as file:
             file.write(data)

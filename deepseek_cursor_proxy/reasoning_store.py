@@ -112,8 +112,8 @@ class ReasoningStore:
         self._max_age = max_age_seconds
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        # How old the time of an entry's last use may be; until it is known how full the store is, the finer one.
-        self._use_resolution: float = _FINE_USE_RESOLUTION_SECONDS
+        # How old the time of an entry's last use may be.
+        self._use_resolution: float = _USE_RESOLUTION_SECONDS
         steady = SteadyClock(min(_PLAUSIBLE_JUMP_SECONDS, max_age_seconds / 4))
         # By this everything in the file gets old; its other tables are other stores' to write.
         self.clock: Callable[[], float] = clock or steady
@@ -131,13 +131,15 @@ class ReasoningStore:
             self.database.open(may_set_aside=False)
         elif not self._mend():
             self._mender.wake()
-        if (newest := self._newest()) is not None:
-            steady.go_on_from(newest)
+        with self._faults.kept_from_answers("look around"):
+            self._note_fullness(self._rows_held(), self._most_bytes_held())
+            if (newest := self._newest()) is not None:
+                steady.go_on_from(newest)
 
     def _newest(self) -> float | None:
-        """The latest time in the file; None when there is none, or it cannot be read."""
+        """The latest time in the file; None when there is none."""
         found: list[float | None] = []
-        with self._faults.kept_from_answers("read the time"), self.database.reading() as connection:
+        with self.database.reading() as connection:
             for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
                 name, table = column.split(" FROM ")
                 found += connection.execute(f"SELECT max({name}) FROM {table}").fetchone()
@@ -332,11 +334,8 @@ class ReasoningStore:
 
     def _excess(self) -> "Iterator[_Amount]":
         """How much of the longest unused may go: over the number, then over the bytes, then over the age."""
-        with self.database.reading() as connection:
-            rows = connection.execute("SELECT count(*) FROM reasonings").fetchone()[0]
-        size = self._bytes_held()
-        is_nearly_full = rows > _NEARLY_FULL * self._max_rows or size > _NEARLY_FULL * self._max_bytes
-        self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
+        rows, size = self._rows_held(), self._bytes_held()
+        self._note_fullness(rows, size)
         yield _Amount(rows - self._max_rows, 0)
         # Again, unless it was little before: what went by number may have been enough.
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
@@ -349,13 +348,26 @@ class ReasoningStore:
         if newest is not None and newest <= now:
             yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
 
-    def _bytes_held(self) -> int:
-        """The bytes of all reasonings, or no less than them while the whole file has no more than they may have."""
+    def _note_fullness(self, rows: int, size: int) -> None:
+        is_nearly_full = rows >= _NEARLY_FULL * self._max_rows or size >= _NEARLY_FULL * self._max_bytes
+        self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
+
+    def _rows_held(self) -> int:
+        with self.database.reading() as connection:
+            return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def _most_bytes_held(self) -> int:
+        """The bytes of the whole file, which reasonings have no more of."""
         with self.database.reading() as connection:
             pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+        return int(pages * page)
+
+    def _bytes_held(self) -> int:
+        """The bytes of all reasonings; those of the file as long as these are few."""
+        if (most := self._most_bytes_held()) < _NEARLY_FULL * self._max_bytes:
+            return most
+        with self.database.reading() as connection:
             last = connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0
-        if pages * page <= _NEARLY_FULL * self._max_bytes:
-            return int(pages * page)
         size = 0
         for start in range(0, last + 1, _ROWS_PER_SUM):
             with self.database.reading() as connection:

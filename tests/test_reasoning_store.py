@@ -63,8 +63,6 @@ class TestRemembering(StoreTestCase):
     def test_recording_the_same_again_writes_only_that_it_is_still_in_use(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
-        # Finds that there is plenty of room.
-        store.prune()
         changes = []
         for days in (0.0, 0.9, 1.0):
             self.now += days * DAY
@@ -194,12 +192,23 @@ class TestForgetting(StoreTestCase):
             for number in range(3):
                 store.record([((key(number),), str(number) * 30_000)])
                 self.now += 3600
+            # By itself for every 256 turns, and at the start.
+            store.prune()
             store.find([key(0)])
             self.now += 3600
             store.record([((key(3),), "3" * 30_000)])
             store.prune()
             found = set(store.find([key(n) for n in range(4)]))
             self.assertEqual({key(0), key(2), key(3)}, found, details)
+
+    def test_a_store_that_is_nearly_full_at_the_start_counts_uses_at_once(self) -> None:
+        self.fill(self.store(self.path, max_rows=3), range(3))
+        store = self.store(self.path, max_rows=3)
+        self.now += 3600
+        store.find([key(0)])
+        store.record([((key(3),), "3")])
+        store.prune()
+        self.assertEqual({key(0), key(2), key(3)}, set(store.find([key(n) for n in range(4)])))
 
     def test_keys_go_with_their_reasoning(self) -> None:
         store = self.store(max_rows=1)
