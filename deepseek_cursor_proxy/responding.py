@@ -138,6 +138,10 @@ class Responding:
             raise BadRequest(
                 "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
             )
+        if found.json_bytes > self._most:
+            raise TooLarge(
+                f"The history that this request goes on from is larger than {self._most} bytes. Start a new chat."
+            )
         return [*found.input, *found.body["output"]]
 
     def _own(self, namespace: bytes, wanted: Wanted, known: dict[Any, Json]) -> list[Json]:

@@ -8,11 +8,12 @@ an answer: what the file cannot take now is kept in memory, within bounds, is fo
 response that the file takes.
 """
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.database import Database
@@ -25,6 +26,7 @@ from deepseek_cursor_proxy.response_rows import (
     pack,
     pack_json,
     read,
+    unpack,
     unpack_json,
 )
 from deepseek_cursor_proxy.store_faults import Unusable
@@ -54,12 +56,15 @@ class StoredResponse:
     body: Mapping[str, Any]
     input: Sequence[Mapping[str, Any]]
     events: bytes | None = None
+    # Of the first two as JSON, when it was read from the store.
+    json_bytes: int = field(default=0, compare=False)
 
 
 class _Unpacked(NamedTuple):
-    """What some packed bytes stand for, and about how many bytes both take."""
+    """What some packed bytes stand for, how many bytes of JSON that is, and about how many all of it takes."""
 
     value: Any
+    json_bytes: int
     size: int
 
 
@@ -149,13 +154,16 @@ class ResponseStore:
         raw = encode_json(value)
         packed = pack(raw)
         # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
-        self._unpacked.keep(packed, _Unpacked(value, len(packed) + 4 * len(raw) + 100 * beginnings(raw)))
+        self._unpacked.keep(packed, _Unpacked(value, len(raw), len(packed) + 4 * len(raw) + 100 * beginnings(raw)))
         return packed
 
-    def _unpack(self, packed: bytes) -> Any:
+    def _unpack(self, packed: bytes) -> _Unpacked:
         """What was packed, which nobody changes; ValueError when it is damaged."""
         known = self._unpacked.get(packed)
-        return known.value if known is not None else unpack_json(packed)
+        if known is not None:
+            return known
+        raw = unpack(packed)
+        return _Unpacked(json.loads(raw), len(raw), 0)
 
     def _change(self, change: Change) -> bool:
         """Make a change in the file, else in memory; whether the response was there, or is now."""
@@ -216,7 +224,8 @@ class ResponseStore:
             return None
         with self._faults.kept_from_answers("look up"):
             events = row.events if with_events else None
-            return StoredResponse(self._unpack(row.body), self._unpack(row.input), events)
+            body, given = self._unpack(row.body), self._unpack(row.input)
+            return StoredResponse(body.value, given.value, events, body.json_bytes + given.json_bytes)
         return None
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:

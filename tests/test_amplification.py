@@ -5,6 +5,7 @@ import socket
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.memo import Memo
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 
@@ -123,6 +124,18 @@ class TestReasonings(AmplificationTestCase):
         for stream in (True, False):
             said = self.refused(proxy, CHAT, {**body, "messages": [*HI, *turn * 20], "stream": stream}, 413)
             self.assertIn("Start a new chat", said)
+
+    def test_a_chain_of_responses_does_not_grow_without_end(self) -> None:
+        for has_restarted in (False, True):
+            proxy = self.proxy(max_request_body_bytes=400_000)
+            previous: dict[str, Any] = {}
+            for status in (200, 200, 200, 413):
+                if has_restarted:
+                    proxy.server.generation().services.responses._unpacked = Memo(0, lambda packed, each: 1)
+                found, answer = self.ask(proxy, RESPONSES, {"input": THOUGHT, **previous})
+                self.assertEqual(status, found)
+                previous = {"previous_response_id": answer.get("id")}
+            self.assertIn("goes on from", answer["error"]["message"])
 
     def test_items_that_are_referred_to_many_times_are_refused(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1_000_000)

@@ -21,9 +21,9 @@ class TestChains(unittest.TestCase):
         remembered = ResponseStore._unpack
 
         def checked(store: ResponseStore, packed: bytes) -> Any:
-            value = remembered(store, packed)
-            self.assertEqual(repr(unpack_json(packed)), repr(value))
-            return value
+            found = remembered(store, packed)
+            self.assertEqual(repr(unpack_json(packed)), repr(found.value))
+            return found
 
         self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))
 
