@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Protocol
 
 from deepseek_cursor_proxy import http1
@@ -19,6 +20,7 @@ from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.relaying import Relay, unexpected
 from deepseek_cursor_proxy.request_body import RequestBody
 from deepseek_cursor_proxy.waiting import Watch, can_write, extended
+from deepseek_cursor_proxy.wakeup import Wakeup
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536
@@ -44,6 +46,11 @@ class Site(Protocol):
 
     @property
     def pump(self) -> Pump: ...
+
+    @property
+    def stopping(self) -> Wakeup:
+        """Wakes connections without a request when the server stops, after they were told."""
+        ...
 
 
 class ClientConnection:
@@ -215,8 +222,9 @@ class ClientConnection:
 
     def receive(self, until: float) -> bytes | None:
         """What arrives, b"" when the client closed, None when the moment `until` came first."""
+        watch = self._idle_watch if self._is_idle else self._watch
         try:
-            while self._watch.readable(until - time.monotonic()):
+            while watch.readable(until - time.monotonic()):
                 try:
                     return self._sock.recv(_RECEIVE_BYTES)
                 except BlockingIOError:
@@ -224,6 +232,19 @@ class ClientConnection:
                     continue
             return None
         except ConnectionError:
+            return b""
+        except ClientGone:
+            # The server stops, and what has arrived by now is the last that is read.
+            return self._received_before_the_end()
+
+    @cached_property
+    def _idle_watch(self) -> Watch:
+        return Watch(self._sock, self._site.stopping)
+
+    def _received_before_the_end(self) -> bytes:
+        try:
+            return self._sock.recv(_RECEIVE_BYTES)
+        except OSError:
             return b""
 
     def take_rest(self) -> bytes:

@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.generation import Generation
@@ -64,6 +65,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
+        self.stopping = self.connections.stopping
         self.pump = Pump()
         # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
@@ -181,6 +183,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         super().server_close()
         self.connections.stop(Stage.OVER)
         self.connections.wait_until_empty(_LAST_MOMENTS_SECONDS)
+        self.connections.close()
         self.pump.close()
         with self._building:
             generation = self._generation
@@ -207,6 +210,7 @@ class Connections:
         self._count = 0
         self._open: set[ClientConnection] = set()
         self._stage = Stage.SERVING
+        self.stopping = Wakeup()
 
     def __len__(self) -> int:
         return self._count
@@ -242,6 +246,13 @@ class Connections:
             connections = list(self._open)
         for each in connections:
             _tell(each, stage)
+        self.stopping.set()
+
+    def close(self) -> None:
+        """After the last stage; what somebody still waits for is left to its thread."""
+        with self._changed:
+            if not self._count:
+                self.stopping.close()
 
     def wait_until_empty(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -34,6 +34,7 @@ LEVELS = {
         "connecting",
         "connection_pool",
         "waiting",
+        "wakeup",
         "retries",
         "store_faults",
         "store_file",
