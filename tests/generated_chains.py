@@ -56,8 +56,8 @@ class _Heard:
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 
-    def read(self) -> bytes:
-        return self._completion.body()
+    def reading(self) -> Iterator[bytes]:
+        yield self._completion.body()
 
     def stream(self, **_: bool) -> Iterator[bytes]:
         yield from (b"".join(self._completion.events()),)
