@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import threading
 import time
 import unittest
 from unittest import mock
@@ -11,7 +10,7 @@ from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.wakeup import Wakeup
 from tests.harness import PATIENCE, RunningProxy, read_reply
-from tests.test_waiting import systems
+from tests.test_waiting import soon, systems
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -54,6 +53,5 @@ class TestWakeup(unittest.TestCase):
         self.addCleanup(wakeup.close)
         for system in systems().values():
             with mock.patch.multiple(waiting, **system):
-                threading.Timer(0.02, wakeup.set).start()
-                with self.assertRaises(waiting.ClientGone):
+                with soon(wakeup.set), self.assertRaises(waiting.ClientGone):
                     waiting.pause(PATIENCE, wakeup)
