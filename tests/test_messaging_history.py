@@ -92,6 +92,13 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
             self.fake.answer(DONE)
             self.assertEqual(["thinking", "text"], kinds(self.good(proxy, thinking=None, stream=stream)))
 
+    def test_who_turned_it_off_is_told_none_even_if_the_model_thinks(self) -> None:
+        """Some who serve DeepSeek's models do not know how to turn it off."""
+        for setting in ("requested", "always"):
+            self.fake.answer(streamed({"reasoning_content": "Hm."}, {"content": "Hi."}))
+            answer = self.good(self.proxy(messages_thinking=setting), thinking={"type": "disabled"}, stream=True)
+            self.assertEqual(["text"], kinds(answer))
+
     def test_a_silent_thought_keeps_the_stream_alive(self) -> None:
         """Claude's libraries give up on a stream that says nothing for minutes."""
         self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))

@@ -70,7 +70,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
     return Asked(
         chat,
-        has_thinking=kind is not None or config.messages_thinking == "always",
+        has_thinking=kind in ("enabled", "adaptive") or (kind is None and config.messages_thinking == "always"),
         omits_thinking=thinking.get("display") == "omitted",
         stops=tuple(_stops(body)),
     )

@@ -2,9 +2,11 @@
 
 Text parts are joined by line breaks, because DeepSeek takes plain strings. Pictures stay parts, whichever dialect they
 come in: `image_url` (chat), `input_image` (Responses) and `image` (Anthropic) become one canonical `image_url` part,
-so the same picture is the same history. Nothing is dropped: a part of an unknown kind is passed on as its JSON.
+so the same picture is the same history. A part of an unknown kind is passed on as its JSON, in which long base64
+(sound, a picture, something encrypted) is only named, because no model can read it.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,8 @@ from deepseek_cursor_proxy.conversation import Parts
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional_string, wrong
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
+# Longer than any hash or token that a model could make use of.
+_OPAQUE = re.compile(r"(?:data:[\w/.+;=-]{0,100},)?[A-Za-z0-9+/_-]{1000,}={0,2}")
 # What DeepSeek's vision guide allows; the hint of a newer client is worth less than the picture it comes with.
 _DETAILS = ("low", "high", "original", "auto")
 
@@ -57,7 +61,15 @@ def read_part(part: Any, param: str) -> Json:
 
 def _in_words(part: Json) -> Json:
     """A part as its JSON; without the marks of a cache, which move on with every turn of a chat."""
-    return text_part(json_text({name: value for name, value in part.items() if name != "cache_control"}))
+    return text_part(json_text({name: _readable(value) for name, value in part.items() if name != "cache_control"}))
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"[{len(value)} characters]" if _OPAQUE.fullmatch(value) else value
+    if isinstance(value, dict):
+        return {name: _readable(inner) for name, inner in value.items()}
+    return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _picture(part: Json, param: str) -> Json:

@@ -61,6 +61,14 @@ class TestContent(unittest.TestCase):
         ):
             self.assertEqual({"type": "text", "text": text}, one(part))
 
+    def test_base64_that_nobody_can_read_is_only_named(self) -> None:
+        for data in ("iVBORw0KGgo" * 100, "data:audio/wav;base64," + "UklGR" * 300 + "==", "gAAA-_" * 200):
+            part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}, "more": [data]}
+            words = one(part)["text"]
+            self.assertEqual((2, True), (words.count(f"[{len(data)} characters]"), '"format":"wav"' in words))
+        for text in ("雨" * 2000, "a b " * 500, "x" * 999, "https://x.test/?q=" + "a" * 2000):
+            self.assertIn(text, one({"type": "a part of tomorrow", "says": text})["text"])
+
     def test_the_marks_of_a_cache_are_in_no_words(self) -> None:
         for part in (
             {"type": "search_result", "title": "T", "content": []},
