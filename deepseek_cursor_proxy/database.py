@@ -10,20 +10,19 @@ Unusable, until `open` and `confirm`, called by whoever mends, find the file usa
 judged apart: a file that is locked, or on a full disk, can still be read.
 """
 
-import gc
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deepseek_cursor_proxy import private_files, schema, store_file
+from deepseek_cursor_proxy.sqlite_connection import Connection, connect, free_statements
 from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
 
 _log = logging.getLogger(__name__)
@@ -55,8 +54,8 @@ class Database:
         self._on_fault = on_fault
         self._lock = threading.RLock()
         self._reading = self._lock if self.path == ":memory:" else threading.RLock()
-        self._writer: _Connection | None = None
-        self._reader: _Connection | None = None
+        self._writer: Connection | None = None
+        self._reader: Connection | None = None
         self._mark: store_file.Mark | None = None
         self._cannot_read: Unusable | None = _NOT_OPEN
         self._cannot_write: Unusable | None = None
@@ -103,14 +102,14 @@ class Database:
 
     # Judging …
 
-    def _usable(self, connection: "_Connection | None") -> "_Connection":
+    def _usable(self, connection: Connection | None) -> Connection:
         if self._cannot_read is not None or connection is None:
             raise (self._cannot_read or _NOT_OPEN).again()
         is_patient = self._cannot_write is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
         self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
         return connection
 
-    def _judge(self, error: BaseException, connection: "_Connection", *, is_writing: bool) -> None:
+    def _judge(self, error: BaseException, connection: Connection, *, is_writing: bool) -> None:
         """Raises Unusable for a fault of the file, which is met at once by everybody from then on."""
         fault = fault_of(error)
         if fault is None:
@@ -129,7 +128,7 @@ class Database:
             self._cannot_read = fault
         self._on_fault()
 
-    def _set_patience(self, connection: "_Connection", seconds: float) -> None:
+    def _set_patience(self, connection: Connection, seconds: float) -> None:
         if seconds != connection.patience:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             connection.patience = seconds
@@ -205,7 +204,7 @@ class Database:
             # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
             private_files.create(self._file)
             store_file.admit_sides(self._file)
-        connection = _connection(":memory:" if self.path == ":memory:" else str(self._file))
+        connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
         try:
             self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
             # Before anything is written: a file that is not ours stays as it is.
@@ -221,13 +220,13 @@ class Database:
             connection.close()
             raise
 
-    def _second(self) -> "_Connection":
+    def _second(self) -> Connection:
         """For reading only; it must not wait for the disk longer than the first one, should it ever write."""
-        connection = _connection(str(self._file))
+        connection = connect(str(self._file))
         self._set_durability(connection)
         return connection
 
-    def _set_durability(self, connection: "_Connection") -> None:
+    def _set_durability(self, connection: Connection) -> None:
         connection.execute(f"PRAGMA synchronous={self._durability}")
         # The fsync() of macOS leaves data in the drive's cache; these ask it for F_FULLFSYNC. The copy from the log
         # into the file always needs it, or a power cut could damage the file. Other systems ignore both.
@@ -242,7 +241,7 @@ class Database:
             return
         with suppress(sqlite3.Error, OSError, Unusable):
             store_file.inspect(self._file, len(schema.MIGRATIONS))
-            connection = _connection(store_file.as_immutable(self._file), uri=True)
+            connection = connect(store_file.as_immutable(self._file), uri=True)
             try:
                 schema.check(connection)
                 if schema.version(connection) != len(schema.MIGRATIONS):
@@ -266,9 +265,7 @@ class Database:
                 with suppress(sqlite3.Error):
                     connection.close()
         self._writer, self._reader, self._cannot_read, self._mark = None, None, fault, None
-        if _IS_FREE_THREADED:
-            for _ in ("the cache of statements", "the statements in it"):
-                gc.collect()
+        free_statements()
 
     def _set_aside(self, damage: Damaged, mark: store_file.Mark, is_allowed: bool) -> None:
         if not is_allowed:
@@ -295,41 +292,11 @@ class Database:
 
 
 _NOT_OPEN = Lost("it is not open", "open it")
-# SQLite keeps the locks of a closed connection until its last statement is gone. Without a GIL, a statement that
-# another thread has made is freed by that thread, when it next runs Python, or by a collection of the garbage.
-_IS_FREE_THREADED = "free-threading build" in sys.version
-
-
-class _Connection(sqlite3.Connection):
-    """With how long it waits for a lock, in seconds."""
-
-    patience = 0.0
-
-    if sys.implementation.name == "pypy":
-
-        def cursor(self, factory: object = None) -> sqlite3.Cursor:  # type: ignore[override]
-            return super().cursor(_OneRowCursor)
-
-
-class _OneRowCursor(sqlite3.Cursor):
-    """Ends its statement with the first row that is fetched alone; PyPy leaves that to the garbage collector.
-
-    Until then a transaction cannot be committed ("SQL statements in progress").
-    """
-
-    def fetchone(self) -> Any:
-        row = super().fetchone()
-        self.close()
-        return row
 
 
 class _Pair(NamedTuple):
-    writer: _Connection
-    reader: _Connection
-
-
-def _connection(name: str, *, uri: bool = False) -> _Connection:
-    return sqlite3.connect(name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=_Connection)
+    writer: Connection
+    reader: Connection
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -39,6 +39,7 @@ LEVELS = {
         "store_faults",
         "store_file",
         "schema",
+        "sqlite_connection",
         "database",
         "upkeep",
         "steady_clock",

@@ -11,6 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import database, schema, store_file
 from deepseek_cursor_proxy.database import Database
+from deepseek_cursor_proxy.sqlite_connection import Rows
 from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, Unusable
 from tests.systems import needs_removable_open_files, needs_symlinks
 
@@ -112,15 +113,16 @@ class TestDatabase(unittest.TestCase):
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
         self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
 
-    def test_a_row_that_is_fetched_alone_leaves_no_statement_open(self) -> None:
+    def test_rows_that_nobody_fetches_keep_no_statement_open(self) -> None:
         """PyPy ends a statement when its garbage is collected, and until then nothing can be committed."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.execute("CREATE TABLE t (x)")
             connection.execute("INSERT INTO t VALUES (1), (2)")
-            cursor = connection.cursor(database._OneRowCursor).execute("SELECT x FROM t")
-            self.assertEqual((1,), cursor.fetchone())
-            with self.assertRaises(sqlite3.ProgrammingError):
-                cursor.fetchone()
+            connection.execute("BEGIN")
+            kept = [Rows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
+            connection.execute("COMMIT")
+            connection.execute("DROP TABLE t")
+        self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (kept[0].fetchone(), kept[1].fetchall(), list(kept[2])))
 
     @needs_symlinks
     def test_a_link_to_a_file_elsewhere_is_followed(self) -> None:
