@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 # A code span is waited for over this many characters; a longer one counts as text.
 _LONGEST_SPAN = 500
+# Lists and quotes inside each other; what is deeper counts as text. Each takes time that grows with the line.
+_DEEPEST = 100
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _QUOTE = re.compile(r" {0,3}> ?")
@@ -84,7 +86,7 @@ class _Place(NamedTuple):
     def _opened(self, rest: str, containers: tuple[int, ...], is_inside: bool) -> "_Place":
         """The place behind what is left of a line when the lists and quotes it goes on with are taken off."""
         begins = False
-        while rest.strip(" ") and _indent(rest) < 4:
+        while len(containers) < _DEEPEST and rest.strip(" ") and _indent(rest) < 4:
             found = _QUOTE.match(rest)
             width, container = (found.end(), _IN_BLOCK_QUOTE) if found else (0, 0)
             if found is None:

@@ -49,7 +49,7 @@ class TestExactness(unittest.TestCase):
             self.assertEqual(thought, block.reasoning)
 
     def test_a_model_caught_in_a_loop_costs_no_more_than_its_length(self) -> None:
-        for loop in ("<", "\\", "`", "&", "<a>", "`<", "]:", "http://", "```\n", "- ", "> ", "&a", "`a|", "\r"):
+        for loop in ("<", "\\", "`", "&", "<a>", "`<", "]:", "http://", "```\n", "- ", "> ", "1. ", "&a", "`a|", "\r"):
             started, escaper = time.monotonic(), Escaper()
             written = "".join([escaper.write(loop) for _ in range(30_000)]) + escaper.end()
             self.assertEqual(loop * 30_000, unescape(written))
