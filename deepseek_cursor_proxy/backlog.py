@@ -18,7 +18,8 @@ class Waiting(NamedTuple):
     """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
 
     `begun` is what was recorded of it earlier, by the same answer, before it went on thinking. `extends` is a key that
-    the same answer recorded the same reasoning under, before it went on with further calls.
+    the same answer recorded the same reasoning under, before it went on with further calls. It is not written if the
+    file knows one of the keys in `unless`.
     """
 
     keys: tuple[bytes, ...]
@@ -26,6 +27,7 @@ class Waiting(NamedTuple):
     known_as: bytes | None = None
     begun: bytes | None = None
     extends: bytes | None = None
+    unless: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
@@ -84,7 +86,8 @@ class Backlog:
         new = self._merged(new)
         for number in reversed(self._by_key.get(new.keys[0], ())):
             old = self._waiting[number]
-            if new.known_as is not None and old.text == new.text:
+            if new.known_as is not None or new.unless:
+                # A key that leads somewhere is not led elsewhere.
                 return
             if new.known_as is None and old.known_as is None and old.text in (new.text, new.begun):
                 # The same turn again, or one that went on thinking after its calls. Not whatever begins like it: that

@@ -80,7 +80,7 @@ class Calling:
         """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
         request, config = self._request, self._services.config
         history = identify(self._caller.namespace, request.messages, request.conversation)
-        self._found = look_up(history, self._services.reasoning_store.find)
+        self._found = look_up(request, history, self._services.reasoning_store.find)
         self._continuation = Continuation(request, history, self._services.conversations, config.tool_order)
         try:
             self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))

@@ -50,6 +50,7 @@ class Exchange:
         self._identified: set[int] = set()
         # By exact key, what was stored of an answer that may still go on thinking.
         self._begun: dict[bytes, str] = {}
+        self._has_linked = False
         self._has_relayed = False
         self.awaited: Awaited | None = None
         self._outcome = CLIENT_LEFT
@@ -298,7 +299,14 @@ class Exchange:
             news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]
             if news:
                 self._services.reasoning_store.record(_merged(news), (*prepared.links, *parts), self._begun)
+                self._has_linked = True
                 self._begun.update((keys[0], reasoning) for keys, reasoning in news)
+
+    def _link(self) -> None:
+        """Store what was sent as reasoning also if nothing was answered: DeepSeek has it in its cache."""
+        prepared = self._calling.prepared
+        if prepared is not None and prepared.links and not self._has_linked and self._calling.answer is not None:
+            self._services.reasoning_store.record((), prepared.links)
 
     # Ending …
 
@@ -320,6 +328,7 @@ class Exchange:
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             self._remember_broken()
+            self._link()
         finally:
             # A bug of ours costs an answer, not a place for the next one.
             self._calling.close(was_complete=self._outcome == COMPLETED)

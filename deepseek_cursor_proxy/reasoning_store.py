@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.backlog import Backlog, Waiting
 from deepseek_cursor_proxy.combining import Combiner
 from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.mending import Mender, Outage
+from deepseek_cursor_proxy.reasoning_rows import Row, is_known, rows_under
 from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.store_faults import Unusable
 from deepseek_cursor_proxy.upkeep import Faults, Pruner
@@ -78,20 +79,8 @@ class _Amount(NamedTuple):
         return _Amount(self.rows - other.rows, self.bytes - other.bytes)
 
 
-class _Stored(NamedTuple):
-    id: int
-    text: bytes
-    used_at: float
-
-
-def _alike(connection: sqlite3.Connection, key: bytes) -> list[_Stored]:
-    """The latest reasonings under a key, newest first."""
-    rows = connection.execute(
-        "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
-        "ORDER BY reasoning DESC LIMIT ?",
-        (key, _MOST_ALIKE),
-    )
-    return [_Stored(*row) for row in rows]
+# A known key, a new one and the reasoning; perhaps keys that must not be known.
+_Link = tuple[bytes | None, bytes, str] | tuple[bytes | None, bytes, str, tuple[bytes, ...]]
 
 
 class ReasoningStore:
@@ -150,13 +139,14 @@ class ReasoningStore:
     def record(
         self,
         entries: Sequence[tuple[Sequence[bytes], str]],
-        links: Sequence[tuple[bytes, bytes, str]] = (),
+        links: Sequence[_Link] = (),
         begun: Mapping[bytes, str] | None = None,
     ) -> bool:
         """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
 
-        A link makes a reasoning that is known under its first key known under its second as well. It names the
-        reasoning, because another chat may have recorded one under the first key meanwhile. `begun` tells by first
+        A link makes a reasoning that is known under its first key known under its second as well, if that leads nowhere
+        yet. It names the reasoning, because another chat may have recorded one under the first key meanwhile; without a
+        first key it is stored, unless one of the keys at its end is known by then. `begun` tells by first
         keys what the same answer had recorded of itself before it went on. A reasoning is stored once, however many
         calls follow it and however often it is recorded meanwhile: further keys lead to the same row.
         """
@@ -169,7 +159,9 @@ class ReasoningStore:
                 continue
             extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
             some.append(Waiting(tuple(keys), text, begun=before.get(keys[0]), extends=extends))
-        some += [Waiting((new,), _encoded(text), known) for known, new, text in links]
+        some += [
+            Waiting((link[1],), _encoded(link[2]), link[0], unless=link[3] if len(link) == 4 else ()) for link in links
+        ]
         return self._combiner.write(some) if some else False
 
     def _write_or_keep(self, some: Sequence[Waiting]) -> bool:
@@ -195,11 +187,13 @@ class ReasoningStore:
     def _write(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
         now = self.clock()
         for each in some:
+            if any(is_known(connection, key) for key in each.unless):
+                continue
             if each.known_as is None:
                 self._record_one(connection, each, now)
-            else:
+            elif not is_known(connection, each.keys[0]):
                 connection.execute(
-                    "INSERT OR IGNORE INTO keys (key, reasoning) "
+                    "INSERT INTO keys (key, reasoning) "
                     "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
                     "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
                     (each.keys[0], each.known_as, each.text),
@@ -207,27 +201,32 @@ class ReasoningStore:
 
     def _record_one(self, connection: sqlite3.Connection, new: Waiting, now: float) -> None:
         if new.extends is not None:
-            earlier = [each for each in _alike(connection, new.extends) if each.text == new.text]
+            earlier = [each for each in rows_under(connection, new.extends, _MOST_ALIKE) if each.text == new.text]
             if earlier:
                 self._record_again(connection, earlier[0], new, now)
                 return
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
-        alike = _alike(connection, new.keys[0])
+        alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
         known = [each for each in alike if each.text == new.begun] if new.begun is not None else []
         known += [each for each in alike[:1] if each.text == new.text]
         if known:
             self._record_again(connection, known[0], new, now)
             return
         if len(alike) == _MOST_ALIKE:
-            # Half of them, so that not every turn pays for it.
-            connection.executemany(
-                "DELETE FROM reasonings WHERE id = ?", [(each.id,) for each in alike[_MOST_ALIKE // 2 :]]
-            )
+            # Half of them, so that not every turn pays for it; not where a chat goes on sending one.
+            for old in alike[_MOST_ALIKE // 2 :]:
+                connection.executemany(
+                    "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, old.id) for key in set(new.keys)]
+                )
+                connection.execute(
+                    "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
+                    (old.id, old.id),
+                )
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
-    def _record_again(self, connection: sqlite3.Connection, old: "_Stored", new: Waiting, now: float) -> None:
+    def _record_again(self, connection: sqlite3.Connection, old: Row, new: Waiting, now: float) -> None:
         """Have an entry in a row that is there already, under all its keys."""
         if old.text != new.text or now - old.used_at > self._use_resolution:
             connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
@@ -291,7 +290,7 @@ class ReasoningStore:
                     with self.database.transaction(mending=True) as connection:
                         self._catch_up(connection, list(batch.values()))
                     self._backlog.remove(batch)
-                    self._outage.count(len(batch))
+                    self._outage.count(sum(each.known_as is None and not each.unless for each in batch.values()))
                 self.database.confirm()
                 self._outage.end()
                 return True
@@ -303,13 +302,7 @@ class ReasoningStore:
         self._write(connection, some)
         for each in some:
             # A file that was begun anew does not have what a link leads to.
-            if (
-                each.known_as is not None
-                and not connection.execute(
-                    "SELECT 1 FROM keys JOIN reasonings ON reasonings.id = keys.reasoning WHERE key = ? AND text = ?",
-                    (each.keys[0], each.text),
-                ).fetchone()
-            ):
+            if each.known_as is not None and not is_known(connection, each.keys[0]):
                 self._record_one(connection, each, self.clock())
 
     # Forgetting …

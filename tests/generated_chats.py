@@ -77,8 +77,9 @@ class World:
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
         prepared = prepare(request, history, {} if self.forgets else self.memory, "recover")
-        for _, exact, reasoning in prepared.links:
-            self.memory[exact] = [reasoning]
+        for link in prepared.links:
+            if not any(key in self.memory for key in link.unless):
+                self.memory.setdefault(link.new, [link.reasoning])
         for key in history.answer_keys(said).all():
             self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
         return deepseek.payload(prepared.request)

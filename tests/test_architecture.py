@@ -46,6 +46,7 @@ LEVELS = {
         "backlog",
         "combining",
         "mending",
+        "reasoning_rows",
         "reasoning_store",
         "conversation_store",
         "response_rows",

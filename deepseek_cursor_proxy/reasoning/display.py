@@ -139,6 +139,8 @@ class _TagWriter:
 COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details", is_markdown=True)
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
+# A block this long that begins like the reasoning is no accident.
+_SHORTEST_BEGINNING = 16
 _OPENINGS = tuple(form.opening for form in _FORMS)
 _ENDS = tuple(form.end for form in _FORMS)
 _BREAKS = re.compile(r"(?:\r?\n){2}")
@@ -225,6 +227,46 @@ def cut(text: str, found: Sequence[Block]) -> str:
     starts = [0, *(block.end for block in found)]
     ends = [*(block.start for block in found), len(text)]
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def ours(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Block]:
+    """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
+    if not blocks:
+        return ()
+    is_first = blocks[0].start == 0
+    for reasoning in filter(None, reasonings):
+        if is_first and reasoning in blocks[0].readings:
+            # All of it: an empty block behind it is the model's own.
+            return blocks[:1]
+        # Spans of one turn, or turns that a client merged into one message.
+        if any(_is_beginning("".join(each), reasoning, blocks[-1]) for each in _spans(blocks)):
+            return blocks
+        if reasoning in map("\n\n".join, _spans(blocks)):
+            return blocks
+        if is_first and fits(reasoning, blocks[0]):
+            return blocks[:1]
+    return ()
+
+
+def _spans(blocks: Sequence[Block]) -> list[list[str]]:
+    """What the blocks say, read as this version or as an earlier one has written them."""
+    return [[block.readings[at] for block in blocks] for at in (0, -1)]
+
+
+def _is_beginning(shown: str, reasoning: str, last: Block) -> bool:
+    """Whether all of the reasoning was shown, or as much of it that it is no accident."""
+    is_enough = last.is_open or len(shown) >= _SHORTEST_BEGINNING
+    return reasoning == shown or (is_enough and reasoning.startswith(shown))
+
+
+def is_single(blocks: Sequence[Block]) -> bool:
+    """Whether exactly one block stands at the very start; what is quoted further on is text."""
+    return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
+
+
+def fits(reasoning: str, block: Block) -> bool:
+    # Thought on after the answer began: then the block shows how the reasoning begins.
+    return block.fits(reasoning) or any(_is_beginning(each, reasoning, block) for each in block.readings)
 
 
 def rejoined(parts: Sequence[str]) -> str | None:

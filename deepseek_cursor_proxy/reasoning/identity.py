@@ -6,6 +6,7 @@ turn has weaker keys as well, each of which still proves that it is the same tur
 
     exact    this message after exactly this history
     linked   the same, of a turn that a weaker key below has found there before
+    sent     the same, by what the chat went on with: under it stands what was sent there, and goes on being sent
     call     one of its calls: an id nobody could have reused, with the same name and arguments
     result   the answer to a result whose id nobody could have reused, with the same text
     talk     this message after the same conversation, whatever the system messages say (but as many in front)
@@ -21,7 +22,7 @@ No key is made of a tool's name, of "the same question", or of an id like call_0
 import functools
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
@@ -138,6 +139,9 @@ class History(NamedTuple):
     # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
     conversation: bytes
     end: "_Walk"
+    # For each assistant, the key of what was sent as its reasoning in this chat: what came next is part of it, so that
+    # another chat with the same answer has another key. None for all others, and where nothing came next.
+    sent: tuple[bytes | None, ...] = ()
     unnamed_end: "_Walk | None" = None
 
     @property
@@ -155,14 +159,6 @@ class History(NamedTuple):
             assert unnamed is not None
             keys.also = (*unnamed.talk, *unnamed.place)
         return keys
-
-    def exact_keys(self) -> list[bytes]:
-        return [keys.exact for keys in self.keys if keys is not None]
-
-    def weaker_keys(self, known: Mapping[bytes, Sequence[str]]) -> list[bytes]:
-        """The weaker keys of every assistant whose exact key does not lead to one reasoning."""
-        unsure = [keys for keys in self.keys if keys is not None and len(known.get(keys.exact, ())) != 1]
-        return [key for keys in unsure for key in (*keys.linked, *keys.weaker())]
 
 
 def namespace(base_url: str, credential: str) -> bytes:
@@ -182,17 +178,23 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
     unnamed = (begun.unnamed_end or _Walk(namespace, None)).copy() if conversation else None
     said = [read(message) for message in messages[count:]]
-    keys = [walk.step(message, each) for message, each in zip(messages[count:], said, strict=True)]
+    keys, sent = list(begun.keys), list(begun.sent)
+    for message, each in zip(messages[count:], said, strict=True):
+        keys.append(walk.step(message, each))
+        if sent and keys[-2] is not None:
+            sent[-1] = walk.sent_key()
+        sent.append(None)
     if unnamed is not None:
         for message, each in zip(messages[count:], said, strict=True):
             unnamed.step(message, each)
     digests = (*begun.digests, *[each.own for each in said])
     history = History(
-        (*begun.keys, *keys),
+        tuple(keys),
         digests,
         (*begun.blocks, *[each.blocks for each in said]),
         _chat(namespace, conversation, messages, digests),
         walk,
+        tuple(sent),
         unnamed,
     )
     _known.keep(tuple(messages), history, under)
@@ -230,6 +232,10 @@ class _Walk:
         # Others go on from here as well.
         twin._results = self._results.copy()
         return twin
+
+    def sent_key(self) -> bytes:
+        """The key of what was sent for the message before the last one, in a chat that went on with the last one."""
+        return hashlib.sha256(self.exact + self._narrowed + b"sent").digest()
 
     def step(self, message: Message, said: Said) -> Keys | None:
         """Take one message into the chains; the keys it has if it is an assistant."""

@@ -27,9 +27,6 @@ from deepseek_cursor_proxy.reasoning import display, recovery, remarks
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
 from deepseek_cursor_proxy.tool_history import Repaired, repair
 
-# A block this long that begins like the reasoning is no accident.
-_SHORTEST_BEGINNING = 16
-
 # Of histories that were restored before, with their reasonings: some eight chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 _BYTES_PER_TURN = 1000
@@ -46,6 +43,7 @@ _PROOFS = {
 
 # What the store found: for each key the texts recorded under it, newest first.
 Found = Mapping[bytes, Sequence[str]]
+Find = Callable[[Collection[bytes]], dict[bytes, list[str]]]
 
 
 class Source(Enum):
@@ -78,11 +76,15 @@ class Turn:
 
 
 class Link(NamedTuple):
-    """This reasoning, which one key leads to, is what another key shall lead to as well."""
+    """This reasoning, which one key leads to, is what another key shall lead to as well.
 
-    known: bytes
+    Without a known key it is stored for that; not, though, if the store knows one of the keys in `unless` by then.
+    """
+
+    known: bytes | None
     new: bytes
     reasoning: str
+    unless: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,16 +154,32 @@ class Prepared(NamedTuple):
         return self.transcribed > 0
 
 
-def look_up(history: History, find: Callable[[Collection[bytes]], dict[bytes, list[str]]]) -> Found:
+def look_up(request: ChatRequest, history: History, find: Find) -> Found:
     """What the store knows of a history: one query for a chat that only grew, more for turns that need other proofs."""
-    found = find(history.exact_keys())
-    if weaker := history.weaker_keys(found):
-        found |= find(weaker)
-    if shown := [
-        key for at, keys in enumerate(history.keys) if keys for key in _shown(keys, history.blocks[at], found)
-    ]:
+    turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
+    sent = [key for key in history.sent if key is not None]
+    found = find([*sent, *(keys.exact for _, keys in turns[-1:])])
+    unsure = [turn for turn in turns if not _is_settled(request, history, turn[0], found)]
+    if not unsure:
+        return found
+    if exact := [keys.exact for _, keys in unsure if keys.exact not in found]:
+        found |= find(exact)
+    if weaker := [keys for _, keys in unsure if len(found.get(keys.exact, ())) != 1]:
+        found |= find([key for keys in weaker for key in (*keys.linked, *keys.weaker())])
+    if shown := [key for at, keys in unsure for key in _shown(keys, history.blocks[at], found)]:
         found |= find(shown)
     return found
+
+
+def _is_settled(request: ChatRequest, history: History, at: int, found: Found) -> bool:
+    """Whether it is known what was sent for a turn, and the client says nothing against it."""
+    sent = found.get(history.sent[at] or b"")
+    if sent is None:
+        return False
+    blocks, kept = history.blocks[at], request.messages[at].reasoning
+    if kept is not None and not is_blank(kept):
+        return kept in sent
+    return not blocks or blocks[0].start > 0 or sent[0] in blocks[0].readings
 
 
 def _shown(keys: Keys, blocks: Sequence[display.Block], found: Found) -> tuple[bytes, ...]:
@@ -184,7 +202,10 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         if keys is None:
             continue
         blocks = _with_parts(history.blocks[index], keys, found)
-        known = recall(keys, found, blocks[0] if blocks and blocks[0].start == 0 else None)
+        shown = blocks[0] if blocks and blocks[0].start == 0 else None
+        sent = history.sent[index]
+        texts = found.get(sent) if sent is not None else None
+        known = _sent_before(texts, shown) or recall(keys, found, shown)
         one = before.get(index) if before is not None else None
         if one is None or one.turn.need is not need or one.known != known:
             meant = _original(messages[index].reasoning, keys, found) or known
@@ -193,8 +214,36 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         messages[index] = one.message
         if known.key is not None and known.reasoning is not None:
             links.append(Link(known.key, keys.linked[0], known.reasoning))
+        if sent is not None and texts is None and need is not Need.NONE:
+            links += _as_sent(one, keys, sent, found)
     _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
+
+
+def _sent_before(texts: Sequence[str] | None, shown: display.Block | None) -> "Recalled | None":
+    """What was sent for a turn in its chat before, whatever other chats have said since."""
+    if texts is None or (shown is not None and texts[0] not in shown.readings and _contradicts(shown, texts[:1])):
+        return None
+    return Recalled(None, "sent without") if texts[0] == FILLER else Recalled(texts[0], "sent")
+
+
+def _as_sent(one: "_Restored", keys: Keys, sent: bytes, found: Found) -> list[Link]:
+    """How to know again what is sent for a turn now."""
+    source, known = one.turn.source, one.known
+    reasoning = "" if one.turn.is_made_up else one.message.reasoning or ""
+    if source is Source.NOBODY:
+        # Unless it was not lost at all: a file that could not be read, or an answer that is stored only now.
+        unless = (sent,) if known.proof.startswith("ambiguous") else (sent, keys.exact)
+        return [Link(None, sent, FILLER, unless)]
+    if reasoning in found.get(keys.exact, ()):
+        return [Link(keys.exact, sent, reasoning)]
+    if source is Source.CLIENT or known.proof in ("linked", "talk", "place"):
+        # The client's own words come again with the next request. What was found by the talk around it gives way to
+        # what is really said here one day, and has its link until then.
+        return []
+    if known.key is not None and reasoning == known.reasoning:
+        return [Link(known.key, sent, reasoning)]
+    return [Link(None, sent, reasoning, (sent,))]
 
 
 class Recalled(NamedTuple):
@@ -273,6 +322,8 @@ def _original(kept: str | None, keys: Keys, found: Found) -> Recalled | None:
 
 def _with_parts(blocks: Sequence[display.Block], keys: Keys, found: Found) -> Sequence[display.Block]:
     """The blocks, the last of them open if they are known to show how the reasoning begins."""
+    if not blocks or keys.exact not in found:
+        return blocks
     proofs = _shown(keys, blocks, found)
     for count, proof in zip((len(blocks), 1), proofs, strict=False):
         if proof in found:
@@ -281,7 +332,7 @@ def _with_parts(blocks: Sequence[display.Block], keys: Keys, found: Found) -> Se
 
 
 def _contradicts(shown: display.Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(_fits(text, shown) for text in texts)
+    return bool(shown.reasoning) and not all(display.fits(text, shown) for text in texts)
 
 
 def _meant(texts: Sequence[str], shown: display.Block | None) -> str | None:
@@ -320,58 +371,18 @@ def _restore_one(
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if not is_blank(message.reasoning) and not known.is_original:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif known.reasoning is None and _is_single(blocks):
+    elif known.reasoning is None and display.is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY
     elif known.reasoning is None:
         source = Source.NOBODY
     content, has_notice = message.content, False
     if isinstance(content, str):
-        ours = blocks[:1] if source is Source.DISPLAY else _ours(blocks, known.reasoning, reasoning)
+        ours = blocks[:1] if source is Source.DISPLAY else display.ours(blocks, known.reasoning, reasoning)
         text = display.cut(content, ours)
         content, has_notice = remarks.without(text), remarks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
     return Message(message.role, content, _to_send(reasoning, turn), *message[3:]), turn
-
-
-def _ours(blocks: Sequence[display.Block], *reasonings: str | None) -> Sequence[display.Block]:
-    """The blocks that show the turn's reasoning; those that say something else are the model's own text and stay."""
-    if not blocks:
-        return ()
-    is_first = blocks[0].start == 0
-    for reasoning in filter(None, reasonings):
-        if is_first and reasoning in blocks[0].readings:
-            # All of it: an empty block behind it is the model's own.
-            return blocks[:1]
-        # Spans of one turn, or turns that a client merged into one message.
-        if any(_is_beginning("".join(each), reasoning, blocks[-1]) for each in _spans(blocks)):
-            return blocks
-        if reasoning in map("\n\n".join, _spans(blocks)):
-            return blocks
-        if is_first and _fits(reasoning, blocks[0]):
-            return blocks[:1]
-    return ()
-
-
-def _spans(blocks: Sequence[display.Block]) -> list[list[str]]:
-    """What the blocks say, read as this version or as an earlier one has written them."""
-    return [[block.readings[at] for block in blocks] for at in (0, -1)]
-
-
-def _is_beginning(shown: str, reasoning: str, last: display.Block) -> bool:
-    """Whether all of the reasoning was shown, or as much of it that it is no accident."""
-    is_enough = last.is_open or len(shown) >= _SHORTEST_BEGINNING
-    return reasoning == shown or (is_enough and reasoning.startswith(shown))
-
-
-def _is_single(blocks: Sequence[display.Block]) -> bool:
-    """Whether exactly one block stands at the very start; what is quoted further on is text."""
-    return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
-
-
-def _fits(reasoning: str, block: display.Block) -> bool:
-    # Thought on after the answer began: then the block shows how the reasoning begins.
-    return block.fits(reasoning) or any(_is_beginning(each, reasoning, block) for each in block.readings)
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:

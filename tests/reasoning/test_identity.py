@@ -42,15 +42,21 @@ class TestIdentity(unittest.TestCase):
         keys = identity.identify(ME, CHAT).keys
         self.assertEqual([False, False, True, False, True], [each is not None for each in keys])
 
-    def test_weaker_keys_are_asked_for_only_where_the_exact_one_is_unknown(self) -> None:
+    def test_a_link_is_found_and_never_recorded_with_the_turn(self) -> None:
         history = identity.identify(ME, CHAT)
-        first, second = history.exact_keys()
-        self.assertEqual([], history.weaker_keys({first: ["a"], second: ["b"]}))
-        last = history.keys[4]
-        assert last is not None
-        for known in ({first: ["a"]}, {first: ["a"], second: ["b", "or c"]}):
-            self.assertEqual([*last.linked, *last.weaker()], history.weaker_keys(known))
-        self.assertFalse({*last.linked} & {*last.all()}, "a link is found, never recorded with the turn")
+        for keys, sent in zip(history.keys, history.sent, strict=True):
+            if keys is not None:
+                self.assertFalse({*keys.linked, sent} & {*keys.all()})
+
+    def test_what_was_sent_is_known_by_what_came_next(self) -> None:
+        answer, other = assistant("the same"), user("another question")
+        first = identity.identify(ME, (U, answer, U2))
+        self.assertEqual([None, None], [first.sent[0], first.sent[2]])
+        longer = identity.identify(ME, (U, answer, U2, answer, other))
+        self.assertEqual(first.sent[1], longer.sent[1])
+        elsewhere = identity.identify(ME, (U, answer, other))
+        named = identity.identify(ME, (U, answer, U2), "a chat")
+        self.assertEqual(3, len({first.sent[1], elsewhere.sent[1], named.sent[1]}))
 
     def test_reasoning_takes_no_part(self) -> None:
         with_reasoning = [message._replace(reasoning="whatever") for message in CHAT]

@@ -1,5 +1,5 @@
 import unittest
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER
@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
-from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, look_up, prepare, prepare_again
 from tests.histories import TOOLS, assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
@@ -30,8 +30,8 @@ class Memory:
             self.found[key] = list(dict.fromkeys([reasoning, *self.found.get(key, ())]))
 
     def link(self, prepared: Prepared) -> None:
-        for _, new, reasoning in prepared.links:
-            self.found[new] = [reasoning]
+        for link in prepared.links:
+            self.found.setdefault(link.new, [link.reasoning])
 
     def prepare(
         self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
@@ -56,6 +56,32 @@ def reasonings(prepared: Prepared) -> list[str | None]:
 def _said(prepared: Prepared) -> tuple[object, str | None]:
     message = prepared.request.messages[1]
     return message.content, message.reasoning
+
+
+class TestLookUp(unittest.TestCase):
+    def test_a_chat_that_only_grew_costs_one_query_and_others_as_few_as_they_need(self) -> None:
+        messages = (U, assistant("one"), U2, assistant("two"), user("go on"))
+        history = identity.identify(ME, messages)
+        first, second = history.keys[1], history.keys[3]
+        assert first is not None
+        assert second is not None
+        sent = [each for each in history.sent if each is not None]
+        everything = [*first.linked, *first.weaker(), *second.linked, *second.weaker()]
+        known = {first.exact: ["a"], second.exact: ["b"]}
+        for found, queries in (
+            ({sent[0]: ["a"], sent[1]: ["b"]}, [[*sent, second.exact]]),
+            ({sent[0]: ["a"], second.exact: ["b"]}, [[*sent, second.exact]]),
+            (known, [[*sent, second.exact], [first.exact]]),
+            ({}, [[*sent, second.exact], [first.exact, second.exact], everything]),
+        ):
+            asked: list[list[bytes]] = []
+
+            def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+                asked.append(list(keys))  # noqa: B023
+                return {key: found[key] for key in keys if key in found}  # type: ignore[index]  # noqa: B023
+
+            look_up(_request(messages, True, True), history, find)
+            self.assertEqual(queries, asked)
 
 
 class TestSources(unittest.TestCase):
@@ -103,8 +129,11 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
-        self.assertEqual(((keys.talk[0], keys.linked[0], "known"),), prepared.links)
-        self.assertEqual((), self.memory.prepare(U, said, U2).links)
+        self.assertEqual(((keys.talk[0], keys.linked[0], "known", ()),), prepared.links)
+        sent = identity.identify(ME, (U, said, U2)).sent[1]
+        exact = identity.identify(ME, (U, said)).keys[1]
+        assert exact is not None
+        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).links)
 
     def test_a_linked_turn_stays_found_whatever_others_say(self) -> None:
         said = assistant("a plain answer of some length")
@@ -122,8 +151,11 @@ class TestSources(unittest.TestCase):
         self.memory.record((system("new"), U), said, "its own")
         prepared = self.memory.prepare(system("new"), U, said, U2)
         self.assertEqual((["its own"], "exact"), (reasonings(prepared), prepared.turns[0].proof))
+        self.memory.link(prepared)
         self.memory.record((system("new"), U), said, "its own, asked again")
         prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["its own"], "sent"), (reasonings(prepared), prepared.turns[0].proof))
+        prepared = self.memory.prepare(system("new"), U, said, user("asked otherwise"))
         self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
 
     def test_thoughts_the_client_shows_disprove_a_link(self) -> None:
