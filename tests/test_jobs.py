@@ -1,5 +1,4 @@
 import logging
-import os
 import socket
 import threading
 import time
@@ -11,6 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy import event_log, jobs, upkeep, waiting
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.jobs import Job, Jobs
+from tests.gauges import descriptors
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems
 
@@ -20,8 +20,8 @@ PATIENCE = 20.0
 
 class JobsTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        threads, descriptors = threading.active_count(), _descriptors()
-        self.addCleanup(lambda: self.assertLessEqual(_descriptors(), descriptors))
+        threads, files = threading.active_count(), descriptors()
+        self.addCleanup(lambda: self.assertLessEqual(descriptors(), files))
         self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
         # After those who work on them have ended.
         self.made: list[Job] = []
@@ -68,10 +68,6 @@ class JobsTestCase(unittest.TestCase):
         thread.start()
         self.addCleanup(thread.join)
         return thread
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
 class TestPeer(JobsTestCase):
