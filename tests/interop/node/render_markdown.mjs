@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import MarkdownIt from "markdown-it";
 import { marked } from "marked";
-import { parseFragment } from "parse5";
+import { parseFragment, serialize } from "parse5";
 import rehypeRaw from "rehype-raw";
 import rehypeStringify from "rehype-stringify";
 import remarkGfm from "remark-gfm";
@@ -28,11 +28,14 @@ const elements = (node) =>
   (node.childNodes ?? []).flatMap((child) => (child.tagName ? [child.tagName, ...elements(child)] : elements(child)));
 
 function seen(rendered) {
-  const top = parseFragment(rendered).childNodes.filter((node) => node.tagName);
+  const page = parseFragment(rendered);
+  const top = page.childNodes.filter((node) => node.tagName);
   const details = top.filter((node) => node.tagName === "details");
   const thought = (details[0]?.childNodes ?? []).filter((node) => node.tagName !== "summary");
   const behind = top.slice(top.indexOf(details[0]) + 1).map((node) => [node.tagName, content(node), elements(node)]);
-  return { details: details.length, behind, thought: thought.map(content).join(""), inside: elements({ childNodes: thought }) };
+  page.childNodes = page.childNodes.filter((node) => node.tagName !== "details");
+  const read = { thought: thought.map(content).join(""), inside: elements({ childNodes: thought }) };
+  return { details: details.length, behind, outside: serialize(page).trim(), ...read };
 }
 
 const { texts } = JSON.parse(readFileSync(process.argv[2], "utf8"));
