@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.client_connection import refusal
 from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.limits import raise_descriptors
+from tests.gauges import eventually
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.test_serve import WINDOWS, ServeTest, address
 
@@ -220,5 +221,7 @@ class TestFewDescriptors(ServeTest):
                     break
         else:
             self.fail("it never recovered")
+        # The log has a thread of its own.
+        self.assertTrue(eventually(lambda: "raise the limit of open files" in process.errors), process.errors)
         self.assertEqual(1, process.errors.count("raise the limit of open files"))
         self.assertNotIn("Traceback", process.errors)
