@@ -21,6 +21,8 @@ _SOURCES = {"client": "the client sent it", "display": "from the thinking block 
 _PROOFS = {
     "exact": "this message after exactly this history",
     "linked": "found here before, by a weaker proof",
+    "sent": "sent in this chat before",
+    "sent without": "nobody had it when this chat first sent it",
     "call": "the id of one of its calls",
     "result": "the id of the result it answers",
     "talk": "the same talk, other system messages",
