@@ -159,6 +159,8 @@ class FanOut:
             thread.join()
         for exchange in self._exchanges.values():
             exchange.close()
+        # An error that nobody heard would be held by the frames that hold this queue, until the collector comes by.
+        self._said = queue.Queue()
         for each in (self._shared, self._heard, self._bell):
             each.close()
 

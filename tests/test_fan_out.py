@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from deepseek_cursor_proxy import fan_out
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 
@@ -78,8 +78,11 @@ class TestFanOut(SocketTestCase):
             ("midway", True, (talking, Answer(content="y", cut_after=2), talking), None),
         ):
             with self.subTest(name):
-                self.fake.answer(*steps)
-                proxy = self.proxy()
+                # Calls that are ended may leave a step behind, so that each case has a DeepSeek of its own.
+                fake = FakeDeepSeek().start()
+                self.addCleanup(fake.close)
+                fake.answer(*steps)
+                proxy = self.proxy(upstream_base_url=fake.url)
                 sock = self.connect(proxy)
                 started = time.monotonic()
                 sock.sendall(request_bytes({**BODY, "stream": stream}))
