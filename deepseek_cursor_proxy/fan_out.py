@@ -226,8 +226,7 @@ def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any], is_spe
     if isinstance(item, Aside):
         return item if is_speaker else None
     source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
-    if "id" in shape:
-        source["id"] = shape["id"]
+    source |= {name: shape[name] for name in ("id", "created") if name in shape}
     if not source.get("choices"):
         return None
     source["choices"] = [{**each, "index": choice} for each in source["choices"]]

@@ -1,7 +1,9 @@
+import itertools
 import json
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy import fan_out
@@ -28,6 +30,17 @@ class TestFanOut(SocketTestCase):
         self.assertEqual(3, len(self.fake.accepted))
         self.assertEqual(3, proxy.store.stats().reasonings)
         self.assertNotIn("n", self.fake.accepted[0])
+
+    def test_all_chunks_of_a_stream_were_created_at_one_time_though_its_calls_were_not(self) -> None:
+        self.answers()
+        sock = self.connect(self.proxy())
+        clock = SimpleNamespace(time=itertools.count(1000).__next__, monotonic=time.monotonic)
+        with mock.patch("deepseek_cursor_proxy.lab.fake_deepseek.time", clock):
+            sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
+            lines = read_reply(sock)[2].decode().splitlines()
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})
+        self.assertEqual(1, len({chunk["created"] for chunk in chunks}))
 
     def test_a_stream_tells_its_choices_apart_and_its_usage_once(self) -> None:
         self.answers()
