@@ -56,7 +56,7 @@ SDKS = (
     Client("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
     Client("the same, asynchronous", "AsyncOpenAI/", "Python 2.54.0", _EITHER),
     Client("the same, for Azure", "AzureOpenAI/", "Python 2.54.0", _EITHER),
-    Client("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 2.54.0", _EITHER),
+    Client("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 3.49.0", _EITHER),
     Client(
         "every program built on them, such as aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain "
         "1.7.3, LlamaIndex 0.14.25, instructor 1.17.0, `llm` 0.32.1, Continue's `cn` 1.5.47, pi 0.74.2",

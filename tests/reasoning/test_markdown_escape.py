@@ -50,10 +50,10 @@ class TestExactness(unittest.TestCase):
 
     def test_a_model_caught_in_a_loop_costs_no_more_than_its_length(self) -> None:
         for loop in ("<", "\\", "`", "&", "<a>", "`<", "]:", "http://", "```\n", "- ", "> ", "1. ", "&a", "`a|", "\r"):
-            started, escaper = time.monotonic(), Escaper()
+            started, escaper = time.thread_time(), Escaper()
             written = "".join([escaper.write(loop) for _ in range(30_000)]) + escaper.end()
             self.assertEqual(loop * 30_000, unescape(written))
-            self.assertLess(time.monotonic() - started, 5, loop)
+            self.assertLess(time.thread_time() - started, 5, loop)
 
 
 class TestWriting(unittest.TestCase):
