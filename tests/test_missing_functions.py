@@ -44,6 +44,7 @@ runpy.run_module("deepseek_cursor_proxy", run_name="__main__")
 """
 
 
+@unittest.skipUnless(sys.platform == "linux", "the other systems lack them by themselves")
 class MissingFunctionsTest(unittest.TestCase):
     def test_a_chat_works_without_what_other_systems_lack(self) -> None:
         # Their own names would have the standard library load modules of theirs.
