@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek_errors import explained
 from deepseek_cursor_proxy.dialects import CHAT, Dialect
+from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
@@ -71,6 +72,11 @@ class Calling:
         self._sent: Sent | None = None
         self.prepared: Prepared | None = None
         self.answer: Answer | None = None
+
+    @property
+    def drift(self) -> Drift | None:
+        """Where the request parted from the last one of its chat, if it did."""
+        return self._continuation.drift if self._continuation is not None else None
 
     @property
     def retries(self) -> int:
@@ -136,7 +142,7 @@ class Calling:
         assert self._continuation is not None
         self._check_size(prepared)
         self.prepared = self._continuation.place(prepared)
-        self._notice(Restored(self._number, self.prepared, self._has_healed, self._dialect))
+        self._notice(Restored(self._number, self.prepared, self._has_healed, self._dialect, self.drift))
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: Prepared) -> None:

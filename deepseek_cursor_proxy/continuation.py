@@ -21,6 +21,8 @@ class Continuation:
         # As the client sent it: what is restored and repaired is the same in every request.
         self._looks = drift.glance(request, history)
         self._line: Line | None = None
+        # Where the request parted from the last one of its chat; known once it is placed.
+        self.drift: drift.Drift | None = None
 
     def place(self, prepared: Prepared) -> Prepared:
         """The request with its tools in the order the chat is used to."""
@@ -28,11 +30,11 @@ class Continuation:
         tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
         self._looks = self._looks.with_tools(tool_order.names(tools))
         last = self._line.last if self._line else None
-        found = drift.diagnose(last, self._looks) if last is not None else None
+        self.drift = drift.diagnose(last, self._looks) if last is not None else None
         # Most requests are in place already.
-        if tools != prepared.request.tools:
-            prepared = prepared._replace(request=prepared.request._replace(tools=tools))
-        return prepared if found is prepared.drift else prepared._replace(drift=found)
+        if tools == prepared.request.tools:
+            return prepared
+        return prepared._replace(request=prepared.request._replace(tools=tools))
 
     def accepted(self) -> None:
         """Remember what was sent; before the end of the answer is seen, because from then on the chat may go on."""

@@ -337,7 +337,6 @@ class Exchange:
             self._services.counter.learn(self._calling.prepared.request, self._reply.usage)
 
     def _finished(self) -> Finished:
-        prepared = self._calling.prepared
         return Finished(
             number=self._number,
             outcome=self._outcome,
@@ -348,7 +347,7 @@ class Exchange:
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
             retries=self._calling.retries,
-            drift=prepared.drift if prepared is not None else None,
+            drift=self._calling.drift,
         )
 
 

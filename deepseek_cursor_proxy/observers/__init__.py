@@ -35,6 +35,8 @@ class Restored(NamedTuple):
     prepared: Prepared
     is_retry: bool
     dialect: Dialect = CHAT
+    # Where the request parted from the last one of its chat, if it did.
+    drift: Drift | None = None
 
 
 class Sent(NamedTuple):

@@ -91,7 +91,7 @@ def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
         "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,
         "notice": bool(prepared.notice),
-        "drift": _drift(prepared.drift) if prepared.drift is not None else None,
+        "drift": _drift(event.drift) if event.drift is not None else None,
         "turns": [_turn(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
 

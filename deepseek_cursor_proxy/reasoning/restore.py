@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
 from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
-from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import display, recovery, remarks
@@ -130,8 +129,6 @@ class Prepared(NamedTuple):
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
-    # Where it parted from the last request of its chat, if it did.
-    drift: Drift | None = None
 
     @property
     def filled(self) -> int:
