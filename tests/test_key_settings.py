@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 import unittest
 from typing import Any
 
@@ -58,6 +59,13 @@ class TestKeySetting(unittest.TestCase):
             with self.subTest(path=path, agent=agent):
                 told = key_setting(HttpRequest("POST", path, headers={"user-agent": agent, **headers}))
                 self.assertEqual(named, {name for name in NAMES if name in told}, told)
+
+    def test_a_long_user_agent_without_a_key_does_not_hold_up_everybody(self) -> None:
+        for word in (" codex", "codex ", " cursor", " claude-cli", "openai"):
+            agent = (word * 65_536)[:65_000]
+            began = time.process_time()
+            key_setting(HttpRequest("POST", CHAT, headers={"user-agent": agent}))
+            self.assertLess(time.process_time() - began, 0.5, word)
 
 
 class TestKeyErrors(SocketTestCase):
