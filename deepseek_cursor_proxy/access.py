@@ -137,6 +137,8 @@ class Access:
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
         if not _is_among(visitor.key, (pinned,)):
+            # A guess like any other, also where everybody is served with a key of their own.
+            self.refused(visitor)
             raise Unauthorized(
                 "This model is asked with a key of whoever runs the proxy, for the first key that DeepSeek accepted "
                 "since it started. Use that key, or restart the proxy to use another one; whoever runs it can name "
@@ -189,7 +191,7 @@ class Access:
         return foreign is None
 
     def refused(self, visitor: Visitor) -> None:
-        """DeepSeek does not know this visitor's key."""
+        """This visitor's key is not known to DeepSeek, or is not the one that may spend the owner's keys."""
         if not self._memory.has_accepted(visitor.key):
             self._memory.fail(visitor.source)
 

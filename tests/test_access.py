@@ -64,6 +64,14 @@ class AccessTest(unittest.TestCase):
             return error.status
         return 200
 
+    def spent(self, access: Access, key: str, **headers: str) -> int:
+        """The status of a request that would spend a key of the owner; 200 when it may."""
+        try:
+            access.check_spending(access.admit(self.request(key, **headers)))
+        except ProxyError as error:
+            return error.status
+        return 200
+
     def exhaust(self, access: Access, source: str = "127.0.0.1") -> None:
         """A stranger tries keys until they have to wait."""
         for number in range(ALLOWED):
@@ -347,14 +355,6 @@ class TestPinning(AccessTest):
         access.name_tunnel("b.ngrok-free.app")
         self.assertEqual(403, self.spent(access, OWNER, host="a.ngrok-free.app"))
 
-    def spent(self, access: Access, key: str, **headers: str) -> int:
-        """The status of a request that would spend a key of the owner; 200 when it may."""
-        try:
-            access.check_spending(access.admit(self.request(key, **headers)))
-        except ProxyError as error:
-            return error.status
-        return 200
-
 
 class TestRateLimit(AccessTest):
     def test_wrong_access_keys_have_to_wait(self) -> None:
@@ -375,6 +375,15 @@ class TestRateLimit(AccessTest):
         self.visit(access, OWNER)
         self.exhaust(access)
         self.assertEqual(200, self.status(access, OWNER))
+
+    def test_so_do_guesses_at_the_key_that_spends_the_owners(self) -> None:
+        access = self.access(passthrough=ROUTE)
+        for key in (OWNER, FRIEND):
+            self.visit(access, key)
+        for number in range(ALLOWED):
+            self.assertEqual(401, self.spent(access, f"{STRANGER}-{number}"))
+        self.assertEqual([429, 200, 401], [self.spent(access, key) for key in (STRANGER, OWNER, FRIEND)])
+        self.assertEqual(200, self.status(access, FRIEND))
 
     def test_so_do_keys_that_deepseek_refuses(self) -> None:
         access = self.access()
