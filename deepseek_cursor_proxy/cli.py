@@ -192,7 +192,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(command: str) -> _Parser:
     """The parser of a line that begins with this command. The others' flags are left out: adding all takes 10 ms."""
-    parser = _Parser(prog="deepseek-cursor-proxy", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _Parser(prog=_program(), description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, help, add_flags in _COMMANDS:
@@ -200,6 +200,13 @@ def _parser(command: str) -> _Parser:
         if name == command:
             add_flags(added)
     return parser
+
+
+def _program() -> str:
+    """The words that started this program, to be repeated in hints: in a checkout nothing is installed."""
+    started = Path(*sys.argv[:1]).parts[-2:]
+    is_module = started == ("deepseek_cursor_proxy", "__main__.py")
+    return "python -m deepseek_cursor_proxy" if is_module else "deepseek-cursor-proxy"
 
 
 def _add_serve(serving: argparse.ArgumentParser) -> None:

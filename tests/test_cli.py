@@ -363,6 +363,18 @@ class RefusalTest(CliTest):
                 self.assertTrue(self.refusal(*line).endswith(end), self.refusal(*line))
                 self.assertIn(f" {near}", self.printed(*command.split(), "--help"))
 
+    def test_a_hint_repeats_the_words_that_started_the_program(self) -> None:
+        """In a checkout there is no command of the program's own name."""
+        for started, program in (
+            ("/home/me/deepseek_cursor_proxy/__main__.py", "python -m deepseek_cursor_proxy"),
+            ("/usr/local/bin/deepseek-cursor-proxy", "deepseek-cursor-proxy"),
+            ("/usr/lib/python3/pytest/__main__.py", "deepseek-cursor-proxy"),
+            ("", "deepseek-cursor-proxy"),
+        ):
+            with mock.patch.object(sys, "argv", [started]):
+                self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
+                self.assertTrue(self.printed("--help").startswith(f"usage: {program} "))
+
     def test_what_resembles_no_flag_gets_no_guess(self) -> None:
         for line in (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "word"], ["demo", "--port", "1"]):
             self.assertNotIn("did you mean", self.refusal(*line))
