@@ -87,8 +87,8 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
     for name, target in config.models.items():
         if not any(peeled in known for peeled, _ in _peeled(target.lower())):
             near = nearest(target.lower(), known)
-            hint = f'did you mean "{near}"?' if near else f"it has {', '.join(MODELS)};"
-            why = f"is no model that DeepSeek is known to have; {hint} For one newer than this proxy, set `model` to it"
+            hint = f'; did you mean "{near}"?' if near else f". It has {', '.join(MODELS)}."
+            why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
             raise refused(f"models.{toml_key(name)}", target, why, origin)
 
 

@@ -289,7 +289,8 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         f"Settings {_settings_place(config_path)} · reasoning {_store_place(config)}",
     ]
     lines += _way_out(config)
-    if public_url is None:
+    # Behind public_hosts is a tunnel that we did not open.
+    if public_url is None and not config.public_hosts:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
     lines += [*_who_is_served(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
@@ -335,9 +336,10 @@ def _who_may_spend(config: ProxyConfig, access: Access) -> Iterator[str]:
         else:
             yield '[passthrough] is closed: name the keys that may use it in access_keys (pin_key is "never").'
     if config.passthrough or access.held_key is not None:
-        names = ", ".join(["localhost", *config.public_hosts])
-        tunnel = " or the tunnel" if config.ngrok else ""
-        yield f"Keys of yours are spent under an IP address, {names}{tunnel} only; add other names to public_hosts."
+        tunnel = ["the tunnel"] if config.ngrok else []
+        *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
+        where = f"{', '.join(names)} or {last}"
+        yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
 
 
 def _way_out(config: ProxyConfig) -> list[str]:

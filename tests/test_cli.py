@@ -449,7 +449,7 @@ class RefusalTest(CliTest):
         for target, hint in (
             ("deepseek-v4-prp", 'did you mean "deepseek-v4-pro"?'),
             ("DeepSeek-Flahs", 'did you mean "deepseek-flash"?'),
-            ("gpt-4o", "it has deepseek-v4-pro, deepseek-flash;"),
+            ("gpt-4o", "is known to have. It has deepseek-v4-pro, deepseek-flash. For one newer"),
         ):
             for command in ([], ["config", "show"]):
                 line = self.refusal(*command, "--config", self.models_file(target))

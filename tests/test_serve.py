@@ -302,6 +302,18 @@ class WhoIsServedTest(unittest.TestCase):
                 self.assertNotIn("sk-held", welcome)
                 self.assertNotIn(OURS, welcome)
 
+    def test_the_names_under_which_keys_are_spent_are_listed(self) -> None:
+        for settings, names in (
+            ({}, "an IP address or localhost;"),
+            ({"ngrok": True}, "an IP address, localhost or the tunnel;"),
+            ({"public_hosts": ["a.example", "*.b.example"]}, "an IP address, localhost, a.example or *.b.example;"),
+        ):
+            self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
+
+    def test_who_has_a_tunnel_of_their_own_is_not_told_to_open_one(self) -> None:
+        self.assertIn("add --ngrok", self.said())
+        self.assertNotIn("add --ngrok", self.said(public_hosts=["a.example"]))
+
     def test_the_key_to_paste_is_the_one_that_works(self) -> None:
         for settings, held_key, words in (
             ({}, "sk-held", "your DeepSeek key (sk-…)"),
