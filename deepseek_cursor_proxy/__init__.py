@@ -1,6 +1,6 @@
 """A local reverse proxy that makes DeepSeek's thinking models work in Cursor.
 
-A request walks in through five doors, and the reply walks out through the same doors in reverse:
+A request walks in through six doors, and the reply walks out through the same doors in reverse:
 
     server      bytes <-> HttpRequest / HttpReply (http1 reads the bytes)
     app         routes, keys, errors
