@@ -91,12 +91,16 @@ class Form:
         written = markdown_escape.escape_open(reasoning) if self.is_markdown else self.escape_tag(reasoning)
         return written.startswith(body)
 
-    def find_end(self, text: str, inside: int) -> int:
+    def find_end(self, text: str, inside: int, patience: "_Patience | None" = None) -> int:
         """Where the closing of a block begins whose inside begins at `inside`; -1 when it is open."""
         first = text.find(self.end, inside)
-        stop = markdown_escape.find_outside(self.end, text, inside) if self.is_markdown and first >= 0 else first
-        if stop >= 0 or first < 0:
+        if first < 0 or not self.is_markdown or (patience is not None and not patience.left):
+            return first
+        stop = markdown_escape.find_outside(self.end, text, inside)
+        if stop >= 0:
             return stop
+        if patience is not None:
+            patience.left -= 1
         # Earlier versions left fences open.
         return first if text.startswith(self.closing, first) or not text[first + len(self.end) :].strip() else -1
 
@@ -143,12 +147,20 @@ _FORMS = (COLLAPSIBLE, PLAIN)
 _SHORTEST_BEGINNING = 16
 _OPENINGS = tuple(form.opening for form in _FORMS)
 _ENDS = tuple(form.end for form in _FORMS)
+_LONGEST_END = max(map(len, _ENDS))
 _BREAKS = re.compile(r"(?:\r?\n){2}")
 _NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
 # What clients make of a text that they keep in HTML or in a file with other line ends.
 _HTML_SIGNS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "#39": "'", "#x27": "'", "#34": '"'}
 _IN_HTML = re.compile("&(" + "|".join(_HTML_SIGNS) + ");", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How often the fences of one text are still followed to its end for nothing; then they are not looked at."""
+
+    left: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +205,10 @@ def blocks(text: str) -> list[Block]:
     """Every block in a text, `as_written`: those at its very start, and later ones behind two line breaks."""
     text = as_written(text)
     found: list[Block] = []
+    patience = _Patience()
     # White space before the first one is an edit that means nothing.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
-    while block := leading_block(text, at):
+    while block := leading_block(text, at, patience=patience):
         found.append(block if found or not block.start else replace(block, start=0))
         at = block.end
     if not found:
@@ -203,14 +216,18 @@ def blocks(text: str) -> list[Block]:
     unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
         form = next(each for each in _FORMS if each.opening == opening.group(1))
-        block = None if form.tag in unclosed else leading_block(text, opening.start(1), is_later=not found)
+        block = (
+            None
+            if form.tag in unclosed
+            else leading_block(text, opening.start(1), is_later=not found, patience=patience)
+        )
         if block is not None:
             found.append(replace(block, start=opening.start()))
             at = block.end
             continue
         # Nothing that opens before this form's next closing can be a block of it either, and nothing at all when there
         # is none: a text full of openings must not be read to its end for each of them.
-        stop = -1 if form.tag in unclosed else form.find_end(text, opening.end())
+        stop = -1 if form.tag in unclosed else form.find_end(text, opening.end(), patience)
         if stop < 0:
             unclosed.add(form.tag)
         at = max(opening.end(), stop)
@@ -273,13 +290,24 @@ def rejoined(parts: Sequence[str]) -> str | None:
     """The text that a client split into these parts, if it begins with a block of ours; None otherwise."""
     if len(parts) < 2:
         return None
-    text = parts[0]
-    for part in parts[1:]:
-        is_split = as_written(part).startswith(_OPENINGS)
-        if is_split or (text.rstrip().endswith(_ENDS) and not _BREAKS.search(text + part[:4], len(text.rstrip()))):
-            # A block of the next turn, or one whose line breaks were trimmed.
-            text = text.rstrip("\r\n") + "\n\n"
-        text += part
+    # What is settled, how that ends, and the white space behind it: a text may come in very many parts.
+    pieces, ending, gap, is_checked = [""], "", "", True
+    for part in parts:
+        is_split = len(pieces) > 1 and as_written(part).startswith(_OPENINGS)
+        if not is_split and not is_checked:
+            # A block whose line breaks were trimmed.
+            is_split = ending.endswith(_ENDS) and not _BREAKS.search(gap + part[:4])
+            is_checked = True
+        if is_split:
+            pieces.append(gap.rstrip("\r\n"))
+            gap = "\n\n"
+        if said := part.rstrip():
+            pieces += (gap, said)
+            ending = (ending + gap[-_LONGEST_END:] + said[-_LONGEST_END:])[-_LONGEST_END:]
+            gap, is_checked = part[len(said) :], False
+        else:
+            gap += part
+    text = "".join(pieces) + gap
     return text if leading_block(as_written(text).lstrip()) is not None else None
 
 
@@ -288,7 +316,9 @@ def undone(text: str) -> str:
     return remarks.without(cut(text, blocks(text)))
 
 
-def leading_block(text: str, start: int = 0, *, is_later: bool = False) -> Block | None:
+def leading_block(
+    text: str, start: int = 0, *, is_later: bool = False, patience: _Patience | None = None
+) -> Block | None:
     """The block that begins exactly at `start`, if one does.
 
     The first block of a text, if it stands in the midst of it, has to be closed: people and models write about <think>.
@@ -297,7 +327,7 @@ def leading_block(text: str, start: int = 0, *, is_later: bool = False) -> Block
         if not text.startswith(form.opening, start):
             continue
         inside = start + len(form.opening)
-        stop = form.find_end(text, inside)
+        stop = form.find_end(text, inside, patience)
         if stop < 0 and is_later and not form.is_markdown:
             return None
         if stop < 0:

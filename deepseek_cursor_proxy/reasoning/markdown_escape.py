@@ -39,8 +39,7 @@ _TAG = re.compile(r"<[A-Za-z/!?]")
 _REFERENCE = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{0,31}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});")
 # Signs that may still become one of these.
 _UNDECIDED = re.compile(r"<\Z|&(?:[A-Za-z][A-Za-z0-9]{0,31}|#(?:[0-9]{0,7}|[xX][0-9A-Fa-f]{0,6}))?\Z")
-# An address that reaches to the end of a text.
-_ADDRESS = re.compile(r"(?:://|www\.)\S*\Z", re.IGNORECASE)
+_ADDRESS = re.compile(r"://|www\.", re.IGNORECASE)
 _LESS_THAN = "&lt;"
 _IN_BLOCK_QUOTE = 0
 
@@ -163,6 +162,11 @@ class _Walk:
     def open_fence(self) -> str:
         return self._place.fence if self._place.is_in_fence else ""
 
+    @property
+    def may_end_label(self) -> bool:
+        """Whether a colon that comes next has to be looked at."""
+        return bool(self._rest) and self._rest[-1].endswith(("]", "\\"))
+
     def note(self, text: str) -> None:
         """Take text that was handed out as it is."""
         self._rest.append(text)
@@ -222,9 +226,11 @@ class _Walk:
         return at, end
 
     def _note_address(self, text: str) -> None:
-        if _ADDRESS.search(text):
+        """Note whether an address reaches to the end of a text."""
+        word = "" if text[-1:].isspace() else text.rsplit(maxsplit=1)[-1] if text else ""
+        if _ADDRESS.search(word):
             self._is_in_address = True
-        elif any(map(str.isspace, text)):
+        elif len(word) < len(text):
             self._is_in_address = False
 
     def _stand(self, line: str) -> _Place:
@@ -291,8 +297,8 @@ class Escaper:
 
     def passes(self, text: str) -> bool:
         """Whether a piece is written as it is; then it has been taken, and need not be written."""
-        is_plain = not ("<" in text or "&" in text or "]:" in text or "\\:" in text or text[0] == ":")
-        if not is_plain or self._walk.is_holding:
+        is_plain = not ("<" in text or "&" in text or "]:" in text or "\\:" in text)
+        if not is_plain or self._walk.is_holding or (text[0] == ":" and self._walk.may_end_label):
             return False
         self._walk.note(text)
         return True

@@ -1,5 +1,6 @@
 import html
 import random
+import time
 import unittest
 from unittest import mock
 
@@ -132,6 +133,25 @@ class TestForms(unittest.TestCase):
             block = display.leading_block((form.opening + "x" + form.closing).rstrip())
             assert block is not None
             self.assertEqual("x", block.reasoning)
+
+
+class TestManyBlocks(unittest.TestCase):
+    """One message may bring thousands of blocks, or a block in thousands of parts."""
+
+    def test_blocks_with_open_fences_cost_no_more_than_their_length(self) -> None:
+        opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
+        for inside in ("```x" + closing, "~~~ x" + closing, "```x\n" + closing + "```\n\n"):
+            for before in ("", "Some words.\n\n"):
+                started = time.thread_time()
+                self.assertGreaterEqual(len(display.blocks(before + (opening + inside) * 4000)), 2000)
+                self.assertLess(time.thread_time() - started, 5, (before, inside))
+
+    def test_a_text_in_very_many_parts_costs_no_more_than_its_length(self) -> None:
+        for part in ("x\n</details>\n", COLLAPSIBLE.opening, "\n</think> ", " ", "\n"):
+            started = time.thread_time()
+            text = display.rejoined([COLLAPSIBLE.opening, *[part] * 50_000])
+            self.assertIsNotNone(text)
+            self.assertLess(time.thread_time() - started, 5, part)
 
 
 class TestMirror(unittest.TestCase):
