@@ -65,6 +65,8 @@ class Answer:
         self._progress = self._kept_alive = self._told = 0.0
         self._has_progressed = False
         self._until: float | None = None
+        # The deadline after which a flood was still read.
+        self._overdue = 0.0
         self._is_unpacking = False
         self.has_lulls = False
         # For what comes next, if there is one, and who counts what takes it, unless that has to be unpacked.
@@ -200,7 +202,8 @@ class Answer:
                 self._is_unpacking = True
                 yield from self._inflated(unpack, data)
                 self._is_unpacking = False
-            if not self._has_progressed and time.monotonic() >= self.until:
+            # An answer that is complete must end in time, also if more is said that would count otherwise.
+            if (not self._has_progressed or self._over_by < math.inf) and time.monotonic() >= self.until:
                 self._raise_if_silent()
                 self._told, self._until = time.monotonic(), None
                 yield b""
@@ -209,17 +212,29 @@ class Answer:
             self._raise_if_interrupted()
 
     def _raise_if_silent(self) -> None:
-        # Time in which this process was stopped is nobody's silence.
-        stopped = extended(self.until, self._config.request_timeout) - self.until
-        if stopped:
-            self._progress, self._kept_alive = self._progress + stopped, self._kept_alive + stopped
-            self._over_by += stopped
-        now, give_up_at = time.monotonic(), min(self._silent_from, self._over_by)
-        if now < give_up_at or (now < give_up_at + _FLOOD_SECONDS and self._connection.has_arrived):
+        if self._give_up_at != self._overdue:
+            self._forgive_stop()
+        now, give_up_at = time.monotonic(), self._give_up_at
+        if now < give_up_at:
+            return
+        if now < give_up_at + _FLOOD_SECONDS and self._connection.has_arrived:
+            # From here on being late means that a flood was read, not that this process was stopped.
+            self._overdue = give_up_at
             return
         if self._kept_alive > self._progress and now < self._kept_alive + self._config.request_timeout:
             raise self._queued_for_too_long()
         raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
+
+    def _forgive_stop(self) -> None:
+        """Move the deadlines by the time in which this process was stopped: that is nobody's silence."""
+        stopped = extended(self.until, self._config.request_timeout) - self.until
+        if stopped:
+            self._progress, self._kept_alive = self._progress + stopped, self._kept_alive + stopped
+            self._over_by += stopped
+
+    @property
+    def _give_up_at(self) -> float:
+        return min(self._silent_from, self._over_by)
 
     @property
     def _silent_from(self) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -35,12 +36,18 @@ class TestTime(FaultTestCase):
 
     def trickling(self, start: bytes, drop: bytes, *, stream: bool = True, **settings: Any) -> Reply:
         """The reply to an upstream that says `start`, and then `drop` for ever."""
+        return self.repeating(start, drop, 0.01, PATIENCE, stream=stream, **settings)
+
+    def repeating(
+        self, start: bytes, drop: bytes, pause: float, seconds: float, *, stream: bool = True, **settings: Any
+    ) -> Reply:
         over = threading.Event()
         self.addCleanup(over.set)
 
         def pieces() -> Iterator[bytes]:
             yield start
-            while not over.wait(0.01):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not over.wait(pause):
                 yield drop
 
         upstream = self.upstream(lambda _: Play(pieces()))
@@ -92,6 +99,22 @@ class TestTime(FaultTestCase):
             with self.subTest(drop), mock.patch.object(upstream_answer, "_AFTERMATH_SECONDS", 0.2):
                 reply = self.trickling(start, drop, request_timeout=PATIENCE)
                 self.assertEqual(WHOLE, reply.verdict)
+
+    def test_a_flood_ends_as_a_trickle_does(self) -> None:
+        """There is always more to read, and reading it is late; that does not mean that this process was stopped."""
+        # Shorter than what is flooded with: its own end would be told as another error, or as none.
+        times = {"_FLOOD_SECONDS": 0.5, "_AFTERMATH_SECONDS": 0.2}
+        finished = STREAM_HEAD + b"".join(EVENTS[:-2])
+        for name, start, drop in (
+            ("in the queue", STREAM_HEAD + EVENTS[2], b": keep-alive\n\n"),
+            ("after the finish", finished, b": x\n\n"),
+            ("after the finish, with chunks", finished, event({"choices": []})),
+        ):
+            with self.subTest(name), mock.patch.multiple(upstream_answer, **times):
+                started = time.monotonic()
+                reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.5, queue_patience=1)
+                self.assertLess(time.monotonic() - started, 7)
+                self.assertEqual(WHOLE if start is finished else TOLD, reply.verdict)
 
 
 class TestTls(FaultTestCase):
