@@ -142,6 +142,8 @@ class _Run:
         with self._lock:
             if self._is_ended or self._is_closing:
                 return False
+            # Asked before the pump may advance the stream, which changes it: two threads must not use it at a time.
+            until = job.awaited.until
             # Takes effect at once, also while the thread waits; which is why the less likely of the two comes first.
             self._jobs[job.peer_fileno] = self._jobs[job.fileno] = job
             try:
@@ -150,7 +152,7 @@ class _Run:
             except OSError:
                 self._forget(job)
                 raise
-            if job.awaited.until < self._look_up_at:
+            if until < self._look_up_at:
                 self._bell.send(b"!")
             return True
 

@@ -10,6 +10,7 @@ import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import pump as pumps
@@ -133,6 +134,23 @@ class TestDriving(PumpTestCase):
                 self.pump.drive(hasty, hasty.source)
             self.assertGreaterEqual(time.monotonic(), hasty.source.until)
             patient.upstream.sendall(b"over.")
+
+    def test_a_stream_is_used_by_the_pump_alone_as_soon_as_it_may_be_driven(self) -> None:
+        stream, pump, both = Driven(self), self.pump, []
+
+        class Watched(Source):
+            def __getattribute__(self, name: str) -> Any:
+                run = pump._run
+                is_pump = threading.current_thread().name == "pump"
+                if name == "until" and run is not None and stream.sock.fileno() in run._jobs and not is_pump:
+                    both.append(name)
+                return super().__getattribute__(name)
+
+        stream.source = Watched(stream.sock, stream.source.until)
+        (thread,) = self.driving(stream)
+        stream.upstream.sendall(b"over.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"over.", []), (stream.heard, both))
 
     def test_its_thread_ends_when_there_is_nothing_to_do_and_another_begins(self) -> None:
         before = threading.active_count()
