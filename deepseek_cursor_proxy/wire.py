@@ -156,7 +156,9 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
             f"The request body is nested too deeply: at most {MAX_JSON_DEPTH} levels.", code="invalid_json"
         ) from None
     except ValueError as error:
-        raise BadRequest(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
+        # Python's advice about numbers of thousands of digits is for programmers.
+        why = str(error).partition("; use sys.")[0]
+        raise BadRequest(f"The request body is not valid JSON: {why}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise BadRequest("The request body must be a JSON object.", code="invalid_json")
     return value
