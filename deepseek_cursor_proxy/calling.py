@@ -148,7 +148,9 @@ class Calling:
     def _check_size(self, prepared: Prepared) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(deepseek.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
-        if sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning]) > most:
+        size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
+        # All choices of a request are asked for at once.
+        if size * prepared.request.choices > most:
             raise TooLarge(
                 f"The history with its reasoning is larger than {most} bytes, which is more than DeepSeek takes. "
                 "Start a new chat."

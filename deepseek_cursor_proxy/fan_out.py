@@ -17,7 +17,7 @@ from typing import Any
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
-from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, UpstreamFailed
+from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.stencils import singles
@@ -102,6 +102,7 @@ class FanOut:
     @classmethod
     def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
+        _check_size(asked, services.config.max_request_body_bytes)
         places = services.upstream.gates.to(asked.request.model).enter(caller.peer, asked.request.choices)
         try:
             fan_out = cls(caller.peer)
@@ -215,6 +216,15 @@ class FanOut:
             self._bell.send(b"!")
             return True
         return False
+
+
+def _check_size(asked: Asked, most: int) -> None:
+    """TooLarge when the bodies of all calls together are: every choice sends one, and holds it three times over."""
+    count = asked.request.choices
+    if count * asked.body_bytes > most:
+        raise TooLarge(
+            f"{count} choices of a request of {asked.body_bytes} bytes: at most {most} bytes together. Ask for fewer."
+        )
 
 
 def _no_room() -> Overloaded:

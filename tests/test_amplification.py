@@ -78,6 +78,17 @@ class TestNames(AmplificationTestCase):
         self.assertLess(max(map(len, told)), 200)
 
 
+class TestChoices(AmplificationTestCase):
+    def test_several_choices_of_a_long_request_are_together_no_larger_than_one_may_be(self) -> None:
+        """Eight of 30 MB took 800 MB."""
+        proxy = self.proxy(max_request_body_bytes=1_000_000)
+        body = {"messages": [{"role": "user", "content": "x" * 300_000}]}
+        for stream in (True, False):
+            self.assertEqual(200, self.ask(proxy, CHAT, {**body, "n": 3, "stream": stream})[0])
+            said = self.refused(proxy, CHAT, {**body, "n": 4, "stream": stream}, 413)
+            self.assertRegex(said, r"^4 choices of a request of 3\d{5} bytes: at most 1000000 .* Ask for fewer\.$")
+
+
 class TestReasonings(AmplificationTestCase):
     """Each of these bodies has 60 kB and would become more than ten megabytes."""
 
@@ -122,8 +133,9 @@ class TestReasonings(AmplificationTestCase):
         ]
         self.assertEqual(200, self.ask(proxy, CHAT, {**body, "messages": [*HI, *turn]})[0])
         for stream in (True, False):
-            said = self.refused(proxy, CHAT, {**body, "messages": [*HI, *turn * 20], "stream": stream}, 413)
-            self.assertIn("Start a new chat", said)
+            for times, choices in ((20, 1), (3, 8)):
+                many = {**body, "messages": [*HI, *turn * times], "n": choices, "stream": stream}
+                self.assertIn("Start a new chat", self.refused(proxy, CHAT, many, 413))
 
     def test_a_chain_of_responses_does_not_grow_without_end(self) -> None:
         for has_restarted in (False, True):
