@@ -53,12 +53,9 @@ def output(items: Sequence[Json], made: Sequence[Json]) -> list[Json]:
     return [*(item for item in items if item.get("role") == "user"), *made]
 
 
-def opened(item: Json, summary: str) -> Json:
-    """A compaction item with its summary in plain words, which `context` reads."""
-    return {**item, "summary": summary}
+def opened(summary: str) -> Json:
+    """The message that stands in the place of a compaction item whose envelope was opened.
 
-
-def context(item: Json) -> str | None:
-    """The words that a compaction item stands for; None for one that was not sealed here."""
-    summary = item.get("summary")
-    return _PREFACE + summary if isinstance(summary, str) else None
+    Nothing else in an item counts: one that is still a compaction item when it is read was not sealed here.
+    """
+    return {"type": "message", "role": "system", "content": _PREFACE + summary}

@@ -156,13 +156,15 @@ def unsealed(items: Sequence[Json], opener: Opener) -> list[Json]:
 
 def _unsealed(item: Json, opener: Opener) -> Json:
     kind, sealed = item.get("type"), item.get("encrypted_content")
-    if kind not in ("reasoning", compaction.KIND) or not isinstance(sealed, str) or _has_words(item.get("content")):
+    if kind not in ("reasoning", compaction.KIND) or not isinstance(sealed, str):
+        return item
+    if kind == "reasoning" and _has_words(item.get("content")):
         return item
     text = opener.opened(sealed)
     if text is None:
         return item
     if kind == compaction.KIND:
-        return compaction.opened(item, text)
+        return compaction.opened(text)
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 

@@ -13,7 +13,7 @@ both leave the reasoning unknown and the store is asked for it.
 
 Items that other servers made for themselves (`web_search_call`, `mcp_call`, `image_generation_call`, …) and those of
 unknown kinds are left out and named in `dropped`: their JSON, pictures in base64 included, is nobody's message.
-A `compaction` item of ours is a system message with its summary; a foreign one can't be read, and is left out as well.
+So is a `compaction` item: one of ours is a system message by now (see compaction), a foreign one can't be read.
 
 Tools may be declared in the list as well. They are read first, by `declared_tools`: what a call into a namespace is
 called depends on what other tools there are.
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.protocols import compaction, content, namespaces
+from deepseek_cursor_proxy.protocols import content, namespaces
 from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.protocols.custom_calls import custom_call
 from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
@@ -161,7 +161,7 @@ class _Reader:
             self._end_turn()
             self._messages.append(Message("user", content.joined([content.read_part(item, param)])))
         elif kind != _TOOLS:
-            self._take_foreign(item, kind)
+            self._take_foreign(kind)
 
     def finished(self) -> Items:
         self._end_turn()
@@ -203,12 +203,7 @@ class _Reader:
             return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
 
-    def _take_foreign(self, item: Json, kind: str) -> None:
-        summary = compaction.context(item) if kind == compaction.KIND else None
-        if summary is not None:
-            self._end_turn()
-            self._messages.append(Message("system", summary))
-            return
+    def _take_foreign(self, kind: str) -> None:
         if kind.endswith("_output"):
             # What follows a result is the next turn, even if the result can't be told.
             self._end_turn()
