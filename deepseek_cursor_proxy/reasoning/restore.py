@@ -366,7 +366,9 @@ def _restore_one(
     message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[display.Block]
 ) -> tuple[Message, Turn]:
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
-    if not is_blank(message.reasoning) and not known.is_original:
+    if known.reasoning is None and (shown := _shown_whole(message.reasoning, blocks)) is not None:
+        reasoning, source = shown, Source.DISPLAY
+    elif not is_blank(message.reasoning) and not known.is_original:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
     elif known.reasoning is None and display.is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY
@@ -380,6 +382,14 @@ def _restore_one(
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
     return Message(message.role, content, _to_send(reasoning, turn), *message[3:]), turn
+
+
+def _shown_whole(kept: str | None, blocks: Sequence[display.Block]) -> str | None:
+    """What the one block of a turn says, if the client kept the same beside it with other white space."""
+    if kept is None or is_blank(kept) or not display.is_single(blocks) or kept in blocks[0].readings:
+        return None
+    words = without_spaces(kept)
+    return next((each for each in blocks[0].readings if without_spaces(each) == words), None)
 
 
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:

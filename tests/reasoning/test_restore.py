@@ -217,6 +217,15 @@ class TestSources(unittest.TestCase):
             prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL, reasoning=sent), T)
             self.assertEqual("Hi", prepared.request.messages[1].content)
 
+    def test_our_block_goes_if_the_client_trimmed_its_copy_and_nothing_is_remembered(self) -> None:
+        for kept in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
+            shown = block("a thought\nof two lines\n") + "Hi"
+            prepared = self.memory.prepare(U, assistant(shown, CALL, reasoning=kept), T)
+            self.assertEqual(("Hi", "a thought\nof two lines\n"), _said(prepared))
+        own = block("the model wrote this itself") + "Hi"
+        prepared = self.memory.prepare(U, assistant(own, CALL, reasoning="other"), T)
+        self.assertEqual((own, "other"), _said(prepared))
+
     def test_an_empty_block_or_a_short_likeness_is_the_models_own(self) -> None:
         for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
             memory = Memory()
