@@ -255,7 +255,9 @@ def _reload(server: DeepSeekProxyServer, config_path: Path, reread: Reread | Non
     _log_to_stderr(verbose=after.verbose)
     changed = ", ".join(_differing(before, after)) or "nothing"
     waiting = ", ".join(_differing(wanted, after))
-    _say(f"Read {config_path} again: {changed} changed." + (f" Restart for {waiting}." if waiting else ""))
+    line = f"Read {config_path} again: {changed} changed." + (f" Restart for {waiting}." if waiting else "")
+    known = set(_who_is_served(before, Access(before)))
+    _say("\n".join([line, *(each for each in _who_is_served(after, Access(after)) if each not in known)]))
 
 
 def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:

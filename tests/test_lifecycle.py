@@ -319,6 +319,17 @@ class ReloadTest(RunningTest):
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
 
+    def test_who_may_spend_the_owners_keys_is_told_when_that_changes(self) -> None:
+        process, _ = self.serve_mine()
+        route = '[passthrough."gpt-*"]\nbase_url = "https://x"\nkey_env = "K"\n'
+        for text, told in (
+            (route, "again: model, passthrough changed.\n[passthrough] is for the first key"),
+            ('pin_key = "never"\n' + route, "again: pin_key changed.\n[passthrough] is closed: name the keys"),
+        ):
+            self.path.write_text(text)
+            process.send(signal.SIGHUP)
+            self.assertIn(told, process.read_until("[passthrough] is"))
+
     def test_flags_stay_above_the_file(self) -> None:
         process, welcome = self.serve_mine("--model", "flag")
         self.path.write_text('model = "two"\n')
