@@ -7,7 +7,8 @@ tunnels have any name, but it never spends a key of the owner and never pins one
     Host     an IP address, localhost, *.localhost, the bound host, the tunnel's name, public_hosts. In a request for a
              whole URL (absolute form) the host of that URL has to pass as well.
     Origin   none; an app's own scheme (vscode-webview://, app://), which no web page has; http(s) on this machine, on
-             the host of the request or under a name of the list above. `null` is foreign: any page can send it.
+             the host of the request or under a name of the list above, where a wildcard does not count: in a domain of
+             many owners (*.trycloudflare.com) anybody can have a page. `null` is foreign: any page can send it.
 
 X-Forwarded-Host and the like count for nothing: anybody can write them. Ports do not count either.
 """
@@ -44,8 +45,8 @@ class OwnHosts:
 
     def __init__(self, names: Iterable[str]) -> None:
         known = [name.lower() for name in names if name]
-        self._names = frozenset(known)
-        self._endings = (".localhost", *(name[1:] for name in known if name.startswith("*.")))
+        self._names = frozenset(name for name in known if not name.startswith("*."))
+        self._endings = tuple(name[1:] for name in known if name.startswith("*."))
 
     def foreign_part(self, address: Address) -> str | None:
         """The header that names another host, as `Host: evil.example`; None for a request under our own names."""
@@ -57,7 +58,7 @@ class OwnHosts:
         return None
 
     def _has_host(self, name: str) -> bool:
-        return self._has_name(name) or _is_address(name)
+        return self._has_name(name) or name.endswith(self._endings) or _is_address(name)
 
     def _has_origin(self, origin: str, hosts: Iterable[str]) -> bool:
         match = _ORIGIN.fullmatch(origin.lower())
@@ -70,7 +71,7 @@ class OwnHosts:
         return self._has_name(name) or is_loopback(name) or (name != "" and name in map(_name, hosts))
 
     def _has_name(self, name: str) -> bool:
-        return name == "localhost" or name in self._names or name.endswith(self._endings)
+        return name == "localhost" or name in self._names or name.endswith(".localhost")
 
 
 def _name(authority: str) -> str:

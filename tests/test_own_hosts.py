@@ -58,7 +58,6 @@ OWN_ORIGINS = [
     "http://[::1]:1",
     "http://app.localhost",
     "https://proxy.example.com",
-    "https://a.team.example",
     "http://10.0.0.7:3000",
     "vscode-webview://0a1b2c",
     "vscode-file://vscode-app",
@@ -76,6 +75,8 @@ FOREIGN_ORIGINS = [
         "http://203.0.113.9",
         "http://[2001:db8::9]",
         "http://localhost.evil.example",
+        "https://a.team.example",
+        "https://*.team.example",
         "ws://evil.example",
         "http://",
         "localhost",
@@ -115,6 +116,14 @@ class OwnHostsTest(unittest.TestCase):
         for origin in FOREIGN_ORIGINS:
             with self.subTest(origin):
                 self.assertEqual(f"Origin: {origin}", OURS.foreign_part(Address(("10.0.0.7:9000",), origin)))
+
+    def test_a_page_of_somebody_else_in_a_shared_domain_is_foreign(self) -> None:
+        ours = OwnHosts(["*.trycloudflare.com"])
+        for host in ("mine.trycloudflare.com", "127.0.0.1:9000"):
+            theirs = Address((host,), "https://theirs.trycloudflare.com")
+            self.assertEqual("Origin: https://theirs.trycloudflare.com", ours.foreign_part(theirs))
+        own = Address(("mine.trycloudflare.com",), "https://mine.trycloudflare.com")
+        self.assertIsNone(ours.foreign_part(own))
 
     def test_an_empty_name_makes_nothing_ours(self) -> None:
         self.assertEqual("Host: @", OwnHosts(["", ""]).foreign_part(Address(("@",))))
