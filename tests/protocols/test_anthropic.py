@@ -254,7 +254,7 @@ class TestOrder(unittest.TestCase):
 
 class TestFailures(unittest.TestCase):
     def test_each_has_a_status_and_a_type_of_this_api(self) -> None:
-        errors: tuple[tuple[ProxyError, int, str], ...] = (
+        cases: tuple[tuple[ProxyError, int, str], ...] = (
             (BadRequest("no"), 400, "invalid_request_error"),
             (Unauthorized("no"), 401, "authentication_error"),
             (TooLarge("no"), 413, "request_too_large"),
@@ -266,7 +266,7 @@ class TestFailures(unittest.TestCase):
             (UpstreamRefused(418, "no", None, None), 418, "invalid_request_error"),
             (UpstreamRefused(599, "no", None, None), 500, "api_error"),
         )
-        for error, status, kind in errors:
+        for error, status, kind in cases:
             with self.subTest(error):
                 told = anthropic.failure(error, "req_1")
                 expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
