@@ -7,6 +7,7 @@ characters, for each job that runs. This file knows no protocol, no store and no
 """
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -28,6 +29,8 @@ _LOOK_UP_SECONDS = 0.25
 # A job that was told to end does so within moments; nobody waits longer.
 _LAST_WORDS_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 10
+# A comment of an event stream, as DeepSeek sends it to calls in its queue.
+_HEARTBEAT = b": keep-alive\n\n"
 
 
 class JobPeer:
@@ -122,9 +125,12 @@ class Job:
 
     # By others …
 
-    def follow(self, peer: Peer | None = None) -> "Following":
-        """All that was and will be said, from the start, for a client that may leave before the end."""
-        return Following(self, peer)
+    def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "Following":
+        """All that was and will be said, from the start, for a client that may leave before the end.
+
+        After each silence of so many seconds it is a comment: a tunnel would cut the client off.
+        """
+        return Following(self, peer, heartbeat_seconds)
 
     def said_after(self, count: int, seconds: float) -> bytes | None:
         """What was said after so many bytes, waiting that long for some; None when there will not be any.
@@ -154,23 +160,27 @@ class Following:
     awaited = None
     is_over = False
 
-    def __init__(self, job: Job, peer: Peer | None) -> None:
+    def __init__(self, job: Job, peer: Peer | None, heartbeat_seconds: float) -> None:
         self._job = job
         self._peer = peer
+        self._heartbeat_seconds = heartbeat_seconds
         self._is_closed = False
         self._gives_up_at: float | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        count = 0
+        count, heard_at = 0, time.monotonic()
         while not self._is_closed:
-            said = self._job.said_after(count, _LOOK_UP_SECONDS)
+            said = self._job.said_after(count, min(_LOOK_UP_SECONDS, self._heartbeat_seconds))
             if said is None:
                 return
-            if said:
-                count += len(said)
-                yield said
-            elif self._peer is not None:
+            if not said and self._peer is not None:
                 self._look_after(self._peer)
+            count += len(said)
+            if not said and time.monotonic() - heard_at >= self._heartbeat_seconds:
+                said = _HEARTBEAT
+            if said:
+                yield said
+                heard_at = time.monotonic()
 
     def close(self) -> None:
         self._is_closed = True

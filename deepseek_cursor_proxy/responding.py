@@ -264,7 +264,10 @@ class Responding:
         except ProxyError:
             self._store.delete(namespace, planned.frame.response_id)
             raise
-        return HttpReply.events(job.follow(peer)) if planned.frame.wanted.stream else HttpReply.json(queued)
+        return HttpReply.events(self._followed(job, peer)) if planned.frame.wanted.stream else HttpReply.json(queued)
+
+    def _followed(self, job: Job, peer: Peer | None) -> Following:
+        return job.follow(peer, self._services.config.heartbeat_interval)
 
     def _run(self, planned: Planned, writer: ResponseWriter, job: Job) -> None:
         try:
@@ -311,7 +314,7 @@ class Responding:
         if number is None:
             return HttpReply.json(found.body)
         if job is not None:
-            return HttpReply.events(_Rest(job.follow(request.peer), number))
+            return HttpReply.events(_Rest(self._followed(job, request.peer), number))
         if found.events is None and found.body["background"] and found.body["status"] == "failed":
             return HttpReply.events(responses_listing.last_events(found.body, number))
         if found.events is None:

@@ -188,6 +188,18 @@ class TestFollowing(BackgroundTestCase):
         row = proxy.server.generation().services.responses.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
+    def test_a_client_hears_a_sign_of_life_while_its_response_waits_for_a_worker(self) -> None:
+        proxy = self.proxy(background_workers=1, heartbeat_interval=0.05)
+        self.stalled(proxy)
+        waiting = self.queued(proxy)
+        with self.following(proxy, waiting) as first, self.following(proxy, waiting, "&starting_after=0") as second:
+            for read in (first, second):
+                self.assertNotIn(b"response.in_progress", read(b": keep-alive\n\n"))
+            self.fake.release.set()
+            whole, rest = (events(dechunked(read()).replace(b": keep-alive\n\n", b"")) for read in (first, second))
+        self.assertEqual("completed", check_stream(whole)["status"])
+        self.assertEqual(whole[1:], rest)
+
     def test_whoever_asked_for_a_stream_reads_what_others_follow(self) -> None:
         proxy = self.proxy()
         told = self.create(proxy, "q", background=True, stream=True)
