@@ -325,6 +325,9 @@ def leading_block(
     """
     for form in _FORMS:
         if not text.startswith(form.opening, start):
+            if form.is_markdown and text[start : start + len(form.opening)] == form.opening.rstrip():
+                # Stopped before anything could be seen in it, and trimmed. Of <think> alone people write as well.
+                return Block(("",), len(text), start, is_open=True, form=form)
             continue
         inside = start + len(form.opening)
         stop = form.find_end(text, inside, patience)

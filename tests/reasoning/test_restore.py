@@ -5,7 +5,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE
+from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
 from deepseek_cursor_proxy.reasoning.remarks import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, look_up, prepare, prepare_again
 from tests.histories import TOOLS, assistant, result, system, user
@@ -238,6 +238,12 @@ class TestSources(unittest.TestCase):
         self.assertEqual(("", "half a thought, and some more"), _said(prepared))
         unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
         self.assertEqual(("", "half"), _said(unknown))
+
+    def test_a_turn_stopped_before_its_first_thought_is_seen_shows_nothing_upstream(self) -> None:
+        for opening in (COLLAPSIBLE.opening, COLLAPSIBLE.opening.strip(), PLAIN.opening):
+            memory = Memory()
+            memory.record((U,), assistant(""), " \n<")
+            self.assertEqual(("", " \n<"), _said(memory.prepare(U, assistant(opening), U2)))
 
     def test_the_models_own_block_survives_behind_ours(self) -> None:
         for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
