@@ -34,7 +34,11 @@ def lowered_message(message: Message, names: Container[str], known: Container[st
     arguments: text that cannot be the beginning of an object, and for a tool that is not known anything else that is
     no object. Half the arguments of a function that is known stay as they are.
     """
-    if not message.tool_calls:
+    for call in message.tool_calls:
+        # Nearly every call is one of a function that is known, with an object: told by a look, for all of a history.
+        if call.arguments[:1] != "{" or call.name in names or call.name not in known:
+            break
+    else:
         return message
     calls = [_lowered_call(call, names, known) for call in message.tool_calls]
     if all(one is other for one, other in zip(calls, message.tool_calls, strict=True)):

@@ -206,7 +206,10 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         one = before.get(index) if before is not None else None
         if one is None or one.turn.need is not need or one.known != known:
             meant = _original(messages[index].reasoning, keys, found) or known
-            one = _Restored(known, *_restore_one(messages[index], index, need, meant, blocks))
+            new = _Restored(known, *_restore_one(messages[index], index, need, meant, blocks))
+            # The very same message if only its proof is another, as after the first time it was sent: what was made of
+            # the history from here on is found again by the objects it was made of.
+            one = new._replace(message=one.message) if one is not None and one.message == new.message else new
         restored[index] = one
         messages[index] = one.message
         if known.key is not None and known.reasoning is not None:

@@ -427,6 +427,20 @@ class TestGrowing(unittest.TestCase):
         for count in (9, 12, len(self.chat), 14):
             self.assert_restored_alike(*self.chat[:count])
 
+    def test_what_is_sent_again_is_the_very_same_messages(self) -> None:
+        """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
+        before = None
+        for count in range(9, len(self.chat)):
+            prepared = self.memory.prepare(*self.chat[:count], strategy="placeholder")
+            self.memory.link(prepared)
+            # What is sent for a turn is known by another key from its second time on.
+            again = self.memory.prepare(*self.chat[:count], strategy="placeholder")
+            for now in (prepared, again):
+                if before is not None:
+                    pairs = zip(before.request.messages, now.request.messages, strict=False)
+                    self.assertTrue(all(one is other for one, other in pairs if one == other))
+                before = now
+
     def test_needs_that_change_are_met(self) -> None:
         for tools, thinking in ((True, True), (False, True), (True, False), (True, True)):
             self.assert_restored_alike(*self.chat, tools=tools, thinking=thinking)
