@@ -16,6 +16,7 @@ Pure: the request's head and JSON body in, a bool out.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.wire import HttpRequest
@@ -105,6 +106,8 @@ def _is_cursor_azure(request: HttpRequest) -> bool:
     return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
 
 
+# A client names itself alike in every request.
+@lru_cache(32)
 def _names(products: re.Pattern[str], agent: str) -> bool:
     return products.search(agent) is not None
 
