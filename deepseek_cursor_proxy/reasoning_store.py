@@ -215,14 +215,14 @@ class ReasoningStore:
             return
         if len(alike) == _MOST_ALIKE:
             # Half of them, so that not every turn pays for it; not where a chat goes on sending one.
-            for old in alike[_MOST_ALIKE // 2 :]:
-                connection.executemany(
-                    "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, old.id) for key in set(new.keys)]
-                )
-                connection.execute(
-                    "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
-                    (old.id, old.id),
-                )
+            ids = [old.id for old in alike[_MOST_ALIKE // 2 :]]
+            connection.executemany(
+                "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
+            )
+            connection.executemany(
+                "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
+                [(id, id) for id in ids],
+            )
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
