@@ -24,7 +24,8 @@ _LONGEST_SPAN = 500
 # Lists and quotes inside each other; what is deeper counts as text. Each takes time that grows with the line.
 _DEEPEST = 100
 
-_LINE_END = re.compile(r"\r\n|\n|\r")
+# These begin with a set of characters: a search for one is up to ten times as fast as for alternatives.
+_LINE_END = re.compile(r"[\r\n](?:(?<=\r)\n)?")
 _QUOTE = re.compile(r" {0,3}> ?")
 _ITEM = re.compile(r" {0,3}(?:[-+*]|([0-9]{1,9})[.)])(?= |\Z)")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})")
@@ -33,9 +34,8 @@ _HEADING = re.compile(r" {0,3}#{1,6}(?: |\Z)")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+) *\Z")
 _DEFINITION = re.compile(r"[\s>*+.)0-9-]*\[")
 # What has to be looked at in a line of text, and what of it may have to be changed.
-# A look back comes after its colon: a search that has to look back at every character takes twice as long.
-_TOKEN = re.compile(r"`+|[<&]|:(?<=[\]\\]:)")
-_SIGN = re.compile(r"[<&]|:(?<=[\]\\]:)")
+_TOKEN = re.compile(r"[`<&:](?:(?<=`)`*|(?<=[<&])|(?<=[\]\\]:))")
+_SIGN = re.compile(r"[<&:](?:(?<=[<&])|(?<=[\]\\]:))")
 _TAG = re.compile(r"<[A-Za-z/!?]")
 _REFERENCE = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{0,31}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});")
 # Signs that may still become one of these.
