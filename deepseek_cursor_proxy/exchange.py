@@ -286,7 +286,8 @@ class Exchange:
                 # What was raised is sent back as the call, what was cut short before that as the words.
                 called = [forced_tools.called(answer, prepared.request, self._call_id) for answer in answers]
                 answers = [*answers, *filter(None, called)]
-            known = {tool["function"]["name"] for tool in prepared.request.tools}
+            has_calls = any(answer.tool_calls for answer in answers)
+            known = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
             echoes = [as_echoed(answer, custom_tools, known) for answer in answers]
             keys = [history.answer_keys(echo) for echo in echoes]
             entries = [(each.all(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]

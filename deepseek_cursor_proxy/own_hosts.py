@@ -36,8 +36,9 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, request: HttpRequest) -> "Address":
-        hosts = (request.header("host"), request.authority)
-        return cls(tuple(host for host in hosts if host), request.header("origin"))
+        host, authority = request.headers.get("host"), request.authority
+        hosts = (host,) if host else ()
+        return cls((*hosts, authority) if authority else hosts, request.headers.get("origin"))
 
 
 class OwnHosts:

@@ -10,14 +10,14 @@ class Row(NamedTuple):
     used_at: float
 
 
-def rows_under(connection: sqlite3.Connection, key: bytes, most: int) -> list[Row]:
-    """The latest reasonings under a key, newest first."""
+def rows_under(connection: sqlite3.Connection, key: bytes, most: int) -> list[tuple[int, bytes, float]]:
+    """The latest reasonings under a key, newest first, in the order of a Row: most are only compared by their text."""
     rows = connection.execute(
         "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
         "ORDER BY reasoning DESC LIMIT ?",
         (key, most),
     )
-    return [Row(*row) for row in rows]
+    return rows.fetchall()
 
 
 def is_known(connection: sqlite3.Connection, key: bytes) -> bool:

@@ -201,21 +201,21 @@ class ReasoningStore:
 
     def _record_one(self, connection: sqlite3.Connection, new: Waiting, now: float) -> None:
         if new.extends is not None:
-            earlier = [each for each in rows_under(connection, new.extends, _MOST_ALIKE) if each.text == new.text]
+            earlier = [row for row in rows_under(connection, new.extends, _MOST_ALIKE) if row[1] == new.text]
             if earlier:
-                self._record_again(connection, earlier[0], new, now)
+                self._record_again(connection, Row(*earlier[0]), new, now)
                 return
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
         alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
-        known = [each for each in alike if each.text == new.begun] if new.begun is not None else []
-        known += [each for each in alike[:1] if each.text == new.text]
+        known = [row for row in alike if row[1] == new.begun] if new.begun is not None else []
+        known += [row for row in alike[:1] if row[1] == new.text]
         if known:
-            self._record_again(connection, known[0], new, now)
+            self._record_again(connection, Row(*known[0]), new, now)
             return
         if len(alike) == _MOST_ALIKE:
             # Half of them, so that not every turn pays for it; not where a chat goes on sending one.
-            ids = [old.id for old in alike[_MOST_ALIKE // 2 :]]
+            ids = [row[0] for row in alike[_MOST_ALIKE // 2 :]]
             connection.executemany(
                 "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
             )

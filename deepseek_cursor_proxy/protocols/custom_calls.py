@@ -55,6 +55,8 @@ def _lowered_call(call: ToolCall, names: Container[str], known: Container[str]) 
 
 def as_echoed(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
     """An answer of DeepSeek's with its custom calls as they will come back from the client."""
+    if not answer.tool_calls:
+        return answer
     raised = [
         call._replace(arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
     ]
