@@ -158,6 +158,7 @@ class _Walk:
         self.is_holding = False
         # Whether the last line that is not empty closes a fence as `escape` does it.
         self.is_ambiguous = False
+        self._is_fresh = True
 
     @property
     def open_fence(self) -> str:
@@ -168,6 +169,11 @@ class _Walk:
         """Whether a colon that comes next has to be looked at."""
         return bool(self._rest) and self._rest[-1].endswith(("]", "\\"))
 
+    def is_plain(self) -> bool:
+        """Whether all of the text was handed out as it is, and there is no fence in it: as most thoughts are."""
+        text = "".join(self._rest) if self._is_fresh else "```"
+        return "```" not in text and "~~~" not in text
+
     def note(self, text: str) -> None:
         """Take text that was handed out as it is."""
         self._rest.append(text)
@@ -175,6 +181,7 @@ class _Walk:
 
     def feed(self, text: str, *, is_end: bool = False) -> str:
         """What can be handed out by now."""
+        self._is_fresh = False
         whole = "".join([*self._rest, text])
         out: list[str] = []
         at = 0
@@ -309,6 +316,8 @@ class Escaper:
 
     def end(self) -> str:
         """What is still to be written, and what closes an open fence."""
+        if self._walk.is_plain():
+            return ""
         written = self._walk.feed("", is_end=True)
         if fence := self._walk.open_fence:
             return f"{written}\n{fence[0] * (len(fence) + 1)}"
