@@ -26,8 +26,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized, WrongKey
 from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.wire import HttpRequest, safe_text

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, printing, serve
-from deepseek_cursor_proxy.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
+from deepseek_cursor_proxy.config.settings import Setting, nearest
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import Setting, nearest
 from deepseek_cursor_proxy.wire import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."

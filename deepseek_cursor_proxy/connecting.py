@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from deepseek_cursor_proxy import http1, outbound_proxy
-from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy import http1
+from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
 from deepseek_cursor_proxy.connection_pool import Connection, Origin
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.outbound_proxy import OutboundProxy
 from deepseek_cursor_proxy.waiting import extended, wait_readable, wait_writable
 from deepseek_cursor_proxy.wire import Peer
 
@@ -98,7 +98,7 @@ class Connector:
 
     def _proxy(self, origin: Origin) -> OutboundProxy | None:
         try:
-            return outbound_proxy.for_host(origin.host, origin.port, self._environment)
+            return https_proxy.for_host(origin.host, origin.port, self._environment)
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
 
@@ -194,7 +194,7 @@ def _pass_through(connection: Connection, proxy: OutboundProxy, patience: Patien
     """Have the proxy connect us; what it says then is TLS, or it is not what we asked for."""
     origin = connection.origin
     try:
-        target = outbound_proxy.authority(origin.host, origin.port)
+        target = https_proxy.authority(origin.host, origin.port)
         headers = [("Host", target)]
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))

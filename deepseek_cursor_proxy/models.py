@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.catalogue import KNOWN_MODELS, MODELS
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.settings import nearest, refused, toml_key
+from deepseek_cursor_proxy.config.settings import nearest, refused, toml_key
 
 # What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
 _WORDS = "|".join(("nothink", "thinking", "fast", "none", *deepseek.EFFORTS))

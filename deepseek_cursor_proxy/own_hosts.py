@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.config.settings import is_loopback, quoted
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import is_loopback, quoted
 from deepseek_cursor_proxy.wire import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s,]+))(?::[0-9]*)?")

@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, outbound_proxy, printing, private_files
+from deepseek_cursor_proxy import __version__, printing, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, ProxyConfig, expanded, lacks_home, template
+from deepseek_cursor_proxy.config import (
+    CONFIG_PATH,
+    DECLARED,
+    SETTINGS,
+    ProxyConfig,
+    expanded,
+    https_proxy,
+    lacks_home,
+    template,
+)
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
@@ -349,5 +358,5 @@ def _way_out(config: ProxyConfig) -> list[str]:
     url = urlsplit(config.upstream_base_url)
     if url.scheme != "https" or config.https_proxy == "off":
         return []
-    proxy = outbound_proxy.for_host(url.hostname or "", url.port or 443, os.environ)
+    proxy = https_proxy.for_host(url.hostname or "", url.port or 443, os.environ)
     return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)."] if proxy is not None else []

@@ -8,8 +8,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy import access as room
 from deepseek_cursor_proxy.access import HELD_KEY, Access, Visitor
-from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, ProxyError, StartupError, TooManyAttempts, Unauthorized
 from deepseek_cursor_proxy.wire import HttpRequest
 

@@ -2,7 +2,7 @@
 
 import unittest
 
-from deepseek_cursor_proxy.access_keys import AccessKey, access_key, is_credential, new_key
+from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key, is_credential, new_key
 
 OWNER = "sk-the-key-of-the-owner"
 

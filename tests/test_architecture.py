@@ -12,9 +12,32 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 
 # A room may import from its own level and those below; whole directories are written with a star.
 LEVELS = {
-    6: ["cli", "serve", "signals", "limits", "local_address", "explain", "__main__", "lab", "lab.*"],
-    5: ["server", "door", "client_connection", "request_body", "relaying", "pump"],
-    4: ["app", "generation", "responding", "messaging", "plain_reply"],
+    6: [
+        "cli",
+        "serve",
+        "signals",
+        "limits",
+        "local_address",
+        "explain",
+        "__main__",
+        "lab",
+        "lab.*",
+    ],
+    5: [
+        "server",
+        "door",
+        "client_connection",
+        "request_body",
+        "relaying",
+        "pump",
+    ],
+    4: [
+        "app",
+        "generation",
+        "responding",
+        "messaging",
+        "plain_reply",
+    ],
     3: [
         "services",
         "calling",
@@ -98,15 +121,16 @@ LEVELS = {
         "framing",
         "encodings",
         "errors",
-        "config",
-        "config_sources",
-        "settings",
-        "access_keys",
-        "outbound_proxy",
         "own_hosts",
         "event_log",
         "destination",
         "__init__",
+        "config.__init__",
+        "config.settings",
+        "config.sources",
+        "config.access_keys",
+        "config.https_proxy",
+        "config",
     ],
 }
 PURE_LEVELS = (0, 1)

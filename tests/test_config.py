@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.access_keys import AccessKey
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
     DECLARED,
@@ -24,8 +23,9 @@ from deepseek_cursor_proxy.config import (
     shown,
     template,
 )
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX, PassthroughRoute
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX, PassthroughRoute
 
 BY_KEY = {each.key: each for each in SETTINGS}
 

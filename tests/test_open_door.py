@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.access_keys import AccessKey
+from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS

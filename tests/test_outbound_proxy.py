@@ -1,9 +1,9 @@
 import base64
 import unittest
 
-from deepseek_cursor_proxy import outbound_proxy
+from deepseek_cursor_proxy.config import https_proxy
+from deepseek_cursor_proxy.config.https_proxy import OutboundProxy, for_host, is_exempt, named_by
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.outbound_proxy import OutboundProxy, for_host, is_exempt, named_by
 
 
 class NamedTest(unittest.TestCase):
@@ -92,4 +92,4 @@ class ExemptionTest(unittest.TestCase):
         self.assertIsNone(for_host("api.deepseek.com", 443, {**environment, "no_proxy": "deepseek.com"}))
 
     def test_addresses_of_six_parts_are_written_in_brackets(self) -> None:
-        self.assertEqual("[::1]:443", outbound_proxy.authority("::1", 443))
+        self.assertEqual("[::1]:443", https_proxy.authority("::1", 443))

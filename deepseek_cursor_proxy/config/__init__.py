@@ -12,13 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from deepseek_cursor_proxy import config_sources, outbound_proxy
-from deepseek_cursor_proxy.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config_sources import expanded as expanded
-from deepseek_cursor_proxy.config_sources import lacks_home as lacks_home
-from deepseek_cursor_proxy.own_hosts import public_host
-from deepseek_cursor_proxy.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
-from deepseek_cursor_proxy.settings import (
+from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
+from deepseek_cursor_proxy.config import sources
+from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
+from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
+from deepseek_cursor_proxy.config.settings import (
     PassthroughRoute,
     Setting,
     Table,
@@ -34,6 +32,9 @@ from deepseek_cursor_proxy.settings import (
     table,
     toml,
 )
+from deepseek_cursor_proxy.config.sources import expanded as expanded
+from deepseek_cursor_proxy.config.sources import lacks_home as lacks_home
+from deepseek_cursor_proxy.own_hosts import public_host
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
@@ -294,7 +295,7 @@ class ProxyConfig:
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
         """Defaults, then the file if there is one, then the environment, then flags; StartupError for what is wrong."""
-        given = config_sources.read(DECLARED, path, environment, flags)
+        given = sources.read(DECLARED, path, environment, flags)
         config = cls(**given.values)
         _refuse_key_in_clear(config, given.origins)
         if config.https_proxy == "environment":
@@ -342,12 +343,12 @@ def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> Non
 
 def template() -> str:
     """A configuration file with every setting at its default, commented out."""
-    return config_sources.template(DECLARED)
+    return sources.template(DECLARED)
 
 
 def settings_table() -> str:
     """The settings as a Markdown table."""
-    return config_sources.settings_table(DECLARED)
+    return sources.settings_table(DECLARED)
 
 
 def shown(value: Any) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from deepseek_cursor_proxy.config.settings import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.settings import is_loopback
 
 # As curl reads them: in lower case first.
 _NAMES = ("https_proxy", "HTTPS_PROXY")
