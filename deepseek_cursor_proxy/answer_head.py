@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.connection_pool import Connection
+from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.wire import Peer
 
 # Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
@@ -21,7 +21,7 @@ class CutHead(ValueError):
 class Begun(NamedTuple):
     """The head, and what arrived behind it."""
 
-    head: http1.ResponseHead
+    head: heads.ResponseHead
     rest: bytes
 
 
@@ -32,7 +32,7 @@ def read(connection: Connection, peer: Peer | None, deadline: float) -> Begun:
         first = rest or _received(connection, peer, deadline)
         if not first:
             raise DeadBeforeAnswer
-        whole = http1.head_at_once(first, http1.parse_response_head)
+        whole = heads.head_at_once(first, heads.parse_response_head)
         head, rest = whole if whole is not None else _collected(first, connection, peer, deadline)
         if head.status == 101:
             raise ValueError("it switches protocols")
@@ -42,13 +42,13 @@ def read(connection: Connection, peer: Peer | None, deadline: float) -> Begun:
 
 
 def _collected(first: bytes, connection: Connection, peer: Peer | None, deadline: float) -> Begun:
-    buffer = http1.HeadBuffer(http1.bad_response)
+    buffer = heads.HeadBuffer(heads.bad_response)
     data = first
     while (raw := buffer.feed(data)) is None:
         data = _received(connection, peer, deadline)
         if not data:
             raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
-    return Begun(http1.parse_response_head(raw), buffer.take_rest())
+    return Begun(heads.parse_response_head(raw), buffer.take_rest())
 
 
 def _received(connection: Connection, peer: Peer | None, deadline: float) -> bytes:

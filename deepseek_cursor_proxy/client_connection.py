@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
-from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
+from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.relaying import Relay, unexpected
 from deepseek_cursor_proxy.request_body import RequestBody
@@ -141,11 +141,11 @@ class ClientConnection:
         if head is None:
             return False
         body = RequestBody(self, head, self._site.config)
-        path, query = http1.split_target(head.target)
-        authority = http1.target_authority(head.target)
+        path, query = heads.split_target(head.target)
+        authority = heads.target_authority(head.target)
         request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._source, authority)
         reply = self._ask(request)
-        keep = http1.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
+        keep = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
             self.send(_written(reply, reply.body, keep=keep, with_body=head.method != "HEAD"))
         else:
@@ -168,7 +168,7 @@ class ClientConnection:
 
     # Reading …
 
-    def _read_head(self) -> http1.RequestHead | None:
+    def _read_head(self) -> heads.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
         self._begin_idling()
         try:
@@ -188,20 +188,20 @@ class ClientConnection:
         with self._lock:
             self._is_idle = False
 
-    def _await_head(self) -> http1.RequestHead | None:
+    def _await_head(self) -> heads.RequestHead | None:
         config = self._site.config
         data = self._rest or self.receive(time.monotonic() + config.idle_timeout)
         if not data:
             return None
-        if (whole := http1.head_at_once(data, http1.parse_request_head)) is not None:
+        if (whole := heads.head_at_once(data, heads.parse_request_head)) is not None:
             head, self._rest = whole
             return head
         return self._collect_head(data)
 
-    def _collect_head(self, data: bytes) -> http1.RequestHead | None:
+    def _collect_head(self, data: bytes) -> heads.RequestHead | None:
         # From its first byte on, the whole head has one deadline: a byte now and then does not extend it.
         until = time.monotonic() + self._site.config.header_timeout
-        buffer = http1.HeadBuffer()
+        buffer = heads.HeadBuffer()
         while (raw := buffer.feed(data)) is None:
             received = self.receive(until)
             until = extended(until, self._site.config.header_timeout)
@@ -211,7 +211,7 @@ class ClientConnection:
                 return None
             data = received
         self._rest = buffer.take_rest()
-        return http1.parse_request_head(raw)
+        return heads.parse_request_head(raw)
 
     def _broken_head(self, *, is_late: bool) -> ProxyError:
         if self._is_stopping:
@@ -292,7 +292,7 @@ class ClientConnection:
     def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            head = http1.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
+            head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
             Relay(self, body, head, is_chunked=is_chunked).run(self._site.pump)
         finally:
             body.close()
@@ -322,7 +322,7 @@ def _written(reply: HttpReply, body: bytes, *, keep: bool, with_body: bool = Tru
     headers = reply.headers
     if reply.status != 204:
         headers += (("Content-Length", str(len(body))),)
-    head = http1.reply_head(reply.status, headers + _connection_header(keep))
+    head = heads.reply_head(reply.status, headers + _connection_header(keep))
     return head + body if with_body else head
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from deepseek_cursor_proxy import http1
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
 from deepseek_cursor_proxy.connection_pool import Connection, Origin
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.waiting import extended, wait_readable, wait_writable
 from deepseek_cursor_proxy.wire import Peer
 
@@ -198,8 +198,8 @@ def _pass_through(connection: Connection, proxy: OutboundProxy, patience: Patien
         headers = [("Host", target)]
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
-        connection.send(http1.request_head("CONNECT", target, headers), patience.left, patience.peer)
-        buffer, received = http1.HeadBuffer(http1.bad_response), b""
+        connection.send(heads.request_head("CONNECT", target, headers), patience.left, patience.peer)
+        buffer, received = heads.HeadBuffer(heads.bad_response), b""
         while (raw := buffer.feed(received)) is None:
             more = connection.receive(patience.until, patience.peer)
             if more is None:
@@ -207,7 +207,7 @@ def _pass_through(connection: Connection, proxy: OutboundProxy, patience: Patien
             if not more:
                 raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
             received = more
-        status = http1.parse_response_head(raw).status
+        status = heads.parse_response_head(raw).status
         if not 200 <= status < 300:
             raise _refusal(status, proxy, origin)
         if buffer.take_rest():

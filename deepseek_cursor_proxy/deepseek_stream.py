@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import Aside, Batch, Delta
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.stencils import Stencil
 from deepseek_cursor_proxy.wire import decode_foreign_json
 

@@ -16,9 +16,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream import raise_for_redirect
 from deepseek_cursor_proxy.upstream_answer import Answer

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import framing
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.http1 import bodies
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
 
@@ -39,8 +39,8 @@ class Relay:
         self._head = head
         self._body = body
         self._pieces = _told(body)
-        self._framed: Callable[[bytes], bytes] = framing.chunk if is_chunked else bytes
-        self._end = framing.LAST_CHUNK if is_chunked else b""
+        self._framed: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
+        self._end = bodies.LAST_CHUNK if is_chunked else b""
         self._unsent = b""
 
     def run(self, pump: Pump) -> None:
@@ -108,7 +108,7 @@ def _told(body: Body) -> Iterator[bytes]:
     except Exception as error:
         failure = unexpected(error, "streaming an answer")
         # Whatever streamed has it already; whoever only listens can do without.
-        from deepseek_cursor_proxy import sse
+        from deepseek_cursor_proxy.http1 import sse
 
         # The blank line ends an event that was cut in the middle.
         yield b"\n\n" + sse.event(encode_json(failure.payload())) + sse.DONE

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
+from deepseek_cursor_proxy.http1 import bodies, heads
+from deepseek_cursor_proxy.http1.content_encoding import TooMuch, Unpacker, is_known
 from deepseek_cursor_proxy.waiting import extended
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -41,16 +41,16 @@ class Source(Protocol):
 class RequestBody:
     """Used by the connection's own thread."""
 
-    def __init__(self, source: Source, head: http1.RequestHead, config: ProxyConfig) -> None:
+    def __init__(self, source: Source, head: heads.RequestHead, config: ProxyConfig) -> None:
         self._source = source
         self._config = config
         self._limit = config.max_request_body_bytes
         self._coding = head.headers.get("content-encoding", "").strip().lower()
-        self._expects_continue = http1.expects_continue(head)
-        self._decoder: framing.BodyDecoder | None = None
+        self._expects_continue = heads.expects_continue(head)
+        self._decoder: bodies.BodyDecoder | None = None
         self._too_large: TooLarge | None = None
         try:
-            self._decoder = framing.request_body(head, self._limit)
+            self._decoder = bodies.request_body(head, self._limit)
         except TooLarge as error:
             # Told when the body is asked for: a wrong path or key is the more useful answer.
             self._too_large = error
@@ -83,7 +83,7 @@ class RequestBody:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 
-    def _pieces(self, decoder: framing.BodyDecoder) -> Iterator[bytes]:
+    def _pieces(self, decoder: bodies.BodyDecoder) -> Iterator[bytes]:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)

@@ -11,7 +11,7 @@ import urllib.request
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, http1
+from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admission import Gates, Place
 from deepseek_cursor_proxy.answer_head import CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Or
 from deepseek_cursor_proxy.deepseek_errors import refusal
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Peer
 
@@ -108,7 +109,7 @@ class _PoolHandler(urllib.request.BaseHandler):
     def http_open(self, call: _Call) -> Answer:
         origin = _origin(call.full_url)
         headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *_HEADERS, *call.header_items()]
-        request = http1.request_head("POST", call.selector, headers) + call.body
+        request = heads.request_head("POST", call.selector, headers) + call.body
         try:
             return self._ask(origin, request, call, fresh=False)
         except _StaleConnection:

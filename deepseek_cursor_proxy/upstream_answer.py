@@ -12,12 +12,11 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 
-from deepseek_cursor_proxy import answer_head, deepseek, framing, http1
+from deepseek_cursor_proxy import answer_head, deepseek
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.destination import Destination
-from deepseek_cursor_proxy.encodings import Unpacker, is_known
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     ProxyError,
@@ -25,6 +24,8 @@ from deepseek_cursor_proxy.errors import (
     UpstreamFailed,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.http1 import bodies, heads
+from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
 from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.waiting import extended
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
@@ -80,7 +81,7 @@ class Answer:
         self.status = 0
         self.headers: dict[str, str] = {}
         self._first = b""
-        self._body: framing.BodyDecoder
+        self._body: bodies.BodyDecoder
 
     @classmethod
     def begin(
@@ -99,8 +100,8 @@ class Answer:
         self.status, self.headers = head.status, head.headers
         # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
         is_answer = head.status == 200 or head.status >= 400
-        self._keeps_alive = is_answer and http1.keeps_alive(head.version, head.headers)
-        self._body = framing.response_body(head, request_method="POST")
+        self._keeps_alive = is_answer and heads.keeps_alive(head.version, head.headers)
+        self._body = bodies.response_body(head, request_method="POST")
         self._is_ended = self._body.is_complete
 
     @property
@@ -337,7 +338,7 @@ class Answer:
                 self._is_ended, self._keeps_alive = True, False
                 return b""
             decoded = self._body.feed(data)
-        except (OSError, framing.IncompleteBody) as error:
+        except (OSError, bodies.IncompleteBody) as error:
             raise self._cut_off(error) from None
         except ValueError as error:
             raise UpstreamFailed(f"{self.destination.name}'s answer was cut off ({error}).") from None

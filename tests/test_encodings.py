@@ -3,7 +3,7 @@ import random
 import unittest
 import zlib
 
-from deepseek_cursor_proxy.encodings import TooMuch, Unpacker, is_known
+from deepseek_cursor_proxy.http1.content_encoding import TooMuch, Unpacker, is_known
 
 
 class TestUnpacker(unittest.TestCase):

@@ -10,11 +10,11 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.generation import Generation
+from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
@@ -41,14 +41,14 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
     incoming, rest, read = iter(arriving), b"", []
     try:
         while True:
-            buffer = http1.HeadBuffer()
+            buffer = heads.HeadBuffer()
             while (raw := buffer.feed(rest)) is None:
                 if (more := next(incoming, None)) is None:
                     return [*read, "idle" if buffer.is_empty else "incomplete head"]
                 rest = more
-            head, rest = http1.parse_request_head(raw), buffer.take_rest()
-            http1.expects_continue(head)
-            body, payload = framing.request_body(head, LIMIT), b""
+            head, rest = heads.parse_request_head(raw), buffer.take_rest()
+            heads.expects_continue(head)
+            body, payload = bodies.request_body(head, LIMIT), b""
             if body is not None:
                 payload = body.feed(rest)
                 while not body.is_complete:
@@ -73,7 +73,7 @@ class TestReader(unittest.TestCase):
     def test_a_head_that_is_read_at_once_is_what_collecting_it_gives(self) -> None:
         at_once = 0
         for _, rng in cases(1500):
-            at_once += assert_agreed(mutated(rng, SEEDS), http1.parse_request_head, http1.HeadBuffer())
+            at_once += assert_agreed(mutated(rng, SEEDS), heads.parse_request_head, heads.HeadBuffer())
         self.assertGreater(at_once, 100)
 
     def test_what_is_read_has_nothing_in_it_that_could_be_two_things(self) -> None:
@@ -81,7 +81,7 @@ class TestReader(unittest.TestCase):
             data = mutated(rng, SEEDS)
             for each in read_all([data]):
                 if isinstance(each, tuple):
-                    head = each if isinstance(each, http1.RequestHead) else each[0]
+                    head = each if isinstance(each, heads.RequestHead) else each[0]
                     text = "".join((head.method, head.target, *head.headers, *head.headers.values()))
                     self.assertFalse(set(text) & {"\r", "\n", "\0"}, f"{name}: {data!r}")
                     self.assertFalse({"content-length", "transfer-encoding"} <= set(head.headers), f"{name}: {data!r}")
@@ -128,7 +128,7 @@ class TestSockets(FuzzTestCase):
         """The statuses of a series of whole replies."""
         while raw:
             start, _, rest = raw.partition(b"\r\n\r\n")
-            head = http1.parse_response_head(start)
+            head = heads.parse_response_head(start)
             self.assertIn(head.status, self.STATUSES, f"{name}: {raw[:200]!r}")
             self.assertNotIn("server", head.headers)
             if head.status == 100:
@@ -136,7 +136,7 @@ class TestSockets(FuzzTestCase):
                 continue
             # Without a table of requests nobody knows which replies were to HEAD: those have a length and no body.
             is_bodiless = head.status in (200, 404, 405) and (not rest or rest.startswith(b"HTTP/1.1 "))
-            body = framing.response_body(head, request_method="HEAD" if is_bodiless else "GET")
+            body = bodies.response_body(head, request_method="HEAD" if is_bodiless else "GET")
             payload = body.feed(rest)
             body.end()
             if head.status >= 400 and payload:

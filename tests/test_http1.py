@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from deepseek_cursor_proxy import framing, http1
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError, TooLarge
-from deepseek_cursor_proxy.http1 import Head, HeadBuffer, RequestHead, ResponseHead
+from deepseek_cursor_proxy.http1 import bodies as framing
+from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.heads import Head, HeadBuffer, RequestHead, ResponseHead
 
 LIMIT = 1000
 HOST = b"Host: localhost:9000"
@@ -61,7 +62,7 @@ def collect(buffer: HeadBuffer, incoming: Iterator[bytes]) -> bytes | None:
 
 def assert_agreed(data: bytes, parse: Callable[[bytes], Head], buffer: HeadBuffer) -> bool:
     """Whether a head is read at once; then collecting it says the same, down to the order of its fields."""
-    whole = http1.head_at_once(data, parse)
+    whole = heads.head_at_once(data, parse)
     if whole is None:
         return False
     collected = buffer.feed(data)
@@ -73,13 +74,13 @@ def assert_agreed(data: bytes, parse: Callable[[bytes], Head], buffer: HeadBuffe
 
 def read_request(arriving: Sequence[bytes]) -> Read | int | str:
     """The request, the status it is refused with, or that it needs more bytes."""
-    assert_agreed(b"".join(arriving), http1.parse_request_head, HeadBuffer())
+    assert_agreed(b"".join(arriving), heads.parse_request_head, HeadBuffer())
     incoming, buffer = iter(arriving), HeadBuffer()
     try:
         found = collect(buffer, incoming)
         if found is None:
             return INCOMPLETE
-        request = http1.parse_request_head(found)
+        request = heads.parse_request_head(found)
         body = framing.request_body(request, LIMIT)
         if body is None:
             return Read(request, b"", buffer.take_rest() + b"".join(incoming))
@@ -91,13 +92,13 @@ def read_request(arriving: Sequence[bytes]) -> Read | int | str:
 
 def read_response(arriving: Sequence[bytes], method: str = "POST") -> Read | type[ValueError] | str:
     """The response up to where the server closes, the error, or that the server closed too early."""
-    assert_agreed(b"".join(arriving), http1.parse_response_head, HeadBuffer(http1.bad_response))
-    incoming, buffer = iter(arriving), HeadBuffer(http1.bad_response)
+    assert_agreed(b"".join(arriving), heads.parse_response_head, HeadBuffer(heads.bad_response))
+    incoming, buffer = iter(arriving), HeadBuffer(heads.bad_response)
     try:
         found = collect(buffer, incoming)
         if found is None:
             return INCOMPLETE
-        response = http1.parse_response_head(found)
+        response = heads.parse_response_head(found)
         body = framing.response_body(response, request_method=method)
         payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
         body.end()
@@ -224,7 +225,7 @@ class RequestLine(Http1Test):
         self.assert_refused({"five": b"\r\n" * 5 + head(), "endless": b"\r\n" * 200}, 400)
 
     def test_the_longest_target_is_read_and_a_longer_one_is_414(self) -> None:
-        longest = b"/" + b"x" * (http1.MAX_TARGET_BYTES - 1)
+        longest = b"/" + b"x" * (heads.MAX_TARGET_BYTES - 1)
         self.assert_large_read(head(line=b"GET " + longest + b" HTTP/1.1"))
         self.assert_large_read(head(line=b"x" * 32 + b" " + longest + b" HTTP/1.1"))
         for target in (longest + b"x", longest * 2, longest * 5):
@@ -317,8 +318,8 @@ class Fields(Http1Test):
         self.assert_refused_early(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 102, 431)
 
     def test_a_head_of_64_kib_is_read_and_one_byte_more_is_431(self) -> None:
-        data = head(b"X: " + b"y" * (http1.MAX_HEAD_BYTES - len(head(b"X: "))))
-        self.assertEqual(len(data), http1.MAX_HEAD_BYTES)
+        data = head(b"X: " + b"y" * (heads.MAX_HEAD_BYTES - len(head(b"X: "))))
+        self.assertEqual(len(data), heads.MAX_HEAD_BYTES)
         self.assert_large_read(data)
         longer = data.replace(b"X: ", b"X:  ")
         self.assert_refused_early(longer, 431)
@@ -336,7 +337,7 @@ class Fields(Http1Test):
 
     def test_the_refusal_of_a_field_never_shows_its_value(self) -> None:
         with self.assertRaises(ProtocolError) as caught:
-            http1.parse_request_head(head(b"Authorization : Bearer sk-secret")[:-4])
+            heads.parse_request_head(head(b"Authorization : Bearer sk-secret")[:-4])
         self.assertNotIn("secret", caught.exception.message)
         self.assertIn("Authorization", caught.exception.message)
 
@@ -537,23 +538,23 @@ class Chunks(Http1Test):
     def test_chunks_that_break_off_are_incomplete_everywhere(self) -> None:
         whole = b"5;a\r\nhello\r\n0\r\nA: b\r\n\r\n"
         for length in range(len(whole)):
-            body = framing.ChunkedBody(None, http1.bad_response)
+            body = framing.ChunkedBody(None, heads.bad_response)
             body.feed(whole[:length])
             with self.assertRaises(framing.IncompleteBody):
                 body.end()
 
     def test_a_long_chunk_may_come_byte_by_byte(self) -> None:
         """Takes long, not a moment, when a decoder looks at its bytes again and again."""
-        body, size = framing.ChunkedBody(None, http1.bad_response), 64 * 1024
+        body, size = framing.ChunkedBody(None, heads.bad_response), 64 * 1024
         parts = [body.feed(piece) for piece in pieces(framing.chunk(b"x" * size) + framing.LAST_CHUNK, 1)]
         self.assertEqual((sum(map(len, parts)), body.is_complete), (size, True))
 
     def test_two_megabytes_of_extensions_may_come_in_small_pieces(self) -> None:
-        body, data = framing.ChunkedBody(None, http1.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
+        body, data = framing.ChunkedBody(None, heads.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
         self.assertEqual(b"".join([body.feed(piece) for piece in pieces(data, 31)]), b"x" * 500)
 
     def test_many_chunks_in_one_piece_are_one_payload(self) -> None:
-        body = framing.ChunkedBody(None, http1.bad_response)
+        body = framing.ChunkedBody(None, heads.bad_response)
         self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + framing.LAST_CHUNK), b"x" * 30_000)
 
     def test_tiny_chunks_cost_no_step_each(self) -> None:
@@ -615,12 +616,12 @@ class Conversation(Http1Test):
         def expecting(value: str, version: tuple[int, int] = (1, 1)) -> RequestHead:
             return RequestHead("POST", "/", version, {"expect": value})
 
-        self.assertTrue(http1.expects_continue(expecting("100-Continue")))
-        self.assertFalse(http1.expects_continue(RequestHead("POST", "/", (1, 1), {})))
-        self.assertFalse(http1.expects_continue(expecting("100-continue", (1, 0))), "RFC 9110 10.1.1")
+        self.assertTrue(heads.expects_continue(expecting("100-Continue")))
+        self.assertFalse(heads.expects_continue(RequestHead("POST", "/", (1, 1), {})))
+        self.assertFalse(heads.expects_continue(expecting("100-continue", (1, 0))), "RFC 9110 10.1.1")
         for value in ("", "200-ok", "100-continue, x", "100"):
             with self.assertRaises(ProtocolError) as caught:
-                http1.expects_continue(expecting(value))
+                heads.expects_continue(expecting(value))
             self.assertEqual(caught.exception.status, 417)
 
     def test_who_keeps_a_connection_alive(self) -> None:
@@ -638,7 +639,7 @@ class Conversation(Http1Test):
         ]
         for version, headers, expected in cases:
             with self.subTest(version=version, headers=headers):
-                self.assertIs(http1.keeps_alive(version, headers), expected)
+                self.assertIs(heads.keeps_alive(version, headers), expected)
 
     def test_a_target_splits_into_path_and_query(self) -> None:
         cases = {
@@ -658,7 +659,7 @@ class Conversation(Http1Test):
         }
         for target, expected in cases.items():
             with self.subTest(target):
-                self.assertEqual(http1.split_target(target), expected)
+                self.assertEqual(heads.split_target(target), expected)
 
 
 class AtOnce(Http1Test):
@@ -666,9 +667,9 @@ class AtOnce(Http1Test):
 
     def test_an_ordinary_head_is_read_at_once(self) -> None:
         for data in (head(b"Content-Length: 3") + b"abc", head(b"X: " + b"x" * 4000), head(*[b"X: y"] * 99)):
-            self.assertTrue(assert_agreed(data, http1.parse_request_head, HeadBuffer()))
+            self.assertTrue(assert_agreed(data, heads.parse_request_head, HeadBuffer()))
         data = answer(b"Content-Length: 3") + b"abc"
-        self.assertTrue(assert_agreed(data, http1.parse_response_head, HeadBuffer(http1.bad_response)))
+        self.assertTrue(assert_agreed(data, heads.parse_response_head, HeadBuffer(heads.bad_response)))
 
     def test_what_is_incomplete_long_preceded_by_lines_or_malformed_is_collected(self) -> None:
         whole = head()
@@ -680,7 +681,7 @@ class AtOnce(Http1Test):
             head(*[b"X: y"] * 100),
             head(b"\tX: y"),
         ):
-            self.assertIsNone(http1.head_at_once(data, http1.parse_request_head), data[:100])
+            self.assertIsNone(heads.head_at_once(data, heads.parse_request_head), data[:100])
 
 
 class Responses(Http1Test):
@@ -754,17 +755,17 @@ class Responses(Http1Test):
 
 class Writing(Http1Test):
     def test_a_reply_has_a_status_line_its_fields_and_a_blank_line(self) -> None:
-        written = http1.reply_head(200, [("Content-Type", "application/json"), ("X-Empty", "")])
+        written = heads.reply_head(200, [("Content-Type", "application/json"), ("X-Empty", "")])
         self.assertEqual(written, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Empty: \r\n\r\n")
-        self.assertEqual(http1.reply_head(100, ()), b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.assertEqual(http1.reply_head(529, ()), b"HTTP/1.1 529 \r\n\r\n")
+        self.assertEqual(heads.reply_head(100, ()), b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.assertEqual(heads.reply_head(529, ()), b"HTTP/1.1 529 \r\n\r\n")
 
     def test_what_is_written_is_read_back(self) -> None:
         fields = [("Host", "api.deepseek.com"), ("X-Text", "a: b\t\xe4"), ("Content-Length", "5")]
-        found = self.assert_read(http1.request_head("POST", "/v1/chat?x=y", fields) + b"hello", payload=b"hello")
+        found = self.assert_read(heads.request_head("POST", "/v1/chat?x=y", fields) + b"hello", payload=b"hello")
         expected = {"host": "api.deepseek.com", "x-text": "a: b\t\xe4", "content-length": "5"}
         self.assertEqual(found, RequestHead("POST", "/v1/chat?x=y", (1, 1), expected))
-        self.assertEqual(self.assert_answer(http1.reply_head(204, fields)).headers, expected)
+        self.assertEqual(self.assert_answer(heads.reply_head(204, fields)).headers, expected)
 
     def test_a_field_that_would_become_two_is_never_written(self) -> None:
         values = ("a\r\nSet-Cookie: b", "a\nb", "a\rb", "a\r\n b", "\0", "\x1b[0m", "\x7f", "€")
@@ -773,15 +774,15 @@ class Writing(Http1Test):
         for field in fields:
             with self.subTest(field):
                 with self.assertRaises(ValueError):
-                    http1.reply_head(200, [field])
+                    heads.reply_head(200, [field])
                 with self.assertRaises(ValueError):
-                    http1.request_head("POST", "/", [("Host", "a"), field])
+                    heads.request_head("POST", "/", [("Host", "a"), field])
 
     def test_a_request_line_that_would_become_two_is_never_written(self) -> None:
         lines = (("GET", "/ HTTP/1.1\r\nX: y"), ("GET", "/a b"), ("GET", ""), ("GET", "/ä"), ("", "/"), ("G T", "/"))
         for method, target in lines:
             with self.subTest(target), self.assertRaises(ValueError):
-                http1.request_head(method, target, ())
+                heads.request_head(method, target, ())
 
     def test_chunks_are_read_back_and_an_empty_one_does_not_end_the_body(self) -> None:
         written = framing.chunk(b"hello") + framing.chunk(b"") + framing.chunk(b"x" * 26)

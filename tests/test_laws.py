@@ -11,9 +11,10 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions

@@ -3,8 +3,8 @@
 import unittest
 from collections.abc import Iterable, Iterator
 
-from deepseek_cursor_proxy import sse
-from deepseek_cursor_proxy.sse import Comment, Event
+from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.http1.sse import Comment, Event
 
 Found = list[Event | Comment]
 

@@ -16,7 +16,7 @@ LATER = {
     "deepseek_cursor_proxy.deepseek",
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream",
-    "deepseek_cursor_proxy.sse",
+    "deepseek_cursor_proxy.http1.sse",
     "deepseek_cursor_proxy.explain",
     "deepseek_cursor_proxy.tunnel",
     "deepseek_cursor_proxy.observers.console",

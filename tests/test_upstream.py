@@ -11,9 +11,9 @@ from contextlib import closing
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.upstream import Upstream

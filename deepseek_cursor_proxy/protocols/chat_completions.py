@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta, Run, Shape
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.protocols.custom_calls import Raiser
 from deepseek_cursor_proxy.stencils import singles, spliced_run

@@ -11,9 +11,9 @@ done as well as incomplete.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, joined
 from deepseek_cursor_proxy.deepseek import is_whole_call
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols import compaction
 from deepseek_cursor_proxy.protocols.raw_arguments import RawArguments
 from deepseek_cursor_proxy.protocols.responses import Frame

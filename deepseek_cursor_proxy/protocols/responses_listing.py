@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-from deepseek_cursor_proxy import sse
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.wire import encode_json
 

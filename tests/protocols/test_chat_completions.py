@@ -2,9 +2,10 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, sse
+from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from tests.histories import user
 

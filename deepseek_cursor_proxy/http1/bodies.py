@@ -9,7 +9,7 @@ import re
 import sys
 
 from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
-from deepseek_cursor_proxy.http1 import TEXT, TOKEN, Fault, RequestHead, ResponseHead, bad_response
+from deepseek_cursor_proxy.http1.heads import TEXT, TOKEN, Fault, RequestHead, ResponseHead, bad_response
 
 LAST_CHUNK = b"0\r\n\r\n"
 _MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
