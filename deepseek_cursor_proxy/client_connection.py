@@ -16,11 +16,11 @@ from typing import Protocol
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.net.wait import Watch, can_write, extended
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.relaying import Relay, unexpected
 from deepseek_cursor_proxy.request_body import RequestBody
-from deepseek_cursor_proxy.waiting import Watch, can_write, extended
-from deepseek_cursor_proxy.wakeup import Wakeup
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.waiting import Stirred, Watch, wait
+from deepseek_cursor_proxy.net.wait import Stirred, Watch, wait
 from deepseek_cursor_proxy.wire import Peer
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.waiting import has_left
+from deepseek_cursor_proxy.net.wait import has_left
 from deepseek_cursor_proxy.wire import Awaited, Peer
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import TooMuch, Unpacker, is_known
-from deepseek_cursor_proxy.waiting import extended
+from deepseek_cursor_proxy.net.wait import extended
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

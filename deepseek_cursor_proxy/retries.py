@@ -9,8 +9,8 @@ import random
 import time
 from collections.abc import Callable
 
-from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
+from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.wire import Peer
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
@@ -29,7 +29,7 @@ class Retries:
         *,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[float, float], float] = random.uniform,
-        pause: Callable[[float, Peer | None], None] = waiting.pause,
+        pause: Callable[[float, Peer | None], None] = wait.pause,
     ) -> None:
         self.count = 0
         self._now = now

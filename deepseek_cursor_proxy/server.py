@@ -24,9 +24,9 @@ from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.generation import Generation

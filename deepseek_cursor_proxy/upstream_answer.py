@@ -26,8 +26,8 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
+from deepseek_cursor_proxy.net.wait import extended
 from deepseek_cursor_proxy.shortcut import Shortcut
-from deepseek_cursor_proxy.waiting import extended
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.

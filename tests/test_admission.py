@@ -4,10 +4,11 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy import admission, waiting
+from deepseek_cursor_proxy import admission
 from deepseek_cursor_proxy.admission import Admission, Gates, Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
+from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.wire import Peer
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems

@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.waiting import wait_readable
+from deepseek_cursor_proxy.net.wait import wait_readable
 from tests.test_waiting import Client
 
 SOON = 10.0

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import event_log, jobs, upkeep, waiting
+from deepseek_cursor_proxy import event_log, jobs, upkeep
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.jobs import Job, Jobs
+from deepseek_cursor_proxy.net import wait as waiting
 from tests.gauges import descriptors
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.lab import processes
+from deepseek_cursor_proxy.net import wait
 from tests.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.harness import read_reply, request_bytes
 from tests.raw_upstream import Play, RawUpstream
@@ -160,23 +160,23 @@ class TestStopped(unittest.TestCase):
 class TestDeadline(unittest.TestCase):
     def test_a_deadline_that_passed_while_the_process_stood_still_is_given_some_time(self) -> None:
         now = time.monotonic()
-        self.assertEqual(now - 0.01, waiting.extended(now - 0.01, 300.0))
-        self.assertEqual(now + 20, waiting.extended(now + 20, 300.0))
-        for seconds, grace in ((300.0, waiting._GRACE_SECONDS), (0.2, 0.2)):
-            self.assertAlmostEqual(now + grace, waiting.extended(now - 60, seconds), delta=0.5)
+        self.assertEqual(now - 0.01, wait.extended(now - 0.01, 300.0))
+        self.assertEqual(now + 20, wait.extended(now + 20, 300.0))
+        for seconds, grace in ((300.0, wait._GRACE_SECONDS), (0.2, 0.2)):
+            self.assertAlmostEqual(now + grace, wait.extended(now - 60, seconds), delta=0.5)
 
     def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
         one, two = socket.socketpair()
         self.addCleanup(one.close)
         self.addCleanup(two.close)
 
-        def asleep(*_: Any) -> tuple[waiting.Stirred, bool]:
+        def asleep(*_: Any) -> tuple[wait.Stirred, bool]:
             """A wait that says that there is nothing, while something arrives."""
             two.sendall(b"x")
             time.sleep(0.02)
-            return waiting.Stirred.NOTHING, False
+            return wait.Stirred.NOTHING, False
 
-        look: Callable[..., tuple[waiting.Stirred, bool]] = waiting._look
+        look: Callable[..., tuple[wait.Stirred, bool]] = wait._look
         looks = iter([asleep, look])
-        with unittest.mock.patch.object(waiting, "_look", lambda *what: next(looks)(*what)):
-            self.assertTrue(waiting.wait_readable(one, 0.01, None))
+        with unittest.mock.patch.object(wait, "_look", lambda *what: next(looks)(*what)):
+            self.assertTrue(wait.wait_readable(one, 0.01, None))

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
-from deepseek_cursor_proxy.waiting import Stirred, Watch, can_write, pause, wait_readable, wait_writable
+from deepseek_cursor_proxy.net import wait as waiting
+from deepseek_cursor_proxy.net.wait import Stirred, Watch, can_write, pause, wait_readable, wait_writable
 
 SOON = 10.0
 

@@ -6,9 +6,9 @@ import time
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import waiting
 from deepseek_cursor_proxy.client_connection import ClientConnection
-from deepseek_cursor_proxy.wakeup import Wakeup
+from deepseek_cursor_proxy.net import wait
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from tests.harness import PATIENCE, RunningProxy, read_reply
 from tests.test_waiting import soon, systems
 
@@ -21,7 +21,7 @@ class TestStopping(unittest.TestCase):
         for name, system in systems().items():
             with (
                 self.subTest(name),
-                mock.patch.multiple(waiting, **system),
+                mock.patch.multiple(wait, **system),
                 mock.patch.object(ClientConnection, "_shut"),
                 contextlib.closing(RunningProxy("http://127.0.0.1:9")) as proxy,
                 socket.create_connection(proxy.address, timeout=PATIENCE) as sock,
@@ -52,6 +52,6 @@ class TestWakeup(unittest.TestCase):
         wakeup = Wakeup()
         self.addCleanup(wakeup.close)
         for system in systems().values():
-            with mock.patch.multiple(waiting, **system):
-                with soon(wakeup.set), self.assertRaises(waiting.ClientGone):
-                    waiting.pause(PATIENCE, wakeup)
+            with mock.patch.multiple(wait, **system):
+                with soon(wakeup.set), self.assertRaises(wait.ClientGone):
+                    wait.pause(PATIENCE, wakeup)
