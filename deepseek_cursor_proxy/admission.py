@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.catalogue import counted_as
+from deepseek_cursor_proxy.deepseek.models import counted_as
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.wire import Peer

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import catalogue
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek import models as catalogue
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.continuation import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek_errors import explained
-from deepseek_cursor_proxy.dialects import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.error_messages import explained
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
@@ -147,7 +147,7 @@ class Calling:
 
     def _check_size(self, prepared: Prepared) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
-        most = max(deepseek.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
+        most = max(chat_api.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
         # All choices of a request are asked for at once.
         if size * prepared.request.choices > most:
@@ -214,4 +214,4 @@ def _still_refused() -> UpstreamFailed:
 
 def _is_reasoning_refusal(error: ProxyError) -> bool:
     status = error.status if isinstance(error, UpstreamRefused) else 400
-    return deepseek.is_reasoning_refusal(status, error.message)
+    return chat_api.is_reasoning_refusal(status, error.message)

@@ -348,7 +348,7 @@ def _load(options: dict[str, Any]) -> Loaded:
     loaded = ProxyConfig.load(path, os.environ, flags)
     if loaded.config.models:
         # Only here: most people have none, and the start is faster without.
-        from deepseek_cursor_proxy import models
+        from deepseek_cursor_proxy.deepseek import model_names
 
-        models.refuse_unknown(loaded.config, loaded.origins["models"])
+        model_names.refuse_unknown(loaded.config, loaded.origins["models"])
     return loaded

@@ -13,17 +13,16 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.calling import Asked, Caller, Calling
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
-from deepseek_cursor_proxy.deepseek_stream import Said
+from deepseek_cursor_proxy.deepseek import chat_api, forced_tools
+from deepseek_cursor_proxy.deepseek.chat_stream import Said
+from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.observers import Finished, Received
-from deepseek_cursor_proxy.protocols import forced_tools
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
 from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.upstream_answer import Answer
 from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 
@@ -60,7 +59,7 @@ class Exchange:
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
         self._request = asked.request
-        self._is_forced = deepseek.is_forced(asked.request.tool_choice)
+        self._is_forced = chat_api.is_forced(asked.request.tool_choice)
         self._calling = Calling(self._number, caller, asked, services)
 
     @classmethod
@@ -256,7 +255,7 @@ class Exchange:
         Further calls are stored with the end of the answer; until then the first one leads to the reasoning.
         """
         message = self._reply.message(choice)
-        if all(deepseek.is_whole_call(call) for call in message.tool_calls):
+        if all(chat_api.is_whole_call(call) for call in message.tool_calls):
             self._identified.add(choice)
             self._record([message])
 
@@ -272,7 +271,7 @@ class Exchange:
             if self._reply.has_anything(choice) and choice not in self._recorded:
                 self._recorded.add(choice)
                 message = self._reply.message(choice)
-                whole = tuple(call for call in message.tool_calls if deepseek.is_whole_call(call))
+                whole = tuple(call for call in message.tool_calls if chat_api.is_whole_call(call))
                 is_cut = bool(whole) and len(whole) < len(message.tool_calls)
                 answers = [message, message._replace(tool_calls=whole)] if is_cut else [message]
                 self._record(answers, [self._reply.thought_before_calls(choice)] * len(answers))

@@ -11,11 +11,12 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import clients, models, passthrough, plain_reply
+from deepseek_cursor_proxy import clients, passthrough, plain_reply
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
@@ -67,7 +68,7 @@ class Generation:
         self, request: HttpRequest, visitor: Visitor, body: Mapping[str, Any], raw: bytes, path: str = CHAT
     ) -> HttpReply | None:
         """The answer of another place, if the model is asked there; its API has the same paths."""
-        key = models.passed_on(body.get("model"), self.services.config)
+        key = model_names.passed_on(body.get("model"), self.services.config)
         if key is None:
             return None
         self.services.access.check_spending(visitor)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from deepseek_cursor_proxy import event_log, plain_reply
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
-from deepseek_cursor_proxy.deepseek_errors import OVERFLOW
-from deepseek_cursor_proxy.deepseek_events import RESPONSES
-from deepseek_cursor_proxy.dialects import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
+from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     ClientGone,

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.answer_head import CutHead, DeadBeforeAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
-from deepseek_cursor_proxy.deepseek_errors import refusal
+from deepseek_cursor_proxy.deepseek.error_messages import refusal
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads

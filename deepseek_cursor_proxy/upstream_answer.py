@@ -12,10 +12,12 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 
-from deepseek_cursor_proxy import answer_head, deepseek
+from deepseek_cursor_proxy import answer_head
 from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import (
     ClientGone,
@@ -27,7 +29,6 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
 from deepseek_cursor_proxy.net.wait import extended
-from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
@@ -123,7 +124,7 @@ class Answer:
                 body = decode_foreign_json(self.read(_MAX_ERROR_BYTES))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
-                    deepseek.deltas(body)
+                    chat_api.deltas(body)
         raise UpstreamFailed(
             f"DeepSeek answered with {safe_text(kind, 60)}, which is not an event stream. Check "
             f"{self.destination.setting}."

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.reasoning import display, identity, remarks
@@ -82,7 +82,7 @@ class World:
                 self.memory.setdefault(link.new, [link.reasoning])
         for key in history.answer_keys(said).all():
             self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
-        return deepseek.payload(prepared.request)
+        return chat_api.payload(prepared.request)
 
     def _make_up_answer(self, chat: Chat) -> Message:
         calls = self._calls(chat)
@@ -225,9 +225,9 @@ class World:
         # Recovery puts the older ones into the transcript; the rest stands at the end, one for one.
         turns = [each for each in chat.history if isinstance(each, Turn) and not _says_nothing(each)]
         for turn, reasoning in zip(reversed(turns), reversed(sent), strict=False):
-            own = turn.reasoning or deepseek.FILLER
+            own = turn.reasoning or chat_api.FILLER
             said = turn.message["content"]
-            assert reasoning in (own, deepseek.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
+            assert reasoning in (own, chat_api.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
             if (turn.is_proven and not self.forgets) or (chat.form is not None and turn.reasoning):
                 assert reasoning == own, f"law {5 if self.forgets else 1}: {said!r} lost its reasoning"
 

@@ -1,8 +1,8 @@
 import unittest
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import Need
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.chat_api import Need
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.histories import TOOLS, assistant, result, system, user
 
@@ -35,22 +35,22 @@ class TestNeeds(unittest.TestCase):
         }
         for name, (messages, details, expected) in table.items():
             with self.subTest(name):
-                found = deepseek.needs(request(*messages, **details))
+                found = chat_api.needs(request(*messages, **details))
                 self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
 
 
 class TestPayload(unittest.TestCase):
     def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
-        self.assertEqual({"type": "enabled"}, deepseek.payload(request(user("u")))["thinking"])
-        self.assertEqual("max", deepseek.payload(request(user("u"), effort="max"))["reasoning_effort"])
-        off = deepseek.payload(request(user("u"), assistant("a", reasoning="r"), thinking=False))
+        self.assertEqual({"type": "enabled"}, chat_api.payload(request(user("u")))["thinking"])
+        self.assertEqual("max", chat_api.payload(request(user("u"), effort="max"))["reasoning_effort"])
+        off = chat_api.payload(request(user("u"), assistant("a", reasoning="r"), thinking=False))
         self.assertEqual({"type": "disabled"}, off["thinking"])
         self.assertNotIn("reasoning_effort", off)
         self.assertNotIn("reasoning_content", off["messages"][1])
 
     def test_stream_options_only_with_stream(self) -> None:
-        self.assertNotIn("stream_options", deepseek.payload(request(user("u"))))
-        streamed = deepseek.payload(request(user("u"), stream=True))
+        self.assertNotIn("stream_options", chat_api.payload(request(user("u"))))
+        streamed = chat_api.payload(request(user("u"), stream=True))
         self.assertEqual({"include_usage": True}, streamed["stream_options"])
 
     def test_each_role_carries_its_own_fields_only(self) -> None:
@@ -70,7 +70,7 @@ class TestPayload(unittest.TestCase):
                 {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "call_1", "content": "t"},
             ],
-            deepseek.payload(request(*messages))["messages"],
+            chat_api.payload(request(*messages))["messages"],
         )
 
     def test_pictures_go_to_models_that_see_and_become_stable_words_for_others(self) -> None:
@@ -78,37 +78,37 @@ class TestPayload(unittest.TestCase):
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
         message = Message("user", ({"type": "text", "text": "look"}, picture))
         sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
-        self.assertEqual(picture, deepseek.payload(sees)["messages"][0]["content"][1])
-        words = deepseek.payload(request(message))["messages"][0]["content"]
+        self.assertEqual(picture, chat_api.payload(sees)["messages"][0]["content"][1])
+        words = chat_api.payload(request(message))["messages"][0]["content"]
         self.assertRegex(words, r"^look\n\[image: image/png, 3 B, [0-9a-f]{12}\]$")
-        self.assertEqual(words, deepseek.payload(request(message))["messages"][0]["content"])
-        self.assertNotEqual(words, deepseek.plain_text((message.content[0], other)))  # type: ignore[arg-type]
+        self.assertEqual(words, chat_api.payload(request(message))["messages"][0]["content"])
+        self.assertNotEqual(words, chat_api.plain_text((message.content[0], other)))  # type: ignore[arg-type]
 
     def test_what_a_tool_shows_is_named_there_and_seen_right_behind(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
         chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
-        sent = deepseek.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
+        sent = chat_api.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
         self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
         lead, seen = sent[3]["content"]
         self.assertIn("tools returned", lead["text"])
         self.assertEqual(("user", picture), (sent[3]["role"], seen))
         for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
-            after = deepseek.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
+            after = chat_api.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
             self.assertEqual(sent, after[:4])
-        blind = deepseek.payload(request(*chat))["messages"]
+        blind = chat_api.payload(request(*chat))["messages"]
         self.assertTrue(all(isinstance(each["content"], str) for each in blind))
 
     def test_a_schema_goes_into_words_behind_the_system_prompt(self) -> None:
         form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
-        body = deepseek.payload(request(system("s"), user("u"), params={"response_format": form}))
+        body = chat_api.payload(request(system("s"), user("u"), params={"response_format": form}))
         self.assertEqual({"type": "json_object"}, body["response_format"])
         self.assertEqual(["system", "system", "user"], [each["role"] for each in body["messages"]])
         self.assertIn('{"name":"n","schema":{"type":"object"}}', body["messages"][1]["content"])
 
     def test_a_choice_is_forced_unless_the_model_may_decline(self) -> None:
         for choice, is_forced in ((None, False), ("auto", False), ("none", False), ("required", True), ({}, True)):
-            self.assertEqual(is_forced, deepseek.is_forced(choice))
+            self.assertEqual(is_forced, chat_api.is_forced(choice))
 
 
 class TestDeltas(unittest.TestCase):
@@ -126,7 +126,7 @@ class TestDeltas(unittest.TestCase):
                 }
             ]
         }
-        (delta,) = deepseek.deltas(chunk)
+        (delta,) = chat_api.deltas(chunk)
         self.assertEqual("We", delta.reasoning)
         self.assertIsNone(delta.text)
         self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
@@ -134,7 +134,7 @@ class TestDeltas(unittest.TestCase):
 
     def test_several_choices_become_a_delta_each_and_usage_comes_once(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
-        found = deepseek.deltas({**chunk, "usage": {"total_tokens": 1}})
+        found = chat_api.deltas({**chunk, "usage": {"total_tokens": 1}})
         self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
         self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
@@ -163,14 +163,14 @@ class TestDeltas(unittest.TestCase):
             ({"index": 0, "delta": {"content": "a"}, "finish_reason": {}}, {"content": "a"}),
         ):
             with self.subTest(choice):
-                (delta,) = deepseek.deltas({"id": "1", "choices": [choice]})
+                (delta,) = chat_api.deltas({"id": "1", "choices": [choice]})
                 assert delta.source is not None
                 (shown,) = delta.source["choices"]
                 self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
 
     def test_what_is_understood_is_not_touched(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
-        (delta,) = deepseek.deltas(chunk)
+        (delta,) = chat_api.deltas(chunk)
         self.assertIs(chunk, delta.source)
 
     def test_odd_parts_are_passed_over(self) -> None:
@@ -185,18 +185,18 @@ class TestDeltas(unittest.TestCase):
             {},
         ):
             with self.subTest(odd):
-                for delta in deepseek.deltas(odd):
+                for delta in chat_api.deltas(odd):
                     self.assertIsNone(delta.text)
                     self.assertLessEqual(len(delta.calls), 1)
 
     def test_an_error_inside_a_good_answer_is_a_failure(self) -> None:
         for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
             with self.assertRaises(UpstreamFailed) as caught:
-                deepseek.deltas(body)
+                chat_api.deltas(body)
             self.assertIn("overloaded", caught.exception.message)
 
     def test_an_error_that_is_null_is_none(self) -> None:
-        (delta,) = deepseek.deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
+        (delta,) = chat_api.deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
         self.assertEqual("x", delta.text)
 
     def test_a_call_is_whole_when_its_arguments_are(self) -> None:
@@ -209,12 +209,12 @@ class TestDeltas(unittest.TestCase):
             (ToolCall("a", "f", "[" * 16_000), False),
             (ToolCall("a", "f", '{"x": "' + "y" * 100_000 + '"}'), False),
         ):
-            self.assertEqual(is_whole, deepseek.is_whole_call(call))
+            self.assertEqual(is_whole, chat_api.is_whole_call(call))
 
     def test_a_completion_without_choices_is_a_failure(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
             with self.assertRaises(UpstreamFailed):
-                deepseek.completion(body)
+                chat_api.completion(body)
 
     def test_cached_tokens_are_where_openai_clients_look_for_them(self) -> None:
         for usage, cached in (
@@ -223,7 +223,7 @@ class TestDeltas(unittest.TestCase):
             ({"prompt_tokens_details": {"cached_tokens": 3}, "cached_tokens": 4}, 3),
             ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": 0}, 0),
         ):
-            (delta,) = deepseek.deltas({"choices": [], "usage": usage})
+            (delta,) = chat_api.deltas({"choices": [], "usage": usage})
             assert delta.usage is not None
             self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
             kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
@@ -235,7 +235,7 @@ class TestDeltas(unittest.TestCase):
             "The `reasoning_content` in the thinking mode must be passed back to the API.",
             "The reasoning_content in the thinking mode must be passed back to the API.",
         ):
-            self.assertTrue(deepseek.is_reasoning_refusal(400, message))
-        self.assertFalse(deepseek.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
-        self.assertFalse(deepseek.is_reasoning_refusal(400, "Model Not Exist"))
-        self.assertFalse(deepseek.is_reasoning_refusal(500, message))
+            self.assertTrue(chat_api.is_reasoning_refusal(400, message))
+        self.assertFalse(chat_api.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
+        self.assertFalse(chat_api.is_reasoning_refusal(400, "Model Not Exist"))
+        self.assertFalse(chat_api.is_reasoning_refusal(500, message))

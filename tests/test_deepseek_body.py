@@ -2,8 +2,8 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, deepseek_body
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.wire import encode_json
 from tests.histories import TOOLS, assistant, result, system, user
 
@@ -23,7 +23,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 class TestBody(unittest.TestCase):
     def body(self, request: ChatRequest) -> bytes:
-        return deepseek_body.encode(request, deepseek.payload(request))
+        return request_json.encode(request, chat_api.payload(request))
 
     def test_it_is_the_json_of_the_payload_however_often_it_is_asked_for(self) -> None:
         for name, request in {
@@ -45,12 +45,12 @@ class TestBody(unittest.TestCase):
         }.items():
             for when in ("first", "again"):
                 with self.subTest(name, when=when):
-                    self.assertEqual(encode_json(deepseek.payload(request)), self.body(request))
+                    self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))
 
     def test_half_a_character_is_sent_as_what_it_is(self) -> None:
         request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))
         for _ in range(2):
-            self.assertEqual(deepseek.payload(request), json.loads(self.body(request)))
+            self.assertEqual(chat_api.payload(request), json.loads(self.body(request)))
 
     def test_tools_that_only_compare_equal_are_not_taken_for_each_other(self) -> None:
         def offering(parameters: dict[str, Any]) -> ChatRequest:
@@ -59,4 +59,4 @@ class TestBody(unittest.TestCase):
 
         for parameters in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1.0, "b": 2}, {"a": True, "b": 2}):
             request = offering(parameters)
-            self.assertEqual(encode_json(deepseek.payload(request)), self.body(request))
+            self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))

@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek_errors import explained
+from deepseek_cursor_proxy.deepseek.error_messages import explained
 from deepseek_cursor_proxy.errors import UpstreamRefused
 
 UUID = "(request_id: 12345678-9999-4444-8888-123456789012)"

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek_events import RESPONSES, ResponseReader
-from deepseek_cursor_proxy.deepseek_stream import Said
+from deepseek_cursor_proxy.deepseek.chat_stream import Said
+from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES, ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.completion import Answer, Call, PrefixCache
 from deepseek_cursor_proxy.lab.native import Response

@@ -3,9 +3,9 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek_responses
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek_responses import answer, payload
+from deepseek_cursor_proxy.deepseek import responses_api
+from deepseek_cursor_proxy.deepseek.responses_api import answer, payload
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols import responses_items
 from tests.histories import TOOLS, assistant, result, system, user
@@ -241,13 +241,13 @@ class TestUsage(unittest.TestCase):
                 "prompt_cache_hit_tokens": 8,
                 "prompt_cache_miss_tokens": 2,
             },
-            deepseek_responses.usage(native),
+            responses_api.usage(native),
         )
 
     def test_what_is_not_counted_is_not_told(self) -> None:
-        self.assertIsNone(deepseek_responses.usage(None))
-        self.assertIsNone(deepseek_responses.usage([]))
-        self.assertEqual({"prompt_tokens": 1}, deepseek_responses.usage({"input_tokens": 1, "output_tokens": "5"}))
+        self.assertIsNone(responses_api.usage(None))
+        self.assertIsNone(responses_api.usage([]))
+        self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import deepseek_stream
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Reply
-from deepseek_cursor_proxy.deepseek_stream import StreamReader
+from deepseek_cursor_proxy.deepseek import chat_stream
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display
@@ -71,7 +71,7 @@ class TestTheSame(unittest.TestCase):
         for seed in range(25):
             data = b"".join(stream(random.Random(seed)))
             for form in (display.COLLAPSIBLE, display.PLAIN, None):
-                with mock.patch.object(deepseek_stream, "_MOST_IN_VAIN", 0):
+                with mock.patch.object(chat_stream, "_MOST_IN_VAIN", 0):
                     expected = written(iter([data]), form)
                 for at_most in (len(data), 1000, 100, 7, 1):
                     with self.subTest(seed, form=form and form.tag, at_most=at_most):
@@ -105,7 +105,7 @@ class TestReading(unittest.TestCase):
 
     def test_a_stream_whose_shapes_never_repeat_is_given_up_on(self) -> None:
         reader = StreamReader()
-        with mock.patch.object(deepseek_stream.Stencil, "cut", wraps=deepseek_stream.Stencil.cut) as cut:
+        with mock.patch.object(chat_stream.Stencil, "cut", wraps=chat_stream.Stencil.cut) as cut:
             for number in range(100):
                 reader.read(event({**chunk({"content": "x"}), "created": number}))
         self.assertLess(cut.call_count, 20)

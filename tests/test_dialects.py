@@ -6,8 +6,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek_events import RESPONSES
-from deepseek_cursor_proxy.dialects import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
 from deepseek_cursor_proxy.lab import contract, endpoints
 from deepseek_cursor_proxy.lab.completion import PrefixCache
 from deepseek_cursor_proxy.lab.contract import Refusal

@@ -11,9 +11,9 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
@@ -58,11 +58,11 @@ def chunks(answer: Answer, stream: bool) -> Batches:
     payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
     completion = Completion(answer, payload, PrefixCache(), "1", 0)
     if not stream:
-        yield list(deepseek.completion(json.loads(completion.body())))
+        yield list(chat_api.completion(json.loads(completion.body())))
         return
     for event in sse.Parser().feed(b"".join(completion.events())):
         if isinstance(event, sse.Event) and event.data != "[DONE]":
-            yield list(deepseek.deltas(json.loads(event.data)))
+            yield list(chat_api.deltas(json.loads(event.data)))
 
 
 class TestTheLaw(unittest.TestCase):

@@ -5,9 +5,9 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.catalogue import listed
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.models import Resolved, passed_on, resolve
+from deepseek_cursor_proxy.deepseek.model_names import Resolved, passed_on, resolve
+from deepseek_cursor_proxy.deepseek.models import listed
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from tests.harness import SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS

@@ -1,7 +1,7 @@
 import unittest
 
-from deepseek_cursor_proxy import pictures
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, TooLarge
 
 MIB = 1024 * 1024
@@ -27,28 +27,28 @@ class TestPlaceholder(unittest.TestCase):
             "data:": r"text/plain, 0 B",
         }.items():
             with self.subTest(url[:40]):
-                self.assertRegex(pictures.placeholder(picture(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
-        self.assertRegex(pictures.placeholder(picture("")), r"^\[image: [0-9a-f]{12}\]$")
+                self.assertRegex(images.placeholder(picture(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
+        self.assertRegex(images.placeholder(picture("")), r"^\[image: [0-9a-f]{12}\]$")
 
     def test_files_are_called_by_their_names(self) -> None:
         pdf = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
-        self.assertRegex(pictures.placeholder(pdf), r"^\[file: a\.pdf, application/pdf, 3 B, ")
-        self.assertRegex(pictures.placeholder({"type": "file", "file": {"file_id": "file-1"}}), r"^\[file: file-1, ")
+        self.assertRegex(images.placeholder(pdf), r"^\[file: a\.pdf, application/pdf, 3 B, ")
+        self.assertRegex(images.placeholder({"type": "file", "file": {"file_id": "file-1"}}), r"^\[file: file-1, ")
 
     def test_the_same_picture_has_the_same_words_and_another_has_others(self) -> None:
-        first, again, other = (pictures.placeholder(picture(f"data:image/png;base64,{x}AA")) for x in "AAB")
+        first, again, other = (images.placeholder(picture(f"data:image/png;base64,{x}AA")) for x in "AAB")
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
     def test_a_long_address_is_cut_but_told_apart(self) -> None:
-        one, two = (pictures.placeholder(picture("https://e.com/" + "x" * 500 + end)) for end in "ab")
+        one, two = (images.placeholder(picture("https://e.com/" + "x" * 500 + end)) for end in "ab")
         self.assertLess(len(one), 260)
         self.assertNotEqual(one, two)
 
 
 class TestLimits(unittest.TestCase):
     def check(self, *parts: dict[str, object], role: str = "user") -> None:
-        pictures.check([Message(role, parts), Message("user", "text")])
+        images.check([Message(role, parts), Message("user", "text")])
 
     def test_what_deepseek_takes_passes(self) -> None:
         self.check(*[picture("https://example.com/" + "x" * 8000)] * 600)

@@ -12,10 +12,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Message, Reply
-from deepseek_cursor_proxy.deepseek_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
 from deepseek_cursor_proxy.reasoning import display
-from deepseek_cursor_proxy.shortcut import Shortcut
 from deepseek_cursor_proxy.upstream_answer import Answer
 from tests.harness import SocketTestCase, request_bytes
 

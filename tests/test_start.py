@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 # Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
 LATER = {
     "deepseek_cursor_proxy.generation",
-    "deepseek_cursor_proxy.models",
-    "deepseek_cursor_proxy.deepseek",
+    "deepseek_cursor_proxy.deepseek.model_names",
+    "deepseek_cursor_proxy.deepseek.chat_api",
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream",
     "deepseek_cursor_proxy.http1.sse",

@@ -3,10 +3,10 @@ import random
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import deepseek, tool_history
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import chat_api, history_repair
+from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
 from deepseek_cursor_proxy.lab import contract
-from deepseek_cursor_proxy.tool_history import CANCELLED, repair
 from tests.histories import TOOLS, assistant, result, system, user
 
 
@@ -40,9 +40,9 @@ class TestRepair(unittest.TestCase):
         for _ in range(4000):
             history = tuple(rng.choices(some, k=rng.randint(1, 6)))
             repaired = repair(history)
-            with mock.patch.object(tool_history, "_is_in_order", return_value=False):
+            with mock.patch.object(history_repair, "_is_in_order", return_value=False):
                 self.assertEqual(repair(history), repaired, history)
-            in_order += tool_history._is_in_order(history)
+            in_order += history_repair._is_in_order(history)
         self.assertGreater(in_order, 200)
 
     def test_what_is_done_to_each_kind_of_damage(self) -> None:
@@ -186,14 +186,14 @@ class TestRepair(unittest.TestCase):
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
         same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
         asked = 0
-        take = tool_history._Round.take
+        take = history_repair._Round.take
 
-        def counted(current: tool_history._Round, index: int, message: Message) -> bool:
+        def counted(current: history_repair._Round, index: int, message: Message) -> bool:
             nonlocal asked
             asked += 1
             return take(current, index, message)
 
-        with mock.patch.object(tool_history._Round, "take", counted):
+        with mock.patch.object(history_repair._Round, "take", counted):
             for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
                 self.assertLessEqual(4_000, len(repair(history).messages))
         self.assertLess(asked, 20_000)
@@ -223,4 +223,4 @@ def generated(rng: random.Random) -> tuple[Message, ...]:
 
 def refusal(messages: tuple[Message, ...]) -> object:
     request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, tuple(TOOLS))
-    return contract.refusal(deepseek.payload(request), "august")
+    return contract.refusal(chat_api.payload(request), "august")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy import models
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols import chat_request
@@ -65,7 +65,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise wrong("thinking.type", "enabled, adaptive or disabled")
     inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
-    inside["model"] = models.named_claude(asked, config)
+    inside["model"] = model_names.named_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
     return Asked(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
-from deepseek_cursor_proxy.deepseek_errors import broken_off
+from deepseek_cursor_proxy.deepseek.error_messages import broken_off
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols import anthropic, partial_json

@@ -14,11 +14,11 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta, Run, Shape
+from deepseek_cursor_proxy.deepseek.repeated_chunks import singles, spliced_run
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.protocols.custom_calls import Raiser
-from deepseek_cursor_proxy.stencils import singles, spliced_run
 from deepseek_cursor_proxy.wire import encode_json
 
 # Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.

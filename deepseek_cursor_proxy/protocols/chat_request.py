@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy import deepseek, models, pictures
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
+from deepseek_cursor_proxy.deepseek import chat_api, images, model_names
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items, thinking_mode
@@ -37,7 +37,7 @@ _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: messa
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     """The canonical request for a body in any of the shapes clients send here."""
     asked = optional_name(body, "model") or config.upstream_model
-    named = models.resolve(asked, config)
+    named = model_names.resolve(asked, config)
     on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
     listed = _listed(body)
     declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
@@ -49,8 +49,8 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)
         box.dropped.append("prefix")
-    if deepseek.sees_pictures(named.model):
-        pictures.check(messages)
+    if chat_api.sees_pictures(named.model):
+        images.check(messages)
     wish = thinking_mode.read(body)
     thinks = config.thinking == "enabled" if named.thinking is None else named.thinking
     thinks = thinks if wish.thinks is None else wish.thinks
@@ -64,9 +64,9 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         stream=optional(body, "stream", bool, "true or false") or False,
         include_usage=_includes_usage(body),
         choices=_choices(body),
-        thinking=thinks and not deepseek.is_forced(box.choice),
+        thinking=thinks and not chat_api.is_forced(box.choice),
         # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
-        effort=deepseek.EFFORTS.get(wish.effort or "", deepseek.EFFORTS[named.effort or config.reasoning_effort]),
+        effort=chat_api.EFFORTS.get(wish.effort or "", chat_api.EFFORTS[named.effort or config.reasoning_effort]),
         params=_params(body),
         conversation=conversation,
         dropped=tuple(sorted({*_dropped(body), *wish.dropped, *box.dropped, *history.dropped})),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, joined
-from deepseek_cursor_proxy.deepseek import is_whole_call
+from deepseek_cursor_proxy.deepseek.chat_api import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols import compaction
 from deepseek_cursor_proxy.protocols.raw_arguments import RawArguments

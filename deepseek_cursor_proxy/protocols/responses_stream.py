@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
-from deepseek_cursor_proxy.deepseek_errors import OVERFLOW, broken_off, says_overflow
+from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, broken_off, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.protocols import logprobs
 from deepseek_cursor_proxy.protocols.response_items import (

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
+from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.reasoning import markdown_escape, remarks
-from deepseek_cursor_proxy.stencils import singles
 
 
 class ThoughtWriter(Protocol):

@@ -19,12 +19,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
-from deepseek_cursor_proxy.deepseek import FILLER, Need, needs, sees_pictures
+from deepseek_cursor_proxy.deepseek.chat_api import FILLER, Need, needs, sees_pictures
+from deepseek_cursor_proxy.deepseek.history_repair import Repaired, repair
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import display, recovery, remarks
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
-from deepseek_cursor_proxy.tool_history import Repaired, repair
 
 # Of histories that were restored before, with their reasonings: some eight chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024

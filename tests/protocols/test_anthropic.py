@@ -5,9 +5,9 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     Overloaded,
@@ -211,7 +211,7 @@ class TestFields(unittest.TestCase):
         ):
             with self.subTest(body):
                 asked = anthropic.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
-                deepseek.payload(asked.request)
+                chat_api.payload(asked.request)
 
     def test_only_a_message_needs_a_limit(self) -> None:
         anthropic.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)

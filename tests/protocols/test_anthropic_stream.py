@@ -7,8 +7,8 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic import Asked
 from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
@@ -85,7 +85,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             streamed, whole = writer(), writer()
             for batch in batches(rng, stream(rng, said)):
                 streamed.write(batch)
-            whole.write(list(deepseek.completion(completion(said))))
+            whole.write(list(chat_api.completion(completion(said))))
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.message(), whole.message())
 

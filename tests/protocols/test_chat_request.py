@@ -3,9 +3,9 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
@@ -283,7 +283,7 @@ class TestAnything(unittest.TestCase):
             except BadRequest as error:
                 self.assertTrue(error.param)
                 return
-            encode_json(deepseek.payload(request))
+            encode_json(chat_api.payload(request))
             identify(b"me", request.messages, request.conversation)
 
 

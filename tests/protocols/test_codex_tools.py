@@ -3,9 +3,9 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.wire import encode_json
@@ -93,7 +93,7 @@ class TestCodexTools(unittest.TestCase):
         self.assertEqual(request(*TOOLS).messages, request(*TOOLS, input=items).messages)
 
     def test_the_same_chat_is_the_same_bytes(self) -> None:
-        first, second = (encode_json(deepseek.payload(request(*TOOLS))) for _ in range(2))
+        first, second = (encode_json(chat_api.payload(request(*TOOLS))) for _ in range(2))
         self.assertEqual(first, second)
 
     def test_a_tool_inside_can_be_forced_and_one_nobody_runs_cannot(self) -> None:

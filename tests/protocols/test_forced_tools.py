@@ -7,8 +7,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, Batch, CallPiece, ChatRequest, Delta, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import forced_tools
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.protocols import forced_tools
 from tests.generated_answers import parts
 from tests.harness import RunningProxy
 from tests.messages_client import MessagesTestCase, Told, added_up, events

@@ -4,8 +4,8 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.protocols.responses_stream import told_error
 from tests.generated_answers import FUNCTION, answer, batches, stream, writer
@@ -46,7 +46,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             for batch in batches(rng, stream(rng, said)):
                 streamed.write(batch)
             streamed.end()
-            whole.write(list(deepseek.completion(completion(said))))
+            whole.write(list(chat_api.completion(completion(said))))
             whole.end()
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.response, whole.response)

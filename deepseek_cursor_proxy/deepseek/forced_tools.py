@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.conversation import (
     Reply,
     ToolCall,
 )
-from deepseek_cursor_proxy.deepseek import is_forced
+from deepseek_cursor_proxy.deepseek.chat_api import is_forced
 from deepseek_cursor_proxy.wire import decode_foreign_json
 
 # In time that grows with the text and no faster, whatever the model writes.

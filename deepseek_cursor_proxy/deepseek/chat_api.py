@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts, ToolCall
+from deepseek_cursor_proxy.deepseek.images import in_content, placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.pictures import in_content, placeholder
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 

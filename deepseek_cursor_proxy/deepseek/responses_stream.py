@@ -8,11 +8,11 @@ reason: no [DONE] follows. What only tells that DeepSeek is at work (created, in
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek_responses
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek_responses import Heard, Place
-from deepseek_cursor_proxy.deepseek_stream import EventReader, Said
-from deepseek_cursor_proxy.dialects import Dialect
+from deepseek_cursor_proxy.deepseek import responses_api
+from deepseek_cursor_proxy.deepseek.api import Dialect
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, Said
+from deepseek_cursor_proxy.deepseek.responses_api import Heard, Place
 from deepseek_cursor_proxy.wire import encode_json
 
 
@@ -35,7 +35,7 @@ class ResponseReader(EventReader):
             case "response.reasoning_text.delta":
                 return heard.reasoning(place, chunk.get("delta"))
             case "response.output_text.delta":
-                return deepseek_responses.with_logprobs(heard.text(place, chunk.get("delta")), chunk.get("logprobs"))
+                return responses_api.with_logprobs(heard.text(place, chunk.get("delta")), chunk.get("logprobs"))
             case "response.output_item.added":
                 return heard.call(place, chunk.get("item"))
             case "response.function_call_arguments.delta":
@@ -45,10 +45,10 @@ class ResponseReader(EventReader):
             case "response.completed" | "response.incomplete" | "response.failed" as kind:
                 return heard.whole(_response(chunk, kind))
             case "error":
-                raise deepseek_responses.failure(chunk)
+                raise responses_api.failure(chunk)
             case _ if chunk.get("error"):
                 # A gateway's word, which knows of no events.
-                raise deepseek_responses.failure(chunk)
+                raise responses_api.failure(chunk)
             case _:
                 return []
 
@@ -100,4 +100,4 @@ def _encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
     return encode_json(payload)
 
 
-RESPONSES = Dialect("/responses", deepseek_responses.payload, _encode, deepseek_responses.answer, ResponseReader)
+RESPONSES = Dialect("/responses", responses_api.payload, _encode, responses_api.answer, ResponseReader)

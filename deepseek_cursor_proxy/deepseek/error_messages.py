@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.wire import decode_foreign_json
 
@@ -79,7 +79,7 @@ def refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused
     except ValueError:
         body = None
     if isinstance(body, dict) and "error" in body:
-        said = deepseek.error_message(body) or f"DeepSeek answered {status}: no explanation"
+        said = chat_api.error_message(body) or f"DeepSeek answered {status}: no explanation"
         return UpstreamRefused(status, said, body, retry_after)
     said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
     return UpstreamRefused(status, f"DeepSeek answered {status}: {said or 'no explanation'}", None, retry_after)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import Aside, Batch, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.repeated_chunks import Stencil
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.stencils import Stencil
 from deepseek_cursor_proxy.wire import decode_foreign_json
 
 # A stream whose chunks never repeat their shape is not worth another try.
@@ -115,7 +115,7 @@ class StreamReader(EventReader):
         return said
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return deepseek.deltas(chunk)
+        return chat_api.deltas(chunk)
 
     def _read_run(self, said: Said, data: bytes, at: int) -> int:
         if self._stencil is None or at == len(data) or not self._parser.is_between_events:

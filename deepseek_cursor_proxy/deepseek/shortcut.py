@@ -8,7 +8,7 @@ Both ways say the same, byte for byte.
 """
 
 from deepseek_cursor_proxy.conversation import Reply
-from deepseek_cursor_proxy.stencils import Stencil, spliced_run
+from deepseek_cursor_proxy.deepseek.repeated_chunks import Stencil, spliced_run
 
 
 class Shortcut:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek, deepseek_body
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek_stream import EventReader, StreamReader
+from deepseek_cursor_proxy.deepseek import chat_api, request_json
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class Dialect:
     reader: Callable[[], EventReader]
 
 
-CHAT = Dialect("/chat/completions", deepseek.payload, deepseek_body.encode, deepseek.completion, StreamReader)
+CHAT = Dialect("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion, StreamReader)

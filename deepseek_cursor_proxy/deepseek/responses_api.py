@@ -13,10 +13,10 @@ other, so that would only be a second way to do the same. What comes back is rea
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy import deepseek
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.pictures import placeholder
 
 # What this API calls the plain fields of a request; those it has no word for are left out.
 _PARAMS = {
@@ -41,7 +41,7 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     """The body of the upstream call."""
     body: dict[str, Any] = {
         "model": request.model,
-        "input": [item for message in deepseek.messages(request) for item in _items(message)],
+        "input": [item for message in chat_api.messages(request) for item in _items(message)],
         "reasoning": {"effort": request.effort if request.thinking else "none"},
     }
     if request.tools:
@@ -197,7 +197,7 @@ def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
 
 def failure(body: Mapping[str, Any]) -> UpstreamFailed:
     """Why an answer ends that will not be completed, in whichever of the usual shapes it is said."""
-    message = deepseek.error_message(body) or _string(body.get("message")) or "no reason given"
+    message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
 
