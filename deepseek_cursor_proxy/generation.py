@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
-from deepseek_cursor_proxy.reasoning import display, identity
+from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, encode_json
@@ -79,7 +79,9 @@ class Generation:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
         batches = exchange.batches(with_lulls=chat.stream)
-        shown = batches if _is_json(chat) else display.mirror(batches, self._form(request, asked), exchange.notice)
+        shown = (
+            batches if _is_json(chat) else thinking_blocks.mirror(batches, self._form(request, asked), exchange.notice)
+        )
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         return plain_reply.reply(self._made(chat, shown), exchange, failure)
@@ -92,7 +94,7 @@ class Generation:
     def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
-        return batches if _is_json(chat) else display.mirror(batches, None, exchange.notice, with_remarks=False)
+        return batches if _is_json(chat) else thinking_blocks.mirror(batches, None, exchange.notice, with_remarks=False)
 
     def written(
         self, chat: ChatRequest, exchange: "Exchange | FanOut", write: Callable[[Batch], bytes]
@@ -123,13 +125,13 @@ class Generation:
         access.accepted(visitor)
         return exchange
 
-    def _form(self, request: HttpRequest, asked: Asked) -> display.Form | None:
+    def _form(self, request: HttpRequest, asked: Asked) -> thinking_blocks.Form | None:
         """How the client of a chat sees the thinking inside the answer; None when it does not."""
         config = self.services.config
         is_off = config.display_reasoning == "off"
         if is_off or (config.display_reasoning == "auto" and not clients.shows_thinking(request, asked.body)):
             return None
-        return display.COLLAPSIBLE if config.collapsible_reasoning else display.PLAIN
+        return thinking_blocks.COLLAPSIBLE if config.collapsible_reasoning else thinking_blocks.PLAIN
 
 
 def _opener(asked: Asked) -> "type[Exchange | FanOut]":

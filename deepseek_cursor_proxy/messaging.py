@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 
 if TYPE_CHECKING:

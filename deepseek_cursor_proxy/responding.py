@@ -34,7 +34,7 @@ from deepseek_cursor_proxy.protocols import chat_request, compaction, responses,
 from deepseek_cursor_proxy.protocols.fields import Json
 from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, SummaryWriter, error_code
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
 

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.protocols import responses
 from deepseek_cursor_proxy.protocols.responses import Frame
 from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 MARK = "0123456789abcdef" * 2
 WORDS = (

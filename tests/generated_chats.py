@@ -16,13 +16,13 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.protocols.chat_request import parse
-from deepseek_cursor_proxy.reasoning import display, identity, remarks
+from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.wire import decode_json_object, encode_json
 from tests.histories import TOOLS
 
 CONFIG = ProxyConfig()
-FORMS = (display.COLLAPSIBLE, display.PLAIN, None)
+FORMS = (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None)
 # Said in every chat, so that openings, questions and short answers are often identical.
 COMMON = ("continue", "Please fix the failing test in the parser.", "thanks", "What does this file do?")
 
@@ -40,7 +40,7 @@ class Turn:
 @dataclass
 class Chat:
     has_unique_ids: bool
-    form: display.Form | None
+    form: thinking_blocks.Form | None
     history: list[Any] = field(default_factory=list)
     # What was sent last, as long as the client has only appended since.
     sent: list[Any] = field(default_factory=list)
@@ -214,8 +214,8 @@ class World:
         )
         for message in chat.messages():
             words = message["content"] if isinstance(message["content"], str) else ""
-            block = display.leading_block(words)
-            visible = remarks.without(words, block.end if block else 0)
+            block = thinking_blocks.leading_block(words)
+            visible = notices.without(words, block.end if block else 0)
             assert visible.strip() in said, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
                 assert call["function"]["arguments"] in said, f"law 3: lost the arguments {call}"

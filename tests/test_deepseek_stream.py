@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
-from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from tests.test_stencils import TEXTS, chunk, event
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
@@ -48,7 +48,7 @@ def split(rng: random.Random, data: bytes, at_most: int) -> Iterator[bytes]:
         at += size
 
 
-def written(pieces: Iterator[bytes], form: display.Form | None) -> tuple[bytes, Any]:
+def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple[bytes, Any]:
     """What a client gets of these pieces, and what is remembered."""
     reader, reply = StreamReader(), Reply()
 
@@ -62,7 +62,7 @@ def written(pieces: Iterator[bytes], form: display.Form | None) -> tuple[bytes, 
             if said.is_over:
                 return
 
-    shown = display.mirror(batches(), form, lambda choice: "A notice.\n\n")
+    shown = thinking_blocks.mirror(batches(), form, lambda choice: "A notice.\n\n")
     return b"".join(ChatCompletions(lambda: 1.0).stream(REQUEST, shown)), reply.message()
 
 
@@ -70,7 +70,7 @@ class TestTheSame(unittest.TestCase):
     def test_with_and_without_stencils_in_pieces_of_any_size(self) -> None:
         for seed in range(25):
             data = b"".join(stream(random.Random(seed)))
-            for form in (display.COLLAPSIBLE, display.PLAIN, None):
+            for form in (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None):
                 with mock.patch.object(chat_stream, "_MOST_IN_VAIN", 0):
                     expected = written(iter([data]), form)
                 for at_most in (len(data), 1000, 100, 7, 1):

@@ -7,14 +7,14 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from tests.harness import RunningProxy, SocketTestCase
 from tests.histories import TOOLS
 from tests.test_scenarios import streamed
 
 THOUGHT = "Take Vec<String>.\n\n```\n<b> & </details>\n"
 TEXT = "Is a < b?\n\nYes."
-FORMS = ((display.COLLAPSIBLE, True), (display.PLAIN, False))
+FORMS = ((thinking_blocks.COLLAPSIBLE, True), (thinking_blocks.PLAIN, False))
 
 
 class EchoTestCase(SocketTestCase):

@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.protocols.chat_request import parse
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from deepseek_cursor_proxy.wire import decode_json_object, encode_json
 from tests.harness import RunningProxy, SocketTestCase
 from tests.histories import TOOLS

@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
-from deepseek_cursor_proxy.reasoning import display, identity
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.generated_chats import Chat, World
 from tests.harness import SocketTestCase
@@ -28,7 +28,7 @@ from tests.histories import TOOLS
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 DOOR = ChatCompletions(lambda: 0)
 CONFIG = ProxyConfig()
-FORMS = (display.COLLAPSIBLE, display.PLAIN, None)
+FORMS = (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None)
 WORDS = (
     "think", " ", "\n", "\n\n", "<details>", "</details>", "<think>", "</think>", "\\", "<", "</", "```", "é", "思",
     "<summary>Thinking</summary>", "\n</details>\n\n", NOTICE, "data: [DONE]\n\n", "\r\n", '"', "\u2028", "\U0001f600",
@@ -89,7 +89,7 @@ class TestTheLaw(unittest.TestCase):
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
         self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
         for message in sent:
-            self.assertIsNone(display.leading_block(str(message.content)))
+            self.assertIsNone(thinking_blocks.leading_block(str(message.content)))
 
 
 def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: dict[bytes, list[str]]) -> Message:
@@ -103,9 +103,9 @@ def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: di
     return message
 
 
-def _echo(request: Any, answer: Answer, stream: bool, form: display.Form | None, notice: str) -> dict[str, Any]:
+def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form | None, notice: str) -> dict[str, Any]:
     """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
-    shown = display.mirror(chunks(answer, stream), form, lambda choice: notice)
+    shown = thinking_blocks.mirror(chunks(answer, stream), form, lambda choice: notice)
     if stream:
         events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
         datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]
@@ -156,7 +156,7 @@ def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | Non
 
 class TestTheLawsOverSockets(SocketTestCase):
     def test_sixteen_chats_interleaved_keep_every_law(self) -> None:
-        for form, settings in ((display.COLLAPSIBLE, {}), (None, {"display_reasoning": False})):
+        for form, settings in ((thinking_blocks.COLLAPSIBLE, {}), (None, {"display_reasoning": False})):
             proxy = self.proxy(**settings)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
                 world = _SocketWorld(7, self.fake, connection, form)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE_LINE
+from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
 from tests.harness import running_proxy
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.lab.native import MISSING_REASONING_TEXT
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.clients import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from tests.harness import RunningProxy, SocketTestCase
 from tests.histories import TOOLS
 

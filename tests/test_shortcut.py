@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Message, Re
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
-from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.upstream_answer import Answer
 from tests.harness import SocketTestCase, request_bytes
 
@@ -44,13 +44,13 @@ def word(text: str, **details: bool) -> bytes:
 class Way:
     """What an exchange does with a stream, without any socket; with or without the shortcut."""
 
-    def __init__(self, form: display.Form | None, *, with_shortcut: bool) -> None:
+    def __init__(self, form: thinking_blocks.Form | None, *, with_shortcut: bool) -> None:
         self._with_shortcut = with_shortcut
         self._pieces: deque[bytes] = deque()
         self._shortcut: Shortcut | None = None
         self.reply = Reply()
         self.taken = 0
-        self._written = ChatCompletions(lambda: 0.0).stream(REQUEST, display.mirror(self._batches(), form))
+        self._written = ChatCompletions(lambda: 0.0).stream(REQUEST, thinking_blocks.mirror(self._batches(), form))
 
     def _batches(self) -> Batches:
         reader = StreamReader()
@@ -103,7 +103,7 @@ def generated(rng: random.Random) -> list[bytes]:
 
 
 class TestBothWays(unittest.TestCase):
-    def way(self, form: display.Form | None, *, with_shortcut: bool = True) -> Way:
+    def way(self, form: thinking_blocks.Form | None, *, with_shortcut: bool = True) -> Way:
         way = Way(form, with_shortcut=with_shortcut)
         self.addCleanup(way.close)
         return way
@@ -112,7 +112,7 @@ class TestBothWays(unittest.TestCase):
         taken = 0
         for seed in range(300):
             rng = random.Random(seed)
-            form = rng.choice((display.COLLAPSIBLE, display.PLAIN, None))
+            form = rng.choice((thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None))
             long, short = (self.way(form, with_shortcut=each) for each in (False, True))
             with self.subTest(seed=seed):
                 for piece in generated(rng):
@@ -132,7 +132,7 @@ class TestBothWays(unittest.TestCase):
             "a tag": thought("<b>"),
             "damage": thought("x").replace(b'"x"', b'"\xff"'),
         }.items():
-            way = self.way(display.COLLAPSIBLE)
+            way = self.way(thinking_blocks.COLLAPSIBLE)
             for begun in (thought("a"), thought("b"), thought("c")):
                 way.told(begun)
             with self.subTest(name):

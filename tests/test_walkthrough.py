@@ -13,8 +13,8 @@ from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.reasoning import display
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
@@ -40,7 +40,7 @@ class TestAChat(SocketTestCase):
                 client = CursorClient(proxy.url, tools=WEATHER_TOOLS, stream=stream, run_tool=run_weather_tool)
                 with client:
                     turns = [client.ask("How is the weather here?"), client.ask("And tomorrow?")]
-                shown = [display.leading_block(answer.content) for turn in turns for answer in turn.answers]
+                shown = [thinking_blocks.leading_block(answer.content) for turn in turns for answer in turn.answers]
                 thought = [found.reasoning if found else None for found in shown]
                 self.assertEqual(4, len(thought))
                 self.assertEqual([], fake.refused)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
-from deepseek_cursor_proxy.reasoning.display import leading_block
+from deepseek_cursor_proxy.reasoning.thinking_blocks import leading_block
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 

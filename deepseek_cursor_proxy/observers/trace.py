@@ -17,7 +17,7 @@ from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
-from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.wire import encode_json, without_keys
 
@@ -100,7 +100,7 @@ def _turn(turn: Turn, message: Message) -> dict[str, Any]:
     text = message.content if isinstance(message.content, str) else ""
     return {
         "message": turn.index,
-        "says": display.undone(text).strip()[:_FIRST_WORDS],
+        "says": thinking_blocks.undone(text).strip()[:_FIRST_WORDS],
         "calls": [call.name for call in message.tool_calls],
         "need": turn.need.value,
         "source": turn.source.value,

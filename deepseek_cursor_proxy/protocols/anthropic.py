@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols import chat_request
 from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_name, optional_string, wrong
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 # Names that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
 from deepseek_cursor_proxy.protocols import content
 from deepseek_cursor_proxy.protocols.fields import Json, json_text, optional, optional_string
-from deepseek_cursor_proxy.reasoning import display
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 ERROR_LINE = "[the tool reported an error]"
 
@@ -61,7 +61,11 @@ def read(value: Any, role: str, param: str) -> Blocks:
 
 def _shown(parts: list[Json]) -> str | None:
     """The text of an answer that shows our thinking block, which a client split into parts."""
-    return display.rejoined([part["text"] for part in parts]) if all(part["type"] == "text" for part in parts) else None
+    return (
+        thinking_blocks.rejoined([part["text"] for part in parts])
+        if all(part["type"] == "text" for part in parts)
+        else None
+    )
 
 
 def _call(block: Json, param: str) -> ToolCall:

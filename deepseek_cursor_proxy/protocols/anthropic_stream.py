@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols import anthropic, partial_json
 from deepseek_cursor_proxy.protocols.anthropic import Asked
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.wire import decode_foreign_json, encode_json
 
 PING = sse.event(b'{"type": "ping"}', "ping")

@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.protocols.fields import (
     wrong,
 )
 from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.wire import encode_json, safe_text
 
 _SEALED = "reasoning.encrypted_content"

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.reasoning import display
-from deepseek_cursor_proxy.reasoning.said import Said, arguments, digest, read, text_bytes
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.message_digest import Said, arguments, digest, read, text_bytes
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
 _VERSION = b"deepseek-cursor-proxy identity 1"
@@ -135,7 +135,7 @@ class History(NamedTuple):
     # One per message: what it says, whatever stands before it.
     digests: tuple[bytes, ...]
     # The thinking blocks in each message, which have to be read away before it can be told who it is.
-    blocks: tuple[list[display.Block], ...]
+    blocks: tuple[list[thinking_blocks.Block], ...]
     # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
     conversation: bytes
     end: "_Walk"

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.deepseek.chat_api import FILLER, Need, needs, sees_pi
 from deepseek_cursor_proxy.deepseek.history_repair import Repaired, repair
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.reasoning import display, recovery, remarks
+from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, Keys
 
 # Of histories that were restored before, with their reasonings: some eight chats of 200 tool turns.
@@ -179,7 +179,7 @@ def _is_settled(request: ChatRequest, history: History, at: int, found: Found) -
     return not blocks or blocks[0].start > 0 or sent[0] in blocks[0].readings
 
 
-def _shown(keys: Keys, blocks: Sequence[display.Block], found: Found) -> tuple[bytes, ...]:
+def _shown(keys: Keys, blocks: Sequence[thinking_blocks.Block], found: Found) -> tuple[bytes, ...]:
     """The keys that tell whether the blocks of a turn show a part of its reasoning only; most show all of it."""
     known = found.get(keys.exact, ()) if blocks else ()
     if not known or any(text in blocks[0].readings for text in known):
@@ -220,7 +220,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
 
 
-def _sent_before(texts: Sequence[str] | None, shown: display.Block | None) -> "Recalled | None":
+def _sent_before(texts: Sequence[str] | None, shown: thinking_blocks.Block | None) -> "Recalled | None":
     """What was sent for a turn in its chat before, whatever other chats have said since."""
     if texts is None or (shown is not None and texts[0] not in shown.readings and _contradicts(shown, texts[:1])):
         return None
@@ -274,7 +274,7 @@ class _Restored(NamedTuple):
 _known: Beginnings[Keys | None, Mapping[int, _Restored]] = Beginnings(_MOST_BYTES_KNOWN, lambda keys: 0)
 
 
-def recall(keys: Keys, found: Found, shown: display.Block | None = None) -> Recalled:
+def recall(keys: Keys, found: Found, shown: thinking_blocks.Block | None = None) -> Recalled:
     """The reasoning of a turn, by the strongest of its keys that names exactly one.
 
     Two stored turns that could both be meant and differ prove nothing, unless the client still shows which it is.
@@ -320,7 +320,7 @@ def _original(kept: str | None, keys: Keys, found: Found) -> Recalled | None:
     return None
 
 
-def _with_parts(blocks: Sequence[display.Block], keys: Keys, found: Found) -> Sequence[display.Block]:
+def _with_parts(blocks: Sequence[thinking_blocks.Block], keys: Keys, found: Found) -> Sequence[thinking_blocks.Block]:
     """The blocks, the last of them open if they are known to show how the reasoning begins."""
     if not blocks or keys.exact not in found:
         return blocks
@@ -331,11 +331,11 @@ def _with_parts(blocks: Sequence[display.Block], keys: Keys, found: Found) -> Se
     return blocks
 
 
-def _contradicts(shown: display.Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(display.fits(text, shown) for text in texts)
+def _contradicts(shown: thinking_blocks.Block, texts: Iterable[str]) -> bool:
+    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
 
 
-def _meant(texts: Sequence[str], shown: display.Block | None) -> str | None:
+def _meant(texts: Sequence[str], shown: thinking_blocks.Block | None) -> str | None:
     """Which of the reasonings recorded under one key is meant; None when that is not certain."""
     if len(texts) == 1:
         return texts[0]
@@ -366,30 +366,30 @@ def prepare_again(request: ChatRequest, found: Found, refused: Prepared, strateg
 
 
 def _restore_one(
-    message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[display.Block]
+    message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[thinking_blocks.Block]
 ) -> tuple[Message, Turn]:
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if known.reasoning is None and (shown := _shown_whole(message.reasoning, blocks)) is not None:
         reasoning, source = shown, Source.DISPLAY
     elif not is_blank(message.reasoning) and not known.is_original:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif known.reasoning is None and display.is_single(blocks):
+    elif known.reasoning is None and thinking_blocks.is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY
     elif known.reasoning is None:
         source = Source.NOBODY
     content, has_notice = message.content, False
     if isinstance(content, str):
-        ours = blocks[:1] if source is Source.DISPLAY else display.ours(blocks, known.reasoning, reasoning)
-        text = display.cut(content, ours)
-        content, has_notice = remarks.without(text), remarks.is_notice(text)
+        ours = blocks[:1] if source is Source.DISPLAY else thinking_blocks.ours(blocks, known.reasoning, reasoning)
+        text = thinking_blocks.cut(content, ours)
+        content, has_notice = notices.without(text), notices.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
     return Message(message.role, content, _to_send(reasoning, turn), *message[3:]), turn
 
 
-def _shown_whole(kept: str | None, blocks: Sequence[display.Block]) -> str | None:
+def _shown_whole(kept: str | None, blocks: Sequence[thinking_blocks.Block]) -> str | None:
     """What the one block of a turn says, if the client kept the same beside it with other white space."""
-    if kept is None or is_blank(kept) or not display.is_single(blocks) or kept in blocks[0].readings:
+    if kept is None or is_blank(kept) or not thinking_blocks.is_single(blocks) or kept in blocks[0].readings:
         return None
     words = without_spaces(kept)
     return next((each for each in blocks[0].readings if without_spaces(each) == words), None)
@@ -414,7 +414,7 @@ def _as_restored(request: ChatRequest, history: History, restoration: Restoratio
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
     restored = _as_restored(request, history, restoration)
     last = restoration.positions[last_lost.index]
-    recovered = recovery.recover(restored.request.messages, last, with_pictures=sees_pictures(request.model))
+    recovered = transcript.recover(restored.request.messages, last, with_pictures=sees_pictures(request.model))
     if recovered is None:
         # Nothing to answer is left without a user message; the fillers are already in place.
         return restored
@@ -423,7 +423,7 @@ def _recovered(request: ChatRequest, history: History, restoration: Restoration,
         request=request._replace(messages=recovered.messages),
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,
-        notice="" if has_told else remarks.NOTICE,
+        notice="" if has_told else notices.NOTICE,
     )
 
 

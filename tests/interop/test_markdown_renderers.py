@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
 from tests.interop import npm
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.interop.node_case import NodeCase

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.protocols import anthropic
 from deepseek_cursor_proxy.protocols.anthropic import Asked
 from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
-from deepseek_cursor_proxy.reasoning.sealing import Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.generated_answers import answer, batches, message, stream, words
 from tests.messages_client import TOOLS, Json, result, user
 

@@ -6,7 +6,7 @@ import unittest
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.protocols import responses, responses_items
 from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.generated_answers import (
     CUSTOM,
     FUNCTION,

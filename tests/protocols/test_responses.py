@@ -7,7 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import responses
 from deepseek_cursor_proxy.protocols.responses import Frame, Reference, Wanted, state
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}

@@ -4,7 +4,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import responses, responses_items
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.histories import assistant, result, system, user
 from tests.responses_client import HOSTED
 

@@ -6,9 +6,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, Delta
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.reasoning import display
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
-from deepseek_cursor_proxy.reasoning.remarks import SILENT, early_end
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.notices import SILENT, early_end
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 
 FORMS = (COLLAPSIBLE, PLAIN)
 NASTY = (
@@ -39,8 +39,8 @@ def source(*items: Delta | Aside, fails: bool = False) -> Batches:
         raise UpstreamFailed("cut")
 
 
-def shown(*items: Delta | Aside, form: display.Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
-    batches = display.mirror(source(*items), form, lambda choice: notice)
+def shown(*items: Delta | Aside, form: thinking_blocks.Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
+    batches = thinking_blocks.mirror(source(*items), form, lambda choice: notice)
     return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
 
 
@@ -59,7 +59,7 @@ class TestForms(unittest.TestCase):
                         calls = (CallPiece(0, "a", "b"),)
                         (written,) = shown(Delta(reasoning=reasoning, text=text, calls=calls), form=form)
                         assert written is not None
-                        block = display.leading_block(written)
+                        block = thinking_blocks.leading_block(written)
                         assert block is not None
                         self.assertEqual(reasoning, block.reasoning)
                         self.assertEqual(text, written[block.end :])
@@ -88,21 +88,21 @@ class TestForms(unittest.TestCase):
             "<think>",
         ):
             with self.subTest(text):
-                self.assertIsNone(display.leading_block(text))
+                self.assertIsNone(thinking_blocks.leading_block(text))
 
     def test_a_block_that_was_stopped_while_thinking_is_ours(self) -> None:
         whole = "half `Vec<String>` <b>a</b> </details> <think> &lt; thought\n\n```\n<i>\n  </details>\nx"
         for form in FORMS:
             written = "".join(text or "" for text in shown(Delta(reasoning=whole), form=form))
             for end in range(len(form.opening), len(written)):
-                (block,) = display.blocks(written[:end])
+                (block,) = thinking_blocks.blocks(written[:end])
                 self.assertTrue(block.is_open)
                 self.assertEqual(end, block.end)
                 self.assertTrue(block.fits(whole), block)
                 self.assertFalse(block.fits("another thought") and len(block.reasoning) > 1, block)
 
     def test_a_tag_that_somebody_writes_about_in_the_midst_of_a_text_opens_nothing(self) -> None:
-        self.assertEqual([], display.blocks("The tag:\n\n<think>\nopens the thinking."))
+        self.assertEqual([], thinking_blocks.blocks("The tag:\n\n<think>\nopens the thinking."))
 
     def test_a_block_is_ours_after_html_escaping_and_other_line_ends(self) -> None:
         thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'
@@ -116,21 +116,21 @@ class TestForms(unittest.TestCase):
                 "both": escaped.replace("\n", "\r\n"),
             }.items():
                 with self.subTest(name, form=form.tag):
-                    (block,) = display.blocks(text)
+                    (block,) = thinking_blocks.blocks(text)
                     self.assertEqual(thought, block.reasoning)
-                    self.assertEqual("Is a < b?\n\nYes &amp; no.", display.cut(text, [block]))
+                    self.assertEqual("Is a < b?\n\nYes &amp; no.", thinking_blocks.cut(text, [block]))
 
     def test_text_without_a_block_stays_as_it_is_whatever_it_is_written_like(self) -> None:
         for text in ("&lt;b&gt;", "a\r\nb", "&lt;details&gt;\nx", "x <b> &lt;think&gt;\n", "<think>\r\na\n"):
-            self.assertEqual(text, display.as_written(text))
+            self.assertEqual(text, thinking_blocks.as_written(text))
 
     def test_white_space_before_a_block_does_not_hide_it(self) -> None:
-        (found,) = display.blocks("\n " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "Hi")
+        (found,) = thinking_blocks.blocks("\n " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "Hi")
         self.assertEqual(("x", 0), (found.reasoning, found.start))
 
     def test_a_block_whose_end_was_trimmed_is_still_one(self) -> None:
         for form in FORMS:
-            block = display.leading_block((form.opening + "x" + form.closing).rstrip())
+            block = thinking_blocks.leading_block((form.opening + "x" + form.closing).rstrip())
             assert block is not None
             self.assertEqual("x", block.reasoning)
 
@@ -143,13 +143,13 @@ class TestManyBlocks(unittest.TestCase):
         for inside in ("```x" + closing, "~~~ x" + closing, "```x\n" + closing + "```\n\n"):
             for before in ("", "Some words.\n\n"):
                 started = time.thread_time()
-                self.assertGreaterEqual(len(display.blocks(before + (opening + inside) * 4000)), 2000)
+                self.assertGreaterEqual(len(thinking_blocks.blocks(before + (opening + inside) * 4000)), 2000)
                 self.assertLess(time.thread_time() - started, 5, (before, inside))
 
     def test_a_text_in_very_many_parts_costs_no_more_than_its_length(self) -> None:
         for part in ("x\n</details>\n", COLLAPSIBLE.opening, "\n</think> ", " ", "\n"):
             started = time.thread_time()
-            text = display.rejoined([COLLAPSIBLE.opening, *[part] * 50_000])
+            text = thinking_blocks.rejoined([COLLAPSIBLE.opening, *[part] * 50_000])
             self.assertIsNotNone(text)
             self.assertLess(time.thread_time() - started, 5, part)
 
@@ -189,7 +189,7 @@ class TestMirror(unittest.TestCase):
             ("a part that does not fit", (Delta(reasoning="a"), call, late), [None] * 3),
         ):
             with self.subTest(name):
-                batches = display.mirror(source(*deltas), COLLAPSIBLE)
+                batches = thinking_blocks.mirror(source(*deltas), COLLAPSIBLE)
                 found = [item.reasoning for batch in batches for item in batch if isinstance(item, Delta)]
                 self.assertEqual(told, found)
 
@@ -208,17 +208,17 @@ class TestMirror(unittest.TestCase):
                 + "d",
                 written,
             )
-            found = display.blocks(written)
+            found = thinking_blocks.blocks(written)
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
-            self.assertEqual("bd", display.cut(written, found))
+            self.assertEqual("bd", thinking_blocks.cut(written, found))
 
     def test_a_text_full_of_openings_is_not_read_to_its_end_for_each(self) -> None:
         openings = "\n\n<think>\n" * 20_000
         mixed = "\n\n<think>\n x\n</details>" * 20_000
         bad = ("\n\n" + COLLAPSIBLE.opening + "x\n</details>x") * 10_000
         for hostile in (openings, openings + "\n</think>x", openings * 2 + "\n</details>x", mixed, bad):
-            self.assertEqual([], display.blocks("x" + hostile))
-        self.assertEqual(1, len(display.blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
+            self.assertEqual([], thinking_blocks.blocks("x" + hostile))
+        self.assertEqual(1, len(thinking_blocks.blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
 
     def test_an_answer_left_in_the_thinking_is_told(self) -> None:
         self.assertEqual(
@@ -248,12 +248,12 @@ class TestMirror(unittest.TestCase):
 
     def test_without_a_form_and_a_notice_nothing_is_touched(self) -> None:
         delta = Delta(reasoning="x", text="y")
-        self.assertEqual([[delta]], list(display.mirror(source(delta), None)))
+        self.assertEqual([[delta]], list(thinking_blocks.mirror(source(delta), None)))
 
     def test_asides_and_usage_pass(self) -> None:
         usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
         self.assertEqual(
-            [[Aside()], [usage]], list(display.mirror(source(Aside(), usage), COLLAPSIBLE, lambda choice: "N"))
+            [[Aside()], [usage]], list(thinking_blocks.mirror(source(Aside(), usage), COLLAPSIBLE, lambda choice: "N"))
         )
 
     def test_choices_have_a_block_each(self) -> None:
@@ -262,21 +262,21 @@ class TestMirror(unittest.TestCase):
         self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
 
     def test_an_open_block_is_closed_before_a_failure_goes_on(self) -> None:
-        batches = display.mirror(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
+        batches = thinking_blocks.mirror(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
         next(batches)
         self.assertEqual([[Delta(text="<\n</details>\n\n")]], [next(batches)])
         with self.assertRaises(UpstreamFailed):
             next(batches)
 
     def test_a_failure_after_the_block_adds_nothing(self) -> None:
-        batches = display.mirror(source(Delta(text="half"), fails=True), COLLAPSIBLE)
+        batches = thinking_blocks.mirror(source(Delta(text="half"), fails=True), COLLAPSIBLE)
         next(batches)
         with self.assertRaises(UpstreamFailed):
             next(batches)
 
     def test_closing_the_mirror_closes_its_source(self) -> None:
         batches = source(Delta(text="a"), Delta(text="b"))
-        mirror = display.mirror(batches, COLLAPSIBLE)
+        mirror = thinking_blocks.mirror(batches, COLLAPSIBLE)
         next(mirror)
         mirror.close()
         self.assertEqual([], list(batches))
@@ -286,7 +286,7 @@ class TestMirror(unittest.TestCase):
         for hostile in ("<" * 200_000, "<\\" * 100_000, "<details" * 20_000, "\\" * 200_000):
             (written,) = shown(Delta(reasoning=hostile, text="x"))
             assert written is not None
-            block = display.leading_block(written)
+            block = thinking_blocks.leading_block(written)
             assert block is not None
             self.assertEqual(hostile, block.reasoning)
 
@@ -298,16 +298,16 @@ class TestMirror(unittest.TestCase):
             Delta(reasoning="/details>"),
         ]
         read = 0
-        split = display.Form.split_unfinished
+        split = thinking_blocks.Form.split_unfinished
 
-        def counted(form: display.Form, text: str) -> tuple[str, str]:
+        def counted(form: thinking_blocks.Form, text: str) -> tuple[str, str]:
             nonlocal read
             read += len(text)
             return split(form, text)
 
-        with mock.patch.object(display.Form, "split_unfinished", counted):
+        with mock.patch.object(thinking_blocks.Form, "split_unfinished", counted):
             written = "".join(text or "" for text in shown(*pieces, Delta(text="x")))
-        block = display.leading_block(written)
+        block = thinking_blocks.leading_block(written)
         assert block is not None
         self.assertEqual("<" + "\\" * 160_000 + "/details>", block.reasoning)
         self.assertLess(read, 500_000)

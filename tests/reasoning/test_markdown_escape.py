@@ -4,8 +4,8 @@ import random
 import time
 import unittest
 
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, blocks, cut
 from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, blocks, cut
 
 WORDS = (
     "a", "word ", " ", "\n", "\n\n", "\r\n", "\r", "`", "``", "```", "````", "~~~", "~~~~", "<b>", "</b>", "<", "<!--",

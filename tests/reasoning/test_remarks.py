@@ -1,7 +1,7 @@
 import unittest
 
-from deepseek_cursor_proxy.reasoning import remarks
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE, NOTICE_LINE, SILENT
+from deepseek_cursor_proxy.reasoning import notices
+from deepseek_cursor_proxy.reasoning.notices import NOTICE, NOTICE_LINE, SILENT
 
 
 class TestRemarks(unittest.TestCase):
@@ -9,7 +9,7 @@ class TestRemarks(unittest.TestCase):
         self.assertEqual("[deepseek-cursor-proxy] Refreshed reasoning_content history.\n\n", NOTICE)
 
     def test_remarks_are_taken_out_at_their_places_only(self) -> None:
-        early = remarks.early_end("aborted")
+        early = notices.early_end("aborted")
         for text, left in (
             (NOTICE + "Hi", "Hi"),
             (NOTICE_LINE, ""),
@@ -37,10 +37,10 @@ class TestRemarks(unittest.TestCase):
             ("Hi" + early + " Said in my own words.", None),
         ):
             with self.subTest(text):
-                self.assertEqual(text if left is None else left, remarks.without(text))
+                self.assertEqual(text if left is None else left, notices.without(text))
 
     def test_a_text_before_the_start_is_not_looked_at(self) -> None:
-        self.assertEqual("Hi", remarks.without("block" + NOTICE + "Hi", 5))
+        self.assertEqual("Hi", notices.without("block" + NOTICE + "Hi", 5))
 
     def test_notices_of_relatives_are_taken_out_but_are_not_ours(self) -> None:
         for line in (
@@ -48,14 +48,14 @@ class TestRemarks(unittest.TestCase):
             "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
             "[cursor-deepseek] Recovered from missing reasoning_content.",
         ):
-            self.assertEqual("Hi", remarks.without(line + "\n\nHi"))
-            self.assertFalse(remarks.is_notice(line + "\n\nHi"))
-        self.assertTrue(remarks.is_notice(NOTICE + "Hi"))
+            self.assertEqual("Hi", notices.without(line + "\n\nHi"))
+            self.assertFalse(notices.is_notice(line + "\n\nHi"))
+        self.assertTrue(notices.is_notice(NOTICE + "Hi"))
 
     def test_only_unusual_ends_are_explained(self) -> None:
         for reason in ("stop", "tool_calls", "length", "content_filter", None):
-            self.assertEqual("", remarks.early_end(reason))
-        self.assertIn("(insufficient_system_resource)", remarks.early_end("insufficient_system_resource"))
+            self.assertEqual("", notices.early_end(reason))
+        self.assertIn("(insufficient_system_resource)", notices.early_end("insufficient_system_resource"))
 
     def test_a_long_text_of_beginnings_stays_quick(self) -> None:
-        self.assertEqual(1_040_000, len(remarks.without("\n\n[deepseek-cursor-proxy] " * 40_000)))
+        self.assertEqual(1_040_000, len(notices.without("\n\n[deepseek-cursor-proxy] " * 40_000)))

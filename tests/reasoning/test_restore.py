@@ -5,9 +5,9 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.chat_api import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.display import COLLAPSIBLE, PLAIN
-from deepseek_cursor_proxy.reasoning.remarks import NOTICE
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, look_up, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from tests.histories import TOOLS, assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")

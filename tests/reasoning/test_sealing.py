@@ -3,7 +3,7 @@ import tracemalloc
 import unittest
 
 from deepseek_cursor_proxy.errors import TooLarge
-from deepseek_cursor_proxy.reasoning.sealing import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 SECRET = b"s" * 32
 TEXTS = ("", " ", "Let me think.", "多" * 1000, "half \ud83d", "a\x00b", "x" * 100_000)

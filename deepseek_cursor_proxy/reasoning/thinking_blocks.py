@@ -21,7 +21,7 @@ from typing import Protocol
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.reasoning import markdown_escape, remarks
+from deepseek_cursor_proxy.reasoning import markdown_escape, notices
 
 
 class ThoughtWriter(Protocol):
@@ -313,7 +313,7 @@ def rejoined(parts: Sequence[str]) -> str | None:
 
 def undone(text: str) -> str:
     """The text without any block or remark in it."""
-    return remarks.without(cut(text, blocks(text)))
+    return notices.without(cut(text, blocks(text)))
 
 
 def leading_block(
@@ -444,7 +444,7 @@ class _Mirror:
         return writer.end() + self._form.closing
 
     def _last_word(self, finish_reason: str) -> str:
-        if early := remarks.early_end(finish_reason):
+        if early := notices.early_end(finish_reason):
             return early if self._has_spoken else early.lstrip("\n")
         is_silent = self._has_block and not (self._has_spoken or self._has_called)
-        return remarks.SILENT if is_silent and finish_reason == "stop" else ""
+        return notices.SILENT if is_silent and finish_reason == "stop" else ""

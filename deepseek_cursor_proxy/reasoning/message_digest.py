@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.reasoning import display, remarks
+from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
 
 # Of messages whose digests are remembered: some ten chats of 200 tool turns, which are one megabyte each.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ class Said(NamedTuple):
     own: bytes
     size: int
     # These have to be read away before it can be told what is said. Nobody changes the list: others are given it, too.
-    blocks: list[display.Block]
+    blocks: list[thinking_blocks.Block]
 
 
 def _memory(message: Message, said: Said) -> int:
@@ -60,15 +60,15 @@ def _read_anew(message: Message) -> Said:
     return Said(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
 
 
-def _blocks(message: Message) -> list[display.Block]:
+def _blocks(message: Message) -> list[thinking_blocks.Block]:
     if message.role != "assistant" or not isinstance(message.content, str):
         return []
     if "<" not in message.content and "&lt;" not in message.content:
         return []
-    return display.blocks(message.content)
+    return thinking_blocks.blocks(message.content)
 
 
-def _fields(message: Message, blocks: Sequence[display.Block]) -> list[bytes]:
+def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[bytes]:
     fields = [message.role.encode(errors="surrogatepass"), *_content(message, blocks)]
     for call in message.tool_calls:
         fields += (b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
@@ -79,7 +79,7 @@ def _fields(message: Message, blocks: Sequence[display.Block]) -> list[bytes]:
     return fields
 
 
-def _content(message: Message, blocks: Sequence[display.Block]) -> tuple[bytes, bytes]:
+def _content(message: Message, blocks: Sequence[thinking_blocks.Block]) -> tuple[bytes, bytes]:
     text = message.content
     if not isinstance(text, str):
         if not all(part["type"] == "text" for part in text):
@@ -89,7 +89,7 @@ def _content(message: Message, blocks: Sequence[display.Block]) -> tuple[bytes, 
         text = "\n".join(part["text"] for part in text)
     if message.role == "assistant":
         # Without the blocks and remarks that we may have put into it.
-        text = remarks.without(display.cut(text, blocks)).strip()
+        text = notices.without(thinking_blocks.cut(text, blocks)).strip()
     return b"text", text_bytes(text)
 
 
