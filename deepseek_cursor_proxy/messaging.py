@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
-from deepseek_cursor_proxy.protocols import anthropic
-from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
+from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 

@@ -128,9 +128,9 @@ class _Stream:
     def _failed(self, error: ProxyError) -> bytes:
         if self._path == MESSAGES:
             # Only here: it brings a whole API with it.
-            from deepseek_cursor_proxy.protocols import anthropic
+            from deepseek_cursor_proxy.protocols.anthropic import request
 
-            failure = anthropic.failure(error, f"req_{secrets.token_hex(12)}")
+            failure = request.failure(error, f"req_{secrets.token_hex(12)}")
             return sse.event(encode_json(failure), "error")
         words = {"message": error.message, "param": None, "code": error.code}
         if self._path != CHAT:

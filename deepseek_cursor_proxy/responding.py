@@ -30,10 +30,12 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.jobs import Following, Job
-from deepseek_cursor_proxy.protocols import chat_request, compaction, responses, responses_listing
-from deepseek_cursor_proxy.protocols.fields import Json
-from deepseek_cursor_proxy.protocols.responses import Frame, Wanted
-from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter, SummaryWriter, error_code
+from deepseek_cursor_proxy.protocols.request import compaction, parse
+from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols.responses import stored as responses_listing
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Wanted
+from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter, SummaryWriter, error_code
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
@@ -102,7 +104,7 @@ class Responding:
         return HttpReply.events(events)
 
     def _planned(self, visitor: Visitor, caller: Caller, body: dict[str, Any], size: int) -> Planned:
-        wanted = responses.wanted(body)
+        wanted = envelope.wanted(body)
         mark = secrets.token_hex(16)
         inherited = self._inherited(caller.namespace, wanted)
         own = self._own(caller.namespace, wanted, {item.get("id"): item for item in inherited})
@@ -110,13 +112,13 @@ class Responding:
             # Read as they will be inherited, so that they are the very same then.
             own = responses_listing.listed(own, mark, len(inherited))
         sealer = Sealer(self._services.secret.read(), caller.namespace)
-        asks_for = compaction if wanted.compacts else responses
-        inside = asks_for.conversation(body, responses.unsealed([*inherited, *own], Opener(sealer, self._most)))
-        chat = chat_request.parse(inside, self._services.config)
+        asks_for = compaction if wanted.compacts else envelope
+        inside = asks_for.conversation(body, envelope.unsealed([*inherited, *own], Opener(sealer, self._most)))
+        chat = parse.parse(inside, self._services.config)
         if wanted.background:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
-        frame = Frame(mark, int(time.time()), chat.asked_model, wanted, responses.fields(body), sealer)
+        frame = Frame(mark, int(time.time()), chat.asked_model, wanted, envelope.fields(body), sealer)
         return Planned(visitor, caller, frame, (*inherited, *own), Asked(chat, body, size, self._dialect()))
 
     def _dialect(self) -> Dialect:
@@ -153,7 +155,7 @@ class Responding:
             if item.get("type") == "item_reference" and item.get("id") in known:
                 own.append(room.take(known[item["id"]]))
                 continue
-            referred = responses.reference(item, f"input[{index}]")
+            referred = envelope.reference(item, f"input[{index}]")
             if referred is None:
                 own.append(item)
                 continue
@@ -161,7 +163,7 @@ class Responding:
                 found = self._store.get(namespace, referred.response_id, with_events=False)
                 outputs[referred.response_id] = [] if found is None else found.body["output"]
             if referred.index >= len(outputs[referred.response_id]):
-                raise responses.unknown_item(item)
+                raise envelope.unknown_item(item)
             own.append(room.take(outputs[referred.response_id][referred.index]))
         return own
 
@@ -246,7 +248,7 @@ class Responding:
             "object": "response.compaction",
             "created_at": made["created_at"],
             "output": compaction.output(items, made["output"]),
-            "usage": made["usage"] or responses.usage({}),
+            "usage": made["usage"] or envelope.usage({}),
         }
 
     # … in the background …
@@ -257,7 +259,7 @@ class Responding:
         self._services.access.check_call(planned.visitor)
         job = Job(planned.frame.response_id, namespace)
         job.say(writer.queued())
-        queued = planned.frame.response(responses.state("queued"))
+        queued = planned.frame.response(envelope.state("queued"))
         self._store.put(namespace, StoredResponse(queued, planned.input))
         try:
             self._services.jobs.submit(job, lambda job: self._run(planned, writer, job))
@@ -291,7 +293,7 @@ class Responding:
             raise ClientGone
         if job.is_stopping:
             raise ProxyStopping
-        started = planned.frame.response(responses.state("in_progress"))
+        started = planned.frame.response(envelope.state("in_progress"))
         self._store.update(planned.caller.namespace, StoredResponse(started, planned.input))
         job.say(writer.start())
         caller = planned.caller._replace(peer=job.peer)

@@ -8,9 +8,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
-from deepseek_cursor_proxy.protocols import responses
-from deepseek_cursor_proxy.protocols.responses import Frame
-from deepseek_cursor_proxy.protocols.responses_stream import ResponseWriter
+from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame
+from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 MARK = "0123456789abcdef" * 2
@@ -118,5 +118,5 @@ def message(found: Sequence[Batch]) -> Message:
 
 def writer(now: float = 0.0, **wanted: Any) -> ResponseWriter:
     body = {"input": "q", **wanted}
-    frame = Frame(MARK, 1, "my-model", responses.wanted(body), responses.fields(body), Sealer(b"secret", b"caller"))
+    frame = Frame(MARK, 1, "my-model", envelope.wanted(body), envelope.fields(body), Sealer(b"secret", b"caller"))
     return ResponseWriter(frame, REQUEST, lambda: now)

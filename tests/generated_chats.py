@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.lab import contract
-from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.wire import decode_json_object, encode_json

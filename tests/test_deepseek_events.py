@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES, ResponseR
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.completion import Answer, Call, PrefixCache
 from deepseek_cursor_proxy.lab.native import Response
-from deepseek_cursor_proxy.protocols import logprobs
+from deepseek_cursor_proxy.protocols.responses import logprobs
 
 REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 CALLS = (Call("call_a", "look", '{"at": "the \U0001f600"}'), Call("call_b", "look", "{}"))

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Me
 from deepseek_cursor_proxy.deepseek import responses_api
 from deepseek_cursor_proxy.deepseek.responses_api import answer, payload
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols import responses_items
+from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.histories import TOOLS, assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"at":1}')

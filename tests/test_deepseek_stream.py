@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatReques
 from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from tests.test_stencils import TEXTS, chunk, event
 

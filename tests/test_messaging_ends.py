@@ -4,7 +4,7 @@ import json
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
-from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
 from tests.harness import PATIENCE, request_bytes
 from tests.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
 from tests.test_leaving import read_until

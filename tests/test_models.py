@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import Resolved, passed_on, resolve
 from deepseek_cursor_proxy.deepseek.models import listed
-from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.harness import SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 

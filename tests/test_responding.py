@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
-from deepseek_cursor_proxy.protocols import responses_items
+from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.harness import PATIENCE, RunningProxy
 from tests.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
 from tests.test_leaving import read_until

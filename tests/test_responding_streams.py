@@ -13,7 +13,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import pump as pumps
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
-from deepseek_cursor_proxy.protocols import responses_stream
+from deepseek_cursor_proxy.protocols.responses import writer
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from tests.gauges import eventually
 from tests.harness import PATIENCE, RunningProxy
@@ -65,7 +65,7 @@ class TestTheStream(ResponsesTestCase):
 
     def test_a_bug_of_ours_ends_it_in_its_own_words(self) -> None:
         proxy = self.proxy()
-        broken = mock.patch.object(responses_stream.ResponseWriter, "write", side_effect=ZeroDivisionError)
+        broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
             told = self.create(proxy, "q", stream=True)
         self.assertEqual(("failed", "response.failed"), (told.response["status"], types(told.events)[-1]))
@@ -79,7 +79,7 @@ class TestTheStream(ResponsesTestCase):
         told = self.create(proxy, "q", stream=True)
         self.assertGreater(types(told.events).count("response.in_progress"), 3)
         self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
-        self.enterContext(mock.patch.object(responses_stream, "_SECONDS_BETWEEN_SIGNS", 0.0))
+        self.enterContext(mock.patch.object(writer, "_SECONDS_BETWEEN_SIGNS", 0.0))
         self.fake.answer(Answer(content="y", comments=5))
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual(6, types(told.events).count("response.in_progress"))

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.jobs import Job
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
-from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.services import Services

@@ -14,7 +14,7 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Message, Reply
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
-from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.upstream_answer import Answer
 from tests.harness import SocketTestCase, request_bytes

@@ -20,7 +20,7 @@ LATER = {
     "deepseek_cursor_proxy.explain",
     "deepseek_cursor_proxy.tunnel",
     "deepseek_cursor_proxy.observers.console",
-    "deepseek_cursor_proxy.protocols.chat_request",
+    "deepseek_cursor_proxy.protocols.request.parse",
     "deepseek_cursor_proxy.reasoning.restore",
     *("difflib", "tomllib", "hashlib", "hmac", "secrets", "getpass", "urllib.request", "concurrent.futures"),
 }

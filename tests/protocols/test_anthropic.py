@@ -19,9 +19,9 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.protocols import anthropic
-from deepseek_cursor_proxy.protocols.anthropic import Asked
-from deepseek_cursor_proxy.protocols.anthropic_stream import MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic import request
+from deepseek_cursor_proxy.protocols.anthropic.request import Asked
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.generated_answers import answer, batches, message, stream, words
 from tests.messages_client import TOOLS, Json, result, user
@@ -31,7 +31,7 @@ SEALER = Sealer(b"secret", b"caller")
 
 
 def parse(*messages: Any, **body: Any) -> Asked:
-    return anthropic.parse({"max_tokens": 10, "messages": list(messages or [user("q")]), **body}, CONFIG, SEALER)
+    return request.parse({"max_tokens": 10, "messages": list(messages or [user("q")]), **body}, CONFIG, SEALER)
 
 
 def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
@@ -125,9 +125,9 @@ class TestThinking(unittest.TestCase):
         before, after = read(*chat[:8], system="Be brief."), read(*chat, system="Be brief.")
         self.assertEqual([True] * 9, [old is new for old, new in zip(before, after[:9], strict=True)])
         self.assertEqual("hm 5", after[-1].reasoning)
-        others = anthropic.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"secret", b"somebody else"))
+        others = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"secret", b"somebody else"))
         self.assertEqual({"shown"}, {each.reasoning for each in others.request.messages[1::2]})
-        anew = anthropic.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
+        anew = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
         self.assertEqual({"shown"}, {each.reasoning for each in anew.request.messages[1::2]})
 
     def test_signatures_are_read_in_answers_only(self) -> None:
@@ -186,7 +186,7 @@ class TestFields(unittest.TestCase):
         ):
             with self.subTest(body):
                 with self.assertRaises(BadRequest) as caught:
-                    anthropic.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+                    request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
                 self.assertEqual(param, caught.exception.param)
                 self.assertIn(param, caught.exception.message)
 
@@ -210,17 +210,17 @@ class TestFields(unittest.TestCase):
             {"messages": [user({"type": "a block of tomorrow", "x": [1]})]},
         ):
             with self.subTest(body):
-                asked = anthropic.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+                asked = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
                 chat_api.payload(asked.request)
 
     def test_only_a_message_needs_a_limit(self) -> None:
-        anthropic.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
+        request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
 
     def test_a_body_is_not_changed(self) -> None:
         thought = {"type": "thinking", "thinking": "", "signature": SEALER.sealed("hm")}
         body = {"max_tokens": 10, "messages": [user("q"), {"role": "assistant", "content": [thought]}], "tools": TOOLS}
         before = json.dumps(body)
-        anthropic.parse(body, CONFIG, SEALER)
+        request.parse(body, CONFIG, SEALER)
         self.assertEqual(before, json.dumps(body))
 
     def test_users_are_told_apart(self) -> None:
@@ -268,13 +268,13 @@ class TestFailures(unittest.TestCase):
         )
         for error, status, kind in cases:
             with self.subTest(error):
-                told = anthropic.failure(error, "req_1")
+                told = request.failure(error, "req_1")
                 expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
-                self.assertEqual((status, expected), (anthropic.status(error), told))
+                self.assertEqual((status, expected), (request.status(error), told))
 
     def test_words_of_upstream_are_passed_on_and_its_fields_are_not(self) -> None:
         body = {"error": {"message": "Its own words.", "type": "odd", "code": "odd"}, "trace": "x"}
-        told = anthropic.failure(UpstreamRefused(400, "ours", body, None), "req_1")
+        told = request.failure(UpstreamRefused(400, "ours", body, None), "req_1")
         self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, told["error"])
         self.assertEqual({"type", "error", "request_id"}, set(told))
 
@@ -289,7 +289,7 @@ class TestUsage(unittest.TestCase):
             ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (0, 4, 0)),
             ({"prompt_tokens": None, "prompt_tokens_details": None, "completion_tokens": -1}, (0, 0, 0)),
         ):
-            told = anthropic.usage(found, 9)
+            told = request.usage(found, 9)
             names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
             self.assertEqual(expected, tuple(told[name] for name in names))
             self.assertEqual(0, told["cache_creation_input_tokens"])

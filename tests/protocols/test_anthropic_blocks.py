@@ -3,8 +3,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import anthropic_blocks
-from deepseek_cursor_proxy.protocols.anthropic_blocks import ERROR_LINE, Blocks
+from deepseek_cursor_proxy.protocols.request import anthropic_blocks
+from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE, Blocks
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}

@@ -10,8 +10,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.anthropic import Asked
-from deepseek_cursor_proxy.protocols.anthropic_stream import PING, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic.request import Asked
+from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.messages_client import Json, added_up, blocks, events, kinds

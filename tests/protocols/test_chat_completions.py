@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delt
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols.chat_completions import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from tests.histories import user
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)

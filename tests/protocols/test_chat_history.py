@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import chat_history
+from deepseek_cursor_proxy.protocols.request import history
 
 
 def grown(turns: int) -> list[Any]:
@@ -21,15 +21,15 @@ class TestChatHistory(unittest.TestCase):
         whole = grown(8)
         for count in (*range(1, len(whole)), 9, 20, 11):
             with self.subTest(count):
-                self.assertEqual(chat_history.read(grown(8)[:count]), chat_history.read(whole[:count]))
+                self.assertEqual(history.read(grown(8)[:count]), history.read(whole[:count]))
 
     def test_what_was_read_is_the_very_same_again(self) -> None:
         whole = grown(5)
-        before, after = chat_history.read(whole[:12]).messages, chat_history.read(whole).messages
+        before, after = history.read(whole[:12]).messages, history.read(whole).messages
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
 
     def test_a_complaint_names_the_place_in_all_of_it(self) -> None:
         whole = grown(4)
-        chat_history.read(whole)
+        history.read(whole)
         with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):
-            chat_history.read([*whole, 5])
+            history.read([*whole, 5])

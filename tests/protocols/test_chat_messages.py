@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols.request.messages import MessageReader, read_plain
 
 ABSENT = object()
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}

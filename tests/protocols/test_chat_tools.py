@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import chat_tools
+from deepseek_cursor_proxy.protocols.request import tools as chat_tools
 from deepseek_cursor_proxy.wire import encode_json
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}

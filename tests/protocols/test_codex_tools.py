@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.chat_request import parse
+from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.wire import encode_json
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}

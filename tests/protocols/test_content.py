@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import content
+from deepseek_cursor_proxy.protocols.request import content
 
 URL = "data:image/png;base64,AAAA"
 PICTURE = {"type": "image_url", "image_url": {"url": URL}}

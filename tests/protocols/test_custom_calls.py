@@ -2,7 +2,7 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.protocols.custom_calls import Raiser, as_echoed, lowered, lowered_message
+from deepseek_cursor_proxy.protocols.request.custom_tools import Raiser, as_echoed, lowered, lowered_message
 from tests.histories import assistant
 
 PATCHER = "ApplyPatch"

@@ -6,7 +6,7 @@ import tracemalloc
 import unittest
 from sys import maxsize
 
-from deepseek_cursor_proxy.protocols.fields import memory
+from deepseek_cursor_proxy.protocols.request.fields import memory
 
 
 class TestMemory(unittest.TestCase):

@@ -2,7 +2,7 @@ import random
 import re
 import unittest
 
-from deepseek_cursor_proxy.protocols.namespaces import Inner, described, lowered, lowered_names
+from deepseek_cursor_proxy.protocols.request.tool_namespaces import Inner, described, lowered, lowered_names
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What names are made of by somebody who means it badly: separators, other scripts, halves of characters, length.

@@ -3,7 +3,7 @@ import random
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.protocols.raw_arguments import RawArguments, raw_text
+from deepseek_cursor_proxy.protocols.request.free_text import RawArguments, raw_text
 
 SIGNS = "é思\U0001f600"
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = \"\\n\"\n+x = '\t'\n*** End Patch\n"

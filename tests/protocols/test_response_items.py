@@ -4,8 +4,9 @@ import random
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
-from deepseek_cursor_proxy.protocols import responses, responses_items
-from deepseek_cursor_proxy.protocols.custom_calls import as_echoed
+from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
+from deepseek_cursor_proxy.protocols.responses import envelope as responses
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.generated_answers import (
     CUSTOM,

@@ -5,8 +5,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import responses
-from deepseek_cursor_proxy.protocols.responses import Frame, Reference, Wanted, state
+from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, Wanted, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 MARK = "0123456789abcdef" * 2
@@ -15,14 +15,14 @@ QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text"
 
 class TestWanted(unittest.TestCase):
     def test_what_is_wanted_when_nothing_is_said(self) -> None:
-        self.assertEqual(Wanted((QUESTION,)), responses.wanted({"input": "q"}))
-        self.assertEqual(Wanted(()), responses.wanted({}))
+        self.assertEqual(Wanted((QUESTION,)), envelope.wanted({"input": "q"}))
+        self.assertEqual(Wanted(()), envelope.wanted({}))
 
     def test_null_counts_as_absent(self) -> None:
         names = (
             "store background stream previous_response_id include metadata reasoning text conversation prompt messages"
         )
-        self.assertEqual(Wanted((QUESTION,)), responses.wanted({"input": "q", **dict.fromkeys(names.split())}))
+        self.assertEqual(Wanted((QUESTION,)), envelope.wanted({"input": "q", **dict.fromkeys(names.split())}))
 
     def test_what_is_said_is_wanted(self) -> None:
         body = {
@@ -37,8 +37,8 @@ class TestWanted(unittest.TestCase):
         expected = Wanted(
             (QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True, logprobs=True
         )
-        self.assertEqual(expected, responses.wanted(body))
-        self.assertIsNone(responses.wanted({"reasoning": {"summary": "none"}}).summary)
+        self.assertEqual(expected, envelope.wanted(body))
+        self.assertIsNone(envelope.wanted({"reasoning": {"summary": "none"}}).summary)
 
     def test_what_is_wrong_is_named(self) -> None:
         for body, param in (
@@ -66,7 +66,7 @@ class TestWanted(unittest.TestCase):
             ({"messages": []}, "messages"),
         ):
             with self.subTest(body), self.assertRaises(BadRequest) as caught:
-                responses.wanted(body)
+                envelope.wanted(body)
             self.assertEqual(param, caught.exception.param)
 
 
@@ -74,11 +74,11 @@ class TestTheConversation(unittest.TestCase):
     def test_what_stands_around_it_is_nothing_to_deepseek(self) -> None:
         around = dict.fromkeys(("store", "background", "include", "metadata", "truncation", "service_tier"), "x")
         inside = {"model": "m", "temperature": 1, "tools": []}
-        found = responses.conversation({**around, **inside, "input": "q"}, [QUESTION])
+        found = envelope.conversation({**around, **inside, "input": "q"}, [QUESTION])
         self.assertEqual({**inside, "input": [QUESTION]}, found)
 
     def test_the_effort_is_part_of_it_and_the_summary_is_not(self) -> None:
-        found = responses.conversation({"reasoning": {"effort": "low", "summary": "auto"}}, [])
+        found = envelope.conversation({"reasoning": {"effort": "low", "summary": "auto"}}, [])
         self.assertEqual({"effort": "low"}, found["reasoning"])
 
 
@@ -89,38 +89,38 @@ class TestEnvelopes(unittest.TestCase):
         for number in range(8):
             items += {"type": "reasoning", "encrypted_content": owner.sealed(f"hm {number}")}, {"type": "message"}
         before, after = (
-            responses.unsealed(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
+            envelope.unsealed(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
         )
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
         self.assertEqual("hm 7", after[14]["content"][0]["text"])
         for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
-            self.assertEqual(items, responses.unsealed(items, Opener(other, 1000)))
+            self.assertEqual(items, envelope.unsealed(items, Opener(other, 1000)))
 
 
 class TestReferences(unittest.TestCase):
     def test_an_id_leads_to_its_response(self) -> None:
         for kind in ("rs", "msg", "fc", "ctc"):
             item = {"type": "item_reference", "id": f"{kind}_{MARK}_12"}
-            self.assertEqual(Reference(f"resp_{MARK}", 12), responses.reference(item, "input[0]"))
+            self.assertEqual(Reference(f"resp_{MARK}", 12), envelope.reference(item, "input[0]"))
 
     def test_other_items_refer_to_nothing(self) -> None:
-        self.assertIsNone(responses.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
+        self.assertIsNone(envelope.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
 
     def test_ids_that_are_not_ours_are_unknown(self) -> None:
         for given in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
             with self.subTest(given), self.assertRaises(BadRequest):
-                responses.reference({"type": "item_reference", "id": given}, "input[0]")
+                envelope.reference({"type": "item_reference", "id": given}, "input[0]")
 
 
 class TestTheObject(unittest.TestCase):
     def test_encoded_is_the_same_as_the_object(self) -> None:
         body = {"input": "q", "tools": [{"type": "function", "name": "f"}], "instructions": "é\ud800"}
-        frame = Frame(MARK, 1, "m", responses.wanted(body), responses.fields(body))
+        frame = Frame(MARK, 1, "m", envelope.wanted(body), envelope.fields(body))
         so_far = state("completed", output_text="\U0001f600")
         self.assertEqual(frame.response(so_far), json.loads(frame.encoded(so_far)))
 
     def test_every_field_of_the_official_type_is_there(self) -> None:
-        frame = Frame(MARK, 1, "m", Wanted(()), responses.fields({}))
+        frame = Frame(MARK, 1, "m", Wanted(()), envelope.fields({}))
         found = frame.response(state("queued"))
         names = (
             "access_programs background billing completed_at conversation created_at error frequency_penalty id "
@@ -132,18 +132,18 @@ class TestTheObject(unittest.TestCase):
         self.assertEqual(set(names.split()), set(found))
 
     def test_what_nobody_asked_for_has_the_default_of_openai_and_no_null_for_a_number(self) -> None:
-        found = responses.fields({"temperature": None, "top_p": None})
+        found = envelope.fields({"temperature": None, "top_p": None})
         numbers = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs")
         self.assertEqual([1.0, 1.0, 0.0, 0.0, 0], [found[name] for name in numbers])
         self.assertEqual(("default", {"payer": "developer"}), (found["service_tier"], found["billing"]))
 
     def test_tools_are_told_with_the_fields_the_official_types_insist_on(self) -> None:
         custom = {"type": "custom", "name": "apply_patch"}
-        told = responses.fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
+        told = envelope.fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
         self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], told)
 
     def test_usage_in_the_words_of_this_api(self) -> None:
-        found = responses.usage(
+        found = envelope.usage(
             {
                 "prompt_tokens": 10,
                 "completion_tokens": 5,
@@ -162,12 +162,12 @@ class TestTheObject(unittest.TestCase):
         self.assertEqual(expected, found)
 
     def test_usage_that_is_odd_is_counted_as_far_as_it_goes(self) -> None:
-        self.assertIsNone(responses.usage(None))
+        self.assertIsNone(envelope.usage(None))
         odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": "7", "prompt_tokens_details": 7}, {"total_tokens": -1})
         for usage in odd:
-            found = responses.usage(usage)
+            found = envelope.usage(usage)
             assert found is not None
             self.assertEqual((0, 0, 0), (found["input_tokens"], found["output_tokens"], found["total_tokens"]))
-        found = responses.usage({"prompt_tokens": 2, "completion_tokens": 3})
+        found = envelope.usage({"prompt_tokens": 2, "completion_tokens": 3})
         assert found is not None
         self.assertEqual(5, found["total_tokens"])

@@ -3,7 +3,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import responses, responses_items
+from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.histories import assistant, result, system, user
 from tests.responses_client import HOSTED
@@ -186,7 +187,7 @@ class TestTheRest(unittest.TestCase):
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.sealed("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
-        found = responses_items.read(responses.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
+        found = responses_items.read(envelope.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)

@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import responses_listing
+from deepseek_cursor_proxy.protocols.responses import stored
 from tests.generated_answers import FUNCTION, MARK, writer
 from tests.responses_client import events
 
@@ -23,7 +23,7 @@ class TestListed(unittest.TestCase):
             {"type": "custom_tool_call_output", "call_id": "b"},
             {"type": "message", "role": "assistant", "content": "x", "id": "mine", "status": "incomplete"},
         ]
-        found = responses_listing.listed(given, MARK, 3)
+        found = stored.listed(given, MARK, 3)
         prefixes = ["msg", "rs", "fc", "fco", "ctc", "ctco"]
         expected = [f"{prefix}_{MARK}_i{number}" for number, prefix in enumerate(prefixes, 3)]
         self.assertEqual([*expected, "mine"], [item["id"] for item in found])
@@ -33,15 +33,15 @@ class TestListed(unittest.TestCase):
         self.assertEqual([], found[1]["summary"])
 
     def test_items_of_unknown_kinds_stay_as_they_are(self) -> None:
-        [found] = responses_listing.listed([{"type": "web_search_call", "action": {}}], MARK)
+        [found] = stored.listed([{"type": "web_search_call", "action": {}}], MARK)
         self.assertEqual({"type": "web_search_call", "action": {}, "id": f"msg_{MARK}_i0"}, found)
-        [found] = responses_listing.listed([{"type": "", "x": 1}], MARK)
+        [found] = stored.listed([{"type": "", "x": 1}], MARK)
         self.assertEqual({"type": "", "x": 1, "id": f"msg_{MARK}_i0"}, found)
 
 
 class TestPages(unittest.TestCase):
     def test_the_latest_come_first_and_twenty_at_a_time(self) -> None:
-        found = responses_listing.page(ITEMS, "")
+        found = stored.page(ITEMS, "")
         self.assertEqual((ITEMS[:24:-1], True), (found["data"], found["has_more"]))
         self.assertEqual(("list", "msg_44", "msg_25"), (found["object"], found["first_id"], found["last_id"]))
 
@@ -51,7 +51,7 @@ class TestPages(unittest.TestCase):
                 data: list[Any] = []
                 after, has_more = "", True
                 while has_more:
-                    page = responses_listing.page(ITEMS, f"order={order}&limit={limit}{after}")
+                    page = stored.page(ITEMS, f"order={order}&limit={limit}{after}")
                     data += page["data"]
                     after, has_more = f"&after={page['last_id']}", page["has_more"]
                 self.assertEqual(expected, data)
@@ -63,18 +63,18 @@ class TestPages(unittest.TestCase):
             data: list[Any] = []
             after, has_more = "", True
             while has_more and len(data) < 10:
-                page = responses_listing.page(items, f"order={order}&limit=1{after}")
+                page = stored.page(items, f"order={order}&limit=1{after}")
                 data += page["data"]
                 after, has_more = f"&after={page['last_id']}", page["has_more"]
             self.assertEqual([*"012345"], sorted(item["content"] for item in data))
             self.assertEqual({"a", "b", "a_3", "a_2", "a_4", "b_2"}, {item["id"] for item in data})
 
     def test_behind_the_last_there_is_nothing(self) -> None:
-        found = responses_listing.page(ITEMS, "after=msg_0")
+        found = stored.page(ITEMS, "after=msg_0")
         self.assertEqual(
             ([], None, None, False), tuple(found[name] for name in ("data", "first_id", "last_id", "has_more"))
         )
-        self.assertEqual([], responses_listing.page([], "")["data"])
+        self.assertEqual([], stored.page([], "")["data"])
 
     def test_what_is_wrong_is_named(self) -> None:
         for query, param in (
@@ -88,7 +88,7 @@ class TestPages(unittest.TestCase):
             ("after=nobody", "after"),
         ):
             with self.subTest(query), self.assertRaises(BadRequest) as caught:
-                responses_listing.page(ITEMS, query)
+                stored.page(ITEMS, query)
             self.assertEqual(param, caught.exception.param)
 
 
@@ -103,12 +103,12 @@ class TestReplaying(unittest.TestCase):
             ("stream=true&starting_after=0", 0),
             ("starting_after=12&stream=true", 12),
         ):
-            self.assertEqual(expected, responses_listing.starting_after(query), query)
+            self.assertEqual(expected, stored.starting_after(query), query)
 
     def test_numbers_that_are_none_are_refused(self) -> None:
         for given in ("x", "-2", "1.5", "9" * 16, "%D9%A3"):
             with self.subTest(given), self.assertRaises(BadRequest) as caught:
-                responses_listing.starting_after(f"stream=true&starting_after={given}")
+                stored.starting_after(f"stream=true&starting_after={given}")
             self.assertEqual("starting_after", caught.exception.param)
 
     def test_the_rest_begins_behind_any_event(self) -> None:
@@ -119,4 +119,4 @@ class TestReplaying(unittest.TestCase):
         data = writing.begin() + writing.write(batch) + writing.end()
         whole = events(data)
         for number in range(-1, len(whole) + 2):
-            self.assertEqual(whole[number + 1 :], events(responses_listing.events_behind(data, number)))
+            self.assertEqual(whole[number + 1 :], events(stored.events_behind(data, number)))

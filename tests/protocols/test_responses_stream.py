@@ -7,7 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
-from deepseek_cursor_proxy.protocols.responses_stream import told_error
+from deepseek_cursor_proxy.protocols.responses.writer import told_error
 from tests.generated_answers import FUNCTION, answer, batches, stream, writer
 from tests.responses_client import Json, check_stream, events
 

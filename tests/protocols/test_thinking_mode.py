@@ -3,9 +3,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import thinking_mode
-from deepseek_cursor_proxy.protocols.chat_request import parse
-from deepseek_cursor_proxy.protocols.thinking_mode import Wish
+from deepseek_cursor_proxy.protocols.request import thinking_mode
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request.thinking_mode import Wish
 
 ON, OFF = {"type": "enabled"}, {"type": "disabled"}
 

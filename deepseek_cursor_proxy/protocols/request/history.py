@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, read_plain
-from deepseek_cursor_proxy.protocols.fields import memory
-from deepseek_cursor_proxy.protocols.responses_items import Items
+from deepseek_cursor_proxy.protocols.request.fields import memory
+from deepseek_cursor_proxy.protocols.request.messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols.request.responses_items import Items
 
 # Of messages that are remembered: some ten chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024

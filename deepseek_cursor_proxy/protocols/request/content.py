@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Parts
-from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import Json, json_text, object_at, optional_string, wrong
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 # Longer than any hash or token that a model could make use of.

@@ -7,7 +7,7 @@ be is left out, because clients compute with it.
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta
-from deepseek_cursor_proxy.protocols.fields import Json
+from deepseek_cursor_proxy.protocols.request.fields import Json
 
 INCLUDE = "message.output_text.logprobs"
 

@@ -15,11 +15,12 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.deepseek import chat_api, images, model_names
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.protocols import anthropic_blocks, chat_history, chat_tools, responses_items, thinking_mode
-from deepseek_cursor_proxy.protocols.custom_calls import lowered_message
-from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_name, optional_string, wrong
-from deepseek_cursor_proxy.protocols.namespaces import Inner
-from deepseek_cursor_proxy.protocols.responses_items import Items
+from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
+from deepseek_cursor_proxy.protocols.request import history as chat_history
+from deepseek_cursor_proxy.protocols.request.custom_tools import lowered_message
+from deepseek_cursor_proxy.protocols.request.fields import Json, optional, optional_name, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.responses_items import Items
+from deepseek_cursor_proxy.protocols.request.tool_namespaces import Inner
 
 # Each is a call to pay for; more is rather a mistake than a wish.
 _MOST_CHOICES = 8
@@ -41,7 +42,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
     listed = _listed(body)
     declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
-    box = chat_tools.read(body, declared, keep_strict=on_beta)
+    box = tools.read(body, declared, keep_strict=on_beta)
     history = _history(body, listed, box.lowered)
     known = {tool["function"]["name"] for tool in box.tools}
     messages = tuple([lowered_message(message, box.custom, known) for message in history.messages])

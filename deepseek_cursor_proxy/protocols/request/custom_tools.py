@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
-from deepseek_cursor_proxy.protocols.fields import json_text
-from deepseek_cursor_proxy.protocols.raw_arguments import FIELD, RawArguments, raw_text
+from deepseek_cursor_proxy.protocols.request.fields import json_text
+from deepseek_cursor_proxy.protocols.request.free_text import FIELD, RawArguments, raw_text
 
 
 def lowered(arguments: str) -> str:

@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
 from deepseek_cursor_proxy.deepseek.error_messages import broken_off
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols import anthropic, partial_json
-from deepseek_cursor_proxy.protocols.anthropic import Asked
+from deepseek_cursor_proxy.protocols.anthropic import partial_json, request
+from deepseek_cursor_proxy.protocols.anthropic.request import Asked
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.wire import decode_foreign_json, encode_json
 
@@ -48,7 +48,7 @@ class MessageWriter:
 
     def begin(self) -> bytes:
         message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**message, "usage": anthropic.usage(None, self._estimate)})
+        return _event("message_start", message={**message, "usage": request.usage(None, self._estimate)})
 
     def write(self, batch: Iterable[Delta | Aside]) -> bytes:
         return b"".join([piece for item in batch for piece in self._written(item)])
@@ -58,12 +58,12 @@ class MessageWriter:
         self._check_end()
         closed = b"".join(self._close_all())
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        told = _event("message_delta", delta=reason, usage=anthropic.usage(self._usage, self._estimate))
+        told = _event("message_delta", delta=reason, usage=request.usage(self._usage, self._estimate))
         return closed + told + _event("message_stop")
 
     def fail(self, error: ProxyError, request_id: str) -> bytes:
         """The last events of an answer that broke."""
-        failed = encode_json(anthropic.failure(error, request_id))
+        failed = encode_json(request.failure(error, request_id))
         return b"".join(self._close_open()) + sse.event(failed, "error")
 
     def message(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class MessageWriter:
         self._check_end()
         content = [block.value for block in self._blocks]
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return {**self._frame(), "content": content, **reason, "usage": anthropic.usage(self._usage, self._estimate)}
+        return {**self._frame(), "content": content, **reason, "usage": request.usage(self._usage, self._estimate)}
 
     def _check_end(self) -> None:
         if (failure := broken_off(self._finish_reason)) is not None:

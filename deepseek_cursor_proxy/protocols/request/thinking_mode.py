@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.protocols.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import Json, optional, optional_string, wrong
 
 # Fields of a body that are read here.
 NAMES = frozenset(

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
 from deepseek_cursor_proxy.memo import Beginnings
-from deepseek_cursor_proxy.protocols import content, namespaces
-from deepseek_cursor_proxy.protocols.chat_messages import MessageReader, arguments_text
-from deepseek_cursor_proxy.protocols.custom_calls import custom_call
-from deepseek_cursor_proxy.protocols.fields import Json, memory, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
+from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
+from deepseek_cursor_proxy.protocols.request.fields import Json, memory, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.wire import safe_text
 
 # An item of an answer of ours: the mark of that answer, and its place there.
@@ -65,7 +65,7 @@ def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
     return found
 
 
-def read(items: Any, param: str = "input", lowered: Mapping[namespaces.Inner, str] | None = None) -> Items:
+def read(items: Any, param: str = "input", lowered: Mapping[tool_namespaces.Inner, str] | None = None) -> Items:
     """The history an `input` stands for; a string is one user message.
 
     `lowered` are the names of the tools inside namespaces; a call of one that is gone gets the name it would have.
@@ -129,7 +129,7 @@ class _Turn:
 
 
 class _Reader:
-    def __init__(self, lowered: Mapping[namespaces.Inner, str]) -> None:
+    def __init__(self, lowered: Mapping[tool_namespaces.Inner, str]) -> None:
         self._lowered = lowered
         self._messages: list[Message] = []
         self._dropped: list[str] = []
@@ -198,7 +198,7 @@ class _Reader:
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
-            name = self._lowered.get((namespace, name)) or namespaces.lowered((namespace, name))
+            name = self._lowered.get((namespace, name)) or tool_namespaces.lowered((namespace, name))
         if kind == "custom_tool_call":
             return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))

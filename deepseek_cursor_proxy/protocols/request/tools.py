@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols import namespaces
-from deepseek_cursor_proxy.protocols.fields import (
+from deepseek_cursor_proxy.protocols.request import tool_namespaces
+from deepseek_cursor_proxy.protocols.request.fields import (
     LONGEST_NAME,
     Json,
     object_at,
@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.protocols.fields import (
     too_long,
     wrong,
 )
-from deepseek_cursor_proxy.protocols.raw_arguments import FIELD
+from deepseek_cursor_proxy.protocols.request.free_text import FIELD
 from deepseek_cursor_proxy.wire import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
@@ -48,7 +48,7 @@ class Toolbox:
     # Names of tools that were asked for and cannot be offered.
     refused: set[str] = field(default_factory=set)
     # What the tools inside namespaces are called upstream.
-    lowered: dict[namespaces.Inner, str] = field(default_factory=dict)
+    lowered: dict[tool_namespaces.Inner, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
@@ -85,7 +85,7 @@ class _Packer:
         self._box = box
         self._taken: set[str] = set()
         # The tools inside namespaces, and where in the box they are.
-        self._inner: dict[namespaces.Inner, int] = {}
+        self._inner: dict[tool_namespaces.Inner, int] = {}
 
     def read(self, tool: Any, param: str) -> None:
         """Take a tool of any shape, which may be several."""
@@ -107,7 +107,7 @@ class _Packer:
 
     def finish(self) -> None:
         """Name the tools inside namespaces."""
-        lowered = self._box.lowered = namespaces.lowered_names(self._inner, self._taken)
+        lowered = self._box.lowered = tool_namespaces.lowered_names(self._inner, self._taken)
         for inner, place in self._inner.items():
             tool = self._box.tools[place]
             self._box.tools[place] = self._unmarked(_with(tool, name=lowered[inner]))
@@ -127,9 +127,9 @@ class _Packer:
         function = tool["function"]
         inner = namespace, function["name"]
         if inner in self._inner:
-            self._box.dropped.append(f"second tool {safe_text(namespaces.lowered(inner), 60)}")
+            self._box.dropped.append(f"second tool {safe_text(tool_namespaces.lowered(inner), 60)}")
             return
-        description = namespaces.described(function.get("description"), namespace, words)
+        description = tool_namespaces.described(function.get("description"), namespace, words)
         self._inner[inner] = len(self._box.tools)
         self._box.tools.append(tool if description is None else _with(tool, description=description))
 

@@ -17,8 +17,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.protocols import chat_request
-from deepseek_cursor_proxy.protocols.fields import Json, memory, optional, optional_name, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request import parse as chat_request
+from deepseek_cursor_proxy.protocols.request.fields import Json, memory, optional, optional_name, optional_string, wrong
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 # Names that mean the same here and in a chat.

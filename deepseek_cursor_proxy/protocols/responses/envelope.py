@@ -16,8 +16,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.protocols import compaction, logprobs
-from deepseek_cursor_proxy.protocols.fields import (
+from deepseek_cursor_proxy.protocols.request import compaction
+from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     memory,
     object_at,
@@ -27,7 +27,8 @@ from deepseek_cursor_proxy.protocols.fields import (
     too_long,
     wrong,
 )
-from deepseek_cursor_proxy.protocols.responses_items import OWN_ID
+from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
+from deepseek_cursor_proxy.protocols.responses import logprobs
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.wire import encode_json, safe_text
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
-from deepseek_cursor_proxy.protocols import anthropic_blocks
-from deepseek_cursor_proxy.protocols.custom_calls import custom_call
-from deepseek_cursor_proxy.protocols.fields import Json, json_text, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request import anthropic_blocks
+from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
+from deepseek_cursor_proxy.protocols.request.fields import Json, json_text, object_at, optional, optional_string, wrong
 
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
