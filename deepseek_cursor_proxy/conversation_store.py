@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.drift import Glance, nearest
-from deepseek_cursor_proxy.upkeep import Faults, Pruner
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
 
 _log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.token_ratios import TokenRatios
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.pruner import started
+from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.tokens import estimated_prompt, prompt_tokens
-from deepseek_cursor_proxy.upkeep import started
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, 
 from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upkeep import started
+from deepseek_cursor_proxy.storage.pruner import started
 from deepseek_cursor_proxy.wire import Peer
 
 # How many batches may wait for a client that reads slowly.

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
-from deepseek_cursor_proxy.event_log import EventLog
-from deepseek_cursor_proxy.upkeep import started
+from deepseek_cursor_proxy.storage.event_log import EventLog
+from deepseek_cursor_proxy.storage.pruner import started
 from deepseek_cursor_proxy.wire import Peer
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy import event_log, plain_reply
+from deepseek_cursor_proxy import plain_reply
 from deepseek_cursor_proxy.access import Visitor
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
@@ -37,7 +37,8 @@ from deepseek_cursor_proxy.protocols.responses import stored as responses_listin
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter, SummaryWriter, error_code
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
-from deepseek_cursor_proxy.response_store import StoredResponse
+from deepseek_cursor_proxy.storage import event_log
+from deepseek_cursor_proxy.storage.responses import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
 
 if TYPE_CHECKING:

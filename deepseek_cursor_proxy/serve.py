@@ -29,14 +29,14 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
 from deepseek_cursor_proxy.printing import LineHandler
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals
-from deepseek_cursor_proxy.store_faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.response_store import ResponseStats
+    from deepseek_cursor_proxy.storage.responses import ResponseStats
     from deepseek_cursor_proxy.tunnel import Tunnel
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Rea
 def stored_responses(store: ReasoningStore) -> "ResponseStats":
     """How many there are beside the reasonings; raises Unusable."""
     # Only here: a proxy that is only being started need not read it in.
-    from deepseek_cursor_proxy.response_store import ResponseStore
+    from deepseek_cursor_proxy.storage.responses import ResponseStore
 
     with contextlib.closing(ResponseStore(store.database)) as responses:
         return responses.stats()

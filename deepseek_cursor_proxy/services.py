@@ -14,9 +14,9 @@ from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.printing import has_colours
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.response_store import ResponseStore
-from deepseek_cursor_proxy.secret_file import Secret
+from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.secret_file import Secret
 from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpRequest
 from tests.histories import TOOLS
 from tests.responses_client import Json, check_stream, events, output, question

@@ -1,6 +1,6 @@
 import unittest
 
-from deepseek_cursor_proxy.backlog import Backlog, Waiting
+from deepseek_cursor_proxy.storage.pending import Backlog, Waiting
 
 
 def entry(text: str, *keys: bytes, begun: str | None = None) -> Waiting:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import __version__, cli, database, serve
+from deepseek_cursor_proxy import __version__, cli, serve
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab import benchmark
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
+from deepseek_cursor_proxy.storage import database
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
 
 @dataclass(frozen=True)

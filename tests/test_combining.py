@@ -2,8 +2,8 @@ import threading
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy import combining
-from deepseek_cursor_proxy.combining import Combiner
+from deepseek_cursor_proxy.storage import group_commit
+from deepseek_cursor_proxy.storage.group_commit import Combiner
 
 
 class TestCombiner(unittest.TestCase):
@@ -39,7 +39,7 @@ class TestCombiner(unittest.TestCase):
         self.assertEqual([list(range(20))], [sorted(batch) for batch in self.batches])
 
     def test_too_many_are_written_in_portions_and_each_once(self) -> None:
-        most = combining._MOST_TURNS_AT_ONCE
+        most = group_commit._MOST_TURNS_AT_ONCE
         told = self.at_once(2 * most + 5)
         self.assertEqual([most, most, 5], [len(batch) for batch in self.batches])
         self.assertEqual(list(range(2 * most + 5)), sorted(number for batch in self.batches for number in batch))

@@ -9,9 +9,9 @@ from pathlib import Path
 from deepseek_cursor_proxy import conversation_store
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.conversation_store import ConversationStore, Line
-from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.drift import Glance
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.histories import assistant, system, user
 from tests.test_drift import CHAT, NEXT, seen
 

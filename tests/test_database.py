@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import database, schema, store_file
-from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.sqlite_connection import Rows
-from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage import database, file_check, schema
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.sqlite_connection import Rows
 from tests.systems import needs_removable_open_files, needs_symlinks
 
 
@@ -252,12 +252,12 @@ class TestFaults(unittest.TestCase):
     def test_nor_is_what_another_process_began_anew_at_the_same_start(self) -> None:
         self.opened.close()
         self.path.write_bytes(bytes(8192))
-        slower, inspect = Database(self.path), store_file.inspect
+        slower, inspect = Database(self.path), file_check.inspect
         self.addCleanup(slower.close)
 
         def overtaken(path: Path, newest_version: int) -> None:
             """Both have seen the damage; the other one does something about it before this one does."""
-            with mock.patch.object(store_file, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
+            with mock.patch.object(file_check, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
                 faster = Database(self.path)
                 self.addCleanup(faster.close)
                 faster.open()
@@ -265,7 +265,7 @@ class TestFaults(unittest.TestCase):
             raise Damaged("seen before")
 
         looks = [overtaken, inspect]
-        with mock.patch.object(store_file, "inspect", side_effect=lambda *given: looks.pop(0)(*given)):
+        with mock.patch.object(file_check, "inspect", side_effect=lambda *given: looks.pop(0)(*given)):
             slower.open()
         self.assertEqual(1, count(slower))
         self.assertEqual(1, len([path for path in self.path.parent.glob("*.corrupt-*") if path.name[-1].isdigit()]))

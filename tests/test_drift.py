@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.drift import Drift, Glance, diagnose, glance, nearest
 from deepseek_cursor_proxy.lab.clients import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import RunningProxy, SocketTestCase
 from tests.histories import assistant, result, system, user
 

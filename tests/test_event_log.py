@@ -5,8 +5,8 @@ import tracemalloc
 import unittest
 import zlib
 
-from deepseek_cursor_proxy import event_log
-from deepseek_cursor_proxy.event_log import EventLog
+from deepseek_cursor_proxy.storage import event_log
+from deepseek_cursor_proxy.storage.event_log import EventLog
 
 DELTA = (
     'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":'

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import event_log, jobs, upkeep
+from deepseek_cursor_proxy import jobs
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.jobs import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
+from deepseek_cursor_proxy.storage import event_log, pruner
 from tests.gauges import descriptors
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems
@@ -275,11 +276,11 @@ class TestWorking(JobsTestCase):
 
     def test_without_threads_a_job_is_refused_or_waits_for_the_others(self) -> None:
         pool = self.jobs(workers=2)
-        with mock.patch.object(upkeep.threading.Thread, "start", side_effect=RuntimeError):
+        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
             with self.assertRaises(Overloaded):
                 self.submitted(pool, "a", is_begun=False)
         first = self.submitted(pool, "b")
-        with mock.patch.object(upkeep.threading.Thread, "start", side_effect=RuntimeError):
+        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
             second = self.submitted(pool, "c", is_begun=False)
         self.go_on.set()
         self.assertTrue(first.wait(PATIENCE) and second.wait(PATIENCE))

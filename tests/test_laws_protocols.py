@@ -14,7 +14,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek.chat_api import FILLER
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.generated_talks import APIS, SYSTEM, Api, Talk, Turn
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase
 from tests.test_laws import words

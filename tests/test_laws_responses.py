@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.response_rows import unpack_json
-from deepseek_cursor_proxy.response_store import ResponseStore
-from deepseek_cursor_proxy.secret_file import Secret
+from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.response_rows import unpack_json
+from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.generated_chains import Proxy, Twins
 
 CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000

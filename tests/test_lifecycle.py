@@ -21,8 +21,8 @@ from unittest import mock
 from deepseek_cursor_proxy import printing, serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
 from deepseek_cursor_proxy.server import DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests import test_tunnel
 from tests.harness import read_reply, request_bytes
 from tests.test_serve import COMMAND, ENDLESS_GRACE, PATIENCE, WINDOWS, NgrokServeTest, Process, ServeTest, address

@@ -4,9 +4,9 @@ import time
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import mending
-from deepseek_cursor_proxy.mending import Mender, Outage
-from deepseek_cursor_proxy.store_faults import Unusable
+from deepseek_cursor_proxy.storage import reopener
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.reopener import Mender, Outage
 
 LOG = logging.getLogger("tests.mending")
 PATIENCE = 10.0
@@ -14,7 +14,7 @@ PATIENCE = 10.0
 
 class TestMender(unittest.TestCase):
     def setUp(self) -> None:
-        self.enterContext(mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 0.001))
+        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.001))
 
     def test_it_tries_until_it_succeeds_and_then_its_thread_is_gone(self) -> None:
         results = [True, False, False]
@@ -49,7 +49,7 @@ class TestMender(unittest.TestCase):
         results = [True] + [False] * tries
         mender = Mender(results.pop, name="mend")
         with (
-            mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 0.25),
+            mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.25),
             mock.patch.object(mender._closing, "wait") as wait,
         ):
             mender.wake()
@@ -65,7 +65,7 @@ class TestMender(unittest.TestCase):
             return False
 
         mender = Mender(mend, name="mend")
-        with mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 3600):
+        with mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600):
             mender.wake()
             self.assertTrue(tried.wait(PATIENCE))
             mender.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import RunningProxy
 from tests.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 

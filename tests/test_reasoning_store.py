@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import mending, reasoning_store
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.store_faults import Unusable
+from deepseek_cursor_proxy.storage import reasonings, reopener
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.gauges import eventually
 from tests.systems import needs_removable_open_files
 
@@ -181,7 +181,7 @@ class TestForgetting(StoreTestCase):
 
     def test_many_bytes_are_forgotten_before_many_turns_are_recorded(self) -> None:
         store = self.store(max_bytes=20_000_000)
-        with mock.patch.object(reasoning_store, "_BYTES_PER_TURN", 20_000):
+        with mock.patch.object(reasonings, "_BYTES_PER_TURN", 20_000):
             for number in range(8):
                 store.record([((key(number),), "x" * 5_000_000)])
         self.assertTrue(eventually(lambda: store.stats().bytes <= 20_000_000))
@@ -286,7 +286,7 @@ class TestForgetting(StoreTestCase):
             return forgotten
 
         store.prune = watched  # type: ignore[method-assign]
-        self.fill(store, range(reasoning_store._TURNS_BETWEEN_PRUNINGS))
+        self.fill(store, range(reasonings._TURNS_BETWEEN_PRUNINGS))
         self.assertTrue(done.wait(10))
         self.assertNotIn(threading.current_thread().name, threads)
         self.assertEqual(5, store.stats().reasonings)
@@ -295,7 +295,7 @@ class TestForgetting(StoreTestCase):
 class TestAlike(StoreTestCase):
     def test_of_many_answers_in_the_same_words_the_newest_are_kept(self) -> None:
         store = self.store()
-        most = reasoning_store._MOST_ALIKE
+        most = reasonings._MOST_ALIKE
         for number in range(3 * most):
             store.record([((key(1), key(2)), f"thought {number}")])
         kept = store.find([key(1), key(2)])[key(1)]
@@ -399,7 +399,7 @@ class TestCosts(StoreTestCase):
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
         # Not on a thread of its own, whose instructions would count.
-        self.enterContext(mock.patch.object(reasoning_store, "_TURNS_BETWEEN_PRUNINGS", 10**9))
+        self.enterContext(mock.patch.object(reasonings, "_TURNS_BETWEEN_PRUNINGS", 10**9))
         store = self.store(self.path)
         steps = [self.steps(store, number) for number in range(401)]
         self.assertLess(max(steps[100:]), 1.1 * min(steps[20:60]))
@@ -526,7 +526,7 @@ class TestFaults(StoreTestCase):
     def test_closing_writes_what_waits(self) -> None:
         store = self.store(self.path)
         locker = self.locked()
-        self.enterContext(mock.patch.object(mending, "_FIRST_DELAY_SECONDS", 3600))
+        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
             self.until_told(store, logged.records)
@@ -564,7 +564,7 @@ class TestFaults(StoreTestCase):
 
     def test_memory_is_bounded_while_the_file_cannot_be_used(self) -> None:
         self.path.mkdir()
-        self.enterContext(mock.patch.object(reasoning_store, "_MOST_BYTES_WAITING", 50_000))
+        self.enterContext(mock.patch.object(reasonings, "_MOST_BYTES_WAITING", 50_000))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
             store = self.store(self.path)
             for number in range(100):

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.gauges import eventually
 from tests.harness import PATIENCE, RunningProxy, request_bytes
 from tests.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, question

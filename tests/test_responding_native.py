@@ -9,7 +9,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.lab.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')

@@ -14,7 +14,7 @@ from unittest import mock
 from deepseek_cursor_proxy import pump as pumps
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.gauges import eventually
 from tests.harness import PATIENCE, RunningProxy
 from tests.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question

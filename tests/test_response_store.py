@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import response_store, schema
-from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.response_rows import pack_json
-from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
+from deepseek_cursor_proxy.storage import responses, schema
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.response_rows import pack_json
+from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from tests.gauges import eventually
 from tests.systems import needs_removable_open_files
 
@@ -77,8 +77,8 @@ class TestKeeping(StoreTestCase):
     def test_what_was_put_survives_a_process_that_is_killed(self) -> None:
         program = (
             "import os, sys\n"
-            "from deepseek_cursor_proxy.database import Database\n"
-            "from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse\n"
+            "from deepseek_cursor_proxy.storage.database import Database\n"
+            "from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse\n"
             "database = Database(sys.argv[1]); database.open()\n"
             "ResponseStore(database).put(b'm' * 32, StoredResponse({'id': 'r', 'status': 'in_progress'}, []))\n"
             "os.kill(os.getpid(), 9)\n"
@@ -174,7 +174,7 @@ class TestGoingOn(StoreTestCase):
         self.assertIsNone(self.store.get(YOU, "resp_1"))
 
     def test_memory_is_bounded(self) -> None:
-        with mock.patch.object(response_store, "_MOST_BYTES_UNPACKED", 20_000):
+        with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
             store = self.over(self.database)
         long = response("resp_1", text="x" * 8000)
         store.put(ME, long)
@@ -279,10 +279,10 @@ class TestForgetting(StoreTestCase):
 
     def test_rows_that_are_too_many_go_oldest_first(self) -> None:
         self.store = self.over(self.database, max_rows=7)
-        self.fill(2 * response_store._ROWS_PER_STEP + 10)
+        self.fill(2 * responses._ROWS_PER_STEP + 10)
         self.store.prune()
         self.assertEqual(7, len(self.ids()))
-        self.assertEqual(str(2 * response_store._ROWS_PER_STEP + 9), self.ids()[-1])
+        self.assertEqual(str(2 * responses._ROWS_PER_STEP + 9), self.ids()[-1])
 
     def test_rows_that_are_too_large_together_go_oldest_first(self) -> None:
         self.fill(10, size=2000)
@@ -313,7 +313,7 @@ class TestForgetting(StoreTestCase):
             return forgotten
 
         self.store.prune = watched  # type: ignore[method-assign]
-        self.fill(response_store._WRITES_BETWEEN_PRUNINGS)
+        self.fill(responses._WRITES_BETWEEN_PRUNINGS)
         self.assertTrue(done.wait(PATIENCE))
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
         self.assertNotIn(threading.current_thread().name, threads)
@@ -420,7 +420,7 @@ class TestFaults(StoreTestCase):
     def test_what_the_file_does_not_take_is_found_and_written_later(self) -> None:
         self.store.put(ME, response("old", "in_progress"))
         locker = self.lock()
-        with self.assertLogs(response_store.__name__, logging.WARNING) as told:
+        with self.assertLogs(responses.__name__, logging.WARNING) as told:
             for name in ("a", "b", "c"):
                 self.store.put(ME, response(name, "queued"))
             self.assertTrue(self.store.update(ME, response("a")))
@@ -444,7 +444,7 @@ class TestFaults(StoreTestCase):
     def test_what_is_deleted_while_the_file_is_held_stays_deleted(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
         locker = self.lock()
-        with self.assertLogs(response_store.__name__, logging.WARNING):
+        with self.assertLogs(responses.__name__, logging.WARNING):
             self.assertTrue(self.store.delete(ME, "r"))
         self.assertIsNone(self.store.get(ME, "r"))
         self.unlock(locker)
@@ -455,7 +455,7 @@ class TestFaults(StoreTestCase):
 
     def test_what_waits_is_written_at_the_end(self) -> None:
         locker = self.lock()
-        with self.assertLogs(response_store.__name__, logging.WARNING):
+        with self.assertLogs(responses.__name__, logging.WARNING):
             self.store.put(ME, response("r"))
         self.unlock(locker)
         self.restart()
@@ -463,7 +463,7 @@ class TestFaults(StoreTestCase):
 
     def test_what_never_reached_the_file_is_told_at_the_end(self) -> None:
         self.database.close()
-        with self.assertLogs(response_store.__name__, logging.WARNING) as told:
+        with self.assertLogs(responses.__name__, logging.WARNING) as told:
             self.store.put(ME, response("r"))
             self.assertEqual("completed", self.status("r"))
             self.store.close()
@@ -473,8 +473,8 @@ class TestFaults(StoreTestCase):
 
     def test_memory_is_bounded_by_number_and_by_bytes(self) -> None:
         self.database.close()
-        with self.assertLogs(response_store.__name__, logging.WARNING):
-            for number in range(response_store._MOST_WAITING + 5):
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            for number in range(responses._MOST_WAITING + 5):
                 self.store.put(ME, response(str(number)))
             self.assertIsNone(self.store.get(ME, "4"))
             self.assertEqual("completed", self.status("5"))
@@ -492,7 +492,7 @@ class TestFaults(StoreTestCase):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
         noise = "".join(chr(0x4E00 + n * n % 20000) for n in range(3000))
         self.store.put(ME, response("first"))
-        with self.assertLogs(response_store.__name__, logging.WARNING):
+        with self.assertLogs(responses.__name__, logging.WARNING):
             self.store.put(ME, response("large", text=noise))
             self.assertTrue(self.store.update(ME, response("first", text=noise)))
         self.store.put(ME, response("small"))
@@ -508,7 +508,7 @@ class TestFaults(StoreTestCase):
             with self.database.transaction() as connection:
                 connection.execute("UPDATE responses SET input = ?", (damage,))
             self.store._faults._warned_at = float("-inf")
-            with self.assertLogs(response_store.__name__, logging.WARNING):
+            with self.assertLogs(responses.__name__, logging.WARNING):
                 self.assertIsNone(self.store.get(ME, "r"))
 
     def test_a_file_that_is_closed_hurts_nobody(self) -> None:

@@ -8,8 +8,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import secret_file
-from deepseek_cursor_proxy.secret_file import Secret
+from deepseek_cursor_proxy.storage import installation_secret
+from deepseek_cursor_proxy.storage.installation_secret import Secret
 
 
 def secret_beside(store: Path) -> bytes:
@@ -22,13 +22,13 @@ class TestTheSecret(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.store = Path(folder.name) / "deep" / "store.sqlite3"
-        self.path = self.store.with_name(secret_file.NAME)
+        self.path = self.store.with_name(installation_secret.NAME)
 
     def test_it_is_made_once_and_stays(self) -> None:
         first = secret_beside(self.store)
         self.assertEqual(32, len(first))
         self.assertEqual(first, secret_beside(self.store))
-        self.assertEqual([secret_file.NAME], os.listdir(self.path.parent))
+        self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "modes are POSIX's")
     def test_nobody_else_can_read_it(self) -> None:
@@ -52,7 +52,7 @@ class TestTheSecret(unittest.TestCase):
         program = (
             "import os, sys, time; os.link = None\n"
             "from pathlib import Path\n"
-            "from deepseek_cursor_proxy.secret_file import Secret\n"
+            "from deepseek_cursor_proxy.storage.installation_secret import Secret\n"
             "print('ready', flush=True); sys.stdin.readline()\n"
             "print(Secret(Path(sys.argv[1])).read().hex())\n"
         )
@@ -74,7 +74,7 @@ class TestTheSecret(unittest.TestCase):
                     each.stdin.flush()
                 found = {each.communicate(timeout=60)[0].strip() for each in processes}
                 self.assertEqual({self.path.read_bytes().hex()}, found)
-                self.assertEqual([secret_file.NAME], os.listdir(self.path.parent))
+                self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "flock is POSIX's")
     def test_a_file_system_without_locks_has_a_secret_all_the_same(self) -> None:
@@ -98,7 +98,7 @@ class TestTheSecret(unittest.TestCase):
     def test_without_a_place_for_it_one_line_tells_so(self) -> None:
         with (
             mock.patch("deepseek_cursor_proxy.private_files.make_directory", side_effect=OSError(30, "Read-only")),
-            self.assertLogs("deepseek_cursor_proxy.secret_file", "WARNING") as logged,
+            self.assertLogs("deepseek_cursor_proxy.storage.installation_secret", "WARNING") as logged,
         ):
             self.assertEqual(32, len(secret_beside(self.store)))
         self.assertIn("Read-only", logged.output[0])

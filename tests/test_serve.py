@@ -21,7 +21,7 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, serve
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig, template
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests import test_tunnel
 
 # Less than ngrok gets to start, so that whoever waits for that is noticed.

@@ -15,9 +15,9 @@ from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.jobs import Job
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.response_store import StoredResponse
 from deepseek_cursor_proxy.services import Services
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.harness import PATIENCE, SocketTestCase
 
 ME = b"m" * 32

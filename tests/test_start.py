@@ -35,7 +35,7 @@ import socket, threading
 from pathlib import Path
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.serve import ensure_config_file
 from deepseek_cursor_proxy.server import DeepSeekProxyServer
 

@@ -7,9 +7,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation_store import ConversationStore
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.response_store import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
 ME = b"m" * 32
 HOUR, DAY, YEAR = 3600.0, 24 * 3600.0, 365 * 24 * 3600.0

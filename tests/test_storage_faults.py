@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import private_files, schema
+from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
-from deepseek_cursor_proxy.store_file import APPLICATION_ID
+from deepseek_cursor_proxy.storage import schema
+from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy
 from tests.systems import needs_removable_open_files
 from tests.test_serve import ServeTest, address

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import schema, store_file
-from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.store_faults import Damaged, Unusable
+from deepseek_cursor_proxy.storage import file_check, schema
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 
 NEWEST = len(schema.MIGRATIONS)
 
@@ -39,28 +39,28 @@ class PlaceTestCase(unittest.TestCase):
     def expect_left_alone(self, words: str) -> None:
         before = {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()}
         with self.assertRaisesRegex(Unusable, words) as caught:
-            store_file.inspect(self.path, NEWEST)
+            file_check.inspect(self.path, NEWEST)
         self.assertNotIsInstance(caught.exception, Damaged)
         self.assertIn("--reasoning-content-path", str(caught.exception))
         self.assertEqual(before, {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()})
 
     def expect_damaged(self) -> None:
         with self.assertRaises(Damaged):
-            store_file.inspect(self.path, NEWEST)
+            file_check.inspect(self.path, NEWEST)
 
 
 class TestLooking(PlaceTestCase):
     def test_nothing_an_empty_file_and_ours_are_fine(self) -> None:
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
         self.path.touch()
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
         self.make_ours()
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
         self.assertEqual([self.path], list(self.place.iterdir()))
 
     def test_a_database_that_is_still_empty_may_become_ours(self) -> None:
         self.make("PRAGMA journal_mode=WAL")
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
 
     def test_what_is_no_file_is_not_opened(self) -> None:
         self.path.mkdir()
@@ -94,7 +94,7 @@ class TestLooking(PlaceTestCase):
     def test_a_newer_schema_is_left_alone(self) -> None:
         for statements in (
             ("PRAGMA user_version = 999",),
-            (f"PRAGMA application_id = {store_file.APPLICATION_ID}", "CREATE TABLE x (y)", "PRAGMA user_version = 999"),
+            (f"PRAGMA application_id = {file_check.APPLICATION_ID}", "CREATE TABLE x (y)", "PRAGMA user_version = 999"),
         ):
             self.path.unlink(missing_ok=True)
             self.make(*statements)
@@ -126,7 +126,7 @@ class TestLooking(PlaceTestCase):
         self.assertEqual(32 + 24 + 4096, len(log))
         # Without the number of pages that makes a frame the last of its transaction.
         Path(f"{self.path}-wal").write_bytes(log[:36] + bytes(4) + log[40:])
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
 
     def test_a_page_torn_by_a_power_cut_is_no_damage_while_the_log_has_it(self) -> None:
         living = Database(self.place / "living")
@@ -136,7 +136,7 @@ class TestLooking(PlaceTestCase):
         Path(f"{self.path}-wal").write_bytes((self.place / "living-wal").read_bytes())
         living.close()
         self.path.write_bytes(bytes(4096) + data[4096:])
-        store_file.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, NEWEST)
         recovered = Database(self.path)
         self.addCleanup(recovered.close)
         recovered.open(may_set_aside=False)
@@ -179,7 +179,7 @@ class TestSharing(PlaceTestCase):
         for ours, theirs in ((0o400, 0o400), (0o600, 0o600)):
             with self.subTest(oct(ours)):
                 self.path.chmod(ours)
-                store_file.admit_sides(self.path)
+                file_check.admit_sides(self.path)
                 self.assertEqual(theirs, stat.S_IMODE(side.stat().st_mode))
         self.assertEqual(0o400, stat.S_IMODE(link.stat().st_mode), "what is elsewhere is not ours to change")
 
@@ -199,7 +199,7 @@ class TestSettingAside(PlaceTestCase):
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").write_text(f"main{end}")
             Path(f"{self.path}{end}").chmod(0o644)
-        target = store_file.set_aside(self.path)
+        target = file_check.set_aside(self.path)
         self.assertRegex(target.name, r"^store\.sqlite3\.corrupt-\d{8}-\d{6}$")
         names = {target.name + end for end in ("", "-wal", "-shm")}
         self.assertEqual(names, {path.name for path in self.place.iterdir()})
@@ -212,12 +212,12 @@ class TestSettingAside(PlaceTestCase):
         with mock.patch.object(time, "strftime", return_value="20250101-000000"):
             for number in range(3):
                 self.path.write_text(str(number))
-                store_file.set_aside(self.path)
+                file_check.set_aside(self.path)
         self.assertEqual(["0", "1", "2"], [path.read_text() for path in sorted(self.place.iterdir())])
 
     def test_a_file_that_somebody_else_moved_leaves_no_trace(self) -> None:
         with self.assertRaises(FileNotFoundError):
-            store_file.set_aside(self.path)
+            file_check.set_aside(self.path)
         self.assertEqual([], list(self.place.iterdir()))
 
     def test_side_files_of_a_database_that_is_gone_do_not_meet_the_next_one(self) -> None:
@@ -225,18 +225,18 @@ class TestSettingAside(PlaceTestCase):
         self.path.write_text("database")
         for stray in strays:
             stray.write_text("stray")
-        before = store_file.mark(self.path)
-        store_file.remove_strays(self.path, before)
-        store_file.remove_strays(self.path, None)
+        before = file_check.mark(self.path)
+        file_check.remove_strays(self.path, before)
+        file_check.remove_strays(self.path, None)
         self.assertTrue(all(stray.exists() for stray in strays))
         replacement = self.place / "replacement"
         replacement.write_text("another database")
         replacement.replace(self.path)
-        store_file.remove_strays(self.path, None)
+        file_check.remove_strays(self.path, None)
         self.assertTrue(all(stray.exists() for stray in strays), "nobody knows whose they are")
-        store_file.remove_strays(self.path, before)
+        file_check.remove_strays(self.path, before)
         self.assertEqual([self.path], list(self.place.iterdir()))
         self.path.unlink()
         strays[1].write_text("stray")
-        store_file.remove_strays(self.path, None)
+        file_check.remove_strays(self.path, None)
         self.assertEqual([], list(self.place.iterdir()))

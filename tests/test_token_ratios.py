@@ -4,9 +4,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy import token_ratios
-from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.token_ratios import TokenRatios
+from deepseek_cursor_proxy.storage import token_ratios
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
 

@@ -4,9 +4,9 @@ import threading
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import upkeep
-from deepseek_cursor_proxy.store_faults import Unusable
-from deepseek_cursor_proxy.upkeep import Faults, Pruner
+from deepseek_cursor_proxy.storage import pruner as upkeep
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
 
 LOG = logging.getLogger("tests.upkeep")
 

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_w
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.lab.benchmark_scale import Scale
 from deepseek_cursor_proxy.lab.benchmark_table import OURS, Figure, Row, exponent, quantile
 from deepseek_cursor_proxy.lab.load_clients import Client, get, post
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import encode_json
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import running_proxy
 from tests.interop.command_line import AWKWARD, ClientCase, Json, Program
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import RunningProxy
 from tests.interop.typed import Answered, Recording
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy
 from tests.interop import npm
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program

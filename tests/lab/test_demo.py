@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab import demo
 from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
-from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 
 class Terminal(io.StringIO):

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.store_faults import Unusable
-from deepseek_cursor_proxy.upkeep import started
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.pruner import started
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0

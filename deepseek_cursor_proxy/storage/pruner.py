@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from deepseek_cursor_proxy.store_faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 _SECONDS_BETWEEN_WARNINGS = 30.0
 # Long enough for a thread that waits to wake up and be first; Python switches threads every 5 ms.

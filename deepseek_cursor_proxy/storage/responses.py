@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.database import Database
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.response_rows import (
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
+from deepseek_cursor_proxy.storage.response_rows import (
     IS_UNFINISHED,
     Change,
     Changes,
@@ -29,8 +31,6 @@ from deepseek_cursor_proxy.response_rows import (
     unpack,
     unpack_json,
 )
-from deepseek_cursor_proxy.store_faults import Unusable
-from deepseek_cursor_proxy.upkeep import Faults, Pruner
 from deepseek_cursor_proxy.wire import beginnings, encode_json
 
 _log = logging.getLogger(__name__)

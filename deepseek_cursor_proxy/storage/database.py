@@ -21,9 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from deepseek_cursor_proxy import private_files, schema, store_file
-from deepseek_cursor_proxy.sqlite_connection import Connection, connect, free_statements
-from deepseek_cursor_proxy.store_faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
+from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.storage import file_check, schema
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
+from deepseek_cursor_proxy.storage.sqlite_connection import Connection, connect, free_statements
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Database:
         self._reading = self._lock if self.path == ":memory:" else threading.RLock()
         self._writer: Connection | None = None
         self._reader: Connection | None = None
-        self._mark: store_file.Mark | None = None
+        self._mark: file_check.Mark | None = None
         self._cannot_read: Unusable | None = _NOT_OPEN
         self._cannot_write: Unusable | None = None
         self._waited_at = float("-inf")
@@ -138,7 +139,7 @@ class Database:
         if self._mark is None:
             return
         try:
-            is_unmoved = store_file.mark(self._name) == self._mark
+            is_unmoved = file_check.mark(self._name) == self._mark
         except PermissionError:
             # A folder that was closed to us keeps the file, and what is open already stays open.
             return
@@ -171,12 +172,12 @@ class Database:
         with self._lock:
             self._cannot_write = None
 
-    def _open_anew(self, fault: Unusable, mark: store_file.Mark | None, may_set_aside: bool) -> None:
+    def _open_anew(self, fault: Unusable, mark: file_check.Mark | None, may_set_aside: bool) -> None:
         try:
             if isinstance(fault, Damaged) and mark is not None:
                 self._set_aside(fault, mark, may_set_aside)
             if self.path != ":memory:":
-                store_file.remove_strays(self._file, mark)
+                file_check.remove_strays(self._file, mark)
             self._take(self._connected(may_set_aside, is_patient=fault is _NOT_OPEN))
         except (sqlite3.Error, OSError, Unusable) as error:
             if (found := fault_of(error)) is None:
@@ -187,7 +188,7 @@ class Database:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def _connected(self, may_set_aside: bool, is_patient: bool) -> "_Pair":
-        mark = store_file.mark(self._file)
+        mark = file_check.mark(self._file)
         try:
             return self._connect(is_patient)
         except (Damaged, sqlite3.DatabaseError) as error:
@@ -200,10 +201,10 @@ class Database:
     def _connect(self, is_patient: bool) -> "_Pair":
         if self.path != ":memory:":
             private_files.make_directory(self._file.parent)
-            store_file.inspect(self._file, len(schema.MIGRATIONS))
+            file_check.inspect(self._file, len(schema.MIGRATIONS))
             # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
             private_files.create(self._file)
-            store_file.admit_sides(self._file)
+            file_check.admit_sides(self._file)
         connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
         try:
             self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
@@ -237,11 +238,11 @@ class Database:
         """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
         with self._lock, self._reading:
             self._cannot_read = self._cannot_write = fault
-        if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or store_file.has_log(self._file):
+        if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
         with suppress(sqlite3.Error, OSError, Unusable):
-            store_file.inspect(self._file, len(schema.MIGRATIONS))
-            connection = connect(store_file.as_immutable(self._file), uri=True)
+            file_check.inspect(self._file, len(schema.MIGRATIONS))
+            connection = connect(file_check.as_immutable(self._file), uri=True)
             try:
                 schema.check(connection)
                 if schema.version(connection) != len(schema.MIGRATIONS):
@@ -257,7 +258,7 @@ class Database:
             if cannot_write is not None:
                 self._cannot_write = cannot_write
             elif self.path != ":memory:":
-                self._mark = store_file.mark(self._file)
+                self._mark = file_check.mark(self._file)
 
     def _drop(self, fault: Unusable) -> None:
         for connection in (self._reader, self._writer):
@@ -267,14 +268,14 @@ class Database:
         self._writer, self._reader, self._cannot_read, self._mark = None, None, fault, None
         free_statements()
 
-    def _set_aside(self, damage: Damaged, mark: store_file.Mark, is_allowed: bool) -> None:
+    def _set_aside(self, damage: Damaged, mark: file_check.Mark, is_allowed: bool) -> None:
         if not is_allowed:
             raise damage
-        if store_file.mark(self._file).file != mark.file:
+        if file_check.mark(self._file).file != mark.file:
             # Another process was faster: what is there now is not what was damaged.
             return
         try:
-            place = store_file.set_aside(self._file)
+            place = file_check.set_aside(self._file)
         except OSError as error:
             raise Unusable(f"{damage.reason} and cannot be moved away ({error.strerror})") from None
         _log.warning(

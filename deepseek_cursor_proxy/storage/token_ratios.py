@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.database import Database
-from deepseek_cursor_proxy.upkeep import Faults
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.pruner import Faults
 
 _log = logging.getLogger(__name__)
 

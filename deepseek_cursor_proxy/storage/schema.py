@@ -7,8 +7,8 @@ runs in one transaction with its number, so a process that dies in between leave
 import sqlite3
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.store_faults import Damaged
-from deepseek_cursor_proxy.store_file import APPLICATION_ID, refuse_others
+from deepseek_cursor_proxy.storage.faults import Damaged
+from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID, refuse_others
 
 
 def _m001_reasonings(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,440 @@
+"""What the models thought, kept under the digests that identify the turns.
+
+A cache with a promise: once `record` returns, the reasoning survives the death of this process; and whatever goes
+wrong with the file, no answer fails or waits for it. What cannot be written stays in memory, is found there, and is
+written as soon as the file can be used: a thread that no answer waits for comes back to it until then.
+Keys arrive as digests; no credential, prompt or answer is ever stored, only the reasoning itself.
+
+Entries are forgotten by the time since their last use, by number and by bytes, the longest unused first, in small steps
+on a thread of their own.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.group_commit import Combiner
+from deepseek_cursor_proxy.storage.pending import Backlog, Waiting
+from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
+from deepseek_cursor_proxy.storage.reasoning_rows import Row, is_known, rows_under
+from deepseek_cursor_proxy.storage.reopener import Mender, Outage
+
+_log = logging.getLogger(__name__)
+
+# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
+_KEYS_PER_QUERY = 900
+# A use is worth a write only when the entry would otherwise look a day older than it is, …
+_USE_RESOLUTION_SECONDS = 24 * 3600
+# … or this much, when the store is so full that the order of use decides which entries go.
+_FINE_USE_RESOLUTION_SECONDS = 60
+_NEARLY_FULL = 0.8
+# Forgetting looks at the whole table's edge, so it is done once for many turns, …
+_TURNS_BETWEEN_PRUNINGS = 256
+# … in steps short enough that a recording turn never waits noticeably for the lock: each row has some five keys in
+# places of their own, and 200 rows took 40 ms of a store of 50,000.
+_ROWS_PER_STEP = 50
+# Answers in the same words to the same history, each thought out anew: which one is meant can only be told by a block
+# that the client still shows. Somebody who asks the same all day must not make every look-up longer.
+_MOST_ALIKE = 16
+# The longest answer DeepSeek gives has 1.5 MB; what is longer is no thought.
+_LONGEST_REASONING_BYTES = 16 * 1024 * 1024
+# So many bytes are worth forgetting as much as one turn is.
+_BYTES_PER_TURN = 256 * 1024
+# Rows that are added up while others wait for the connection.
+_ROWS_PER_SUM = 2000
+# Thousands of long thoughts, and little enough for a small machine.
+_MOST_BYTES_WAITING = 64 * 1024 * 1024
+# What waited is written in transactions short enough that nobody notices the lock.
+_BYTES_PER_BATCH = 1024 * 1024
+# A wrong clock must not empty the store: per pass at most this share goes because of age.
+_LARGEST_SHARE_BY_AGE = 0.1
+# A clock that jumps by more than this is not believed at once, see steady_clock.
+_PLAUSIBLE_JUMP_SECONDS = 24 * 3600
+
+
+class StoreStats(NamedTuple):
+    reasonings: int
+    keys: int
+    bytes: int
+    oldest_use: float | None
+
+
+class _Amount(NamedTuple):
+    """So many rows, or bytes, whichever of the two is meant."""
+
+    rows: int
+    bytes: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.rows <= 0 and self.bytes <= 0
+
+    def without(self, other: "_Amount") -> "_Amount":
+        return _Amount(self.rows - other.rows, self.bytes - other.bytes)
+
+
+# A known key, a new one and the reasoning; perhaps keys that must not be known.
+_Link = tuple[bytes | None, bytes, str] | tuple[bytes | None, bytes, str, tuple[bytes, ...]]
+
+
+class ReasoningStore:
+    """Called by handler threads. Its own lock protects `_used`; the database and the backlog have theirs."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_age_seconds: float = 30 * 24 * 3600,
+        max_rows: int = 100_000,
+        max_bytes: int = 1024**3,
+        durability: str = "normal",
+        must_open: bool = False,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """A file that cannot be used is no obstacle; if it `must_open`, that is raised and nothing is moved away."""
+        self._max_age = max_age_seconds
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        # How old the time of an entry's last use may be.
+        self._use_resolution: float = _USE_RESOLUTION_SECONDS
+        steady = SteadyClock(min(_PLAUSIBLE_JUMP_SECONDS, max_age_seconds / 4))
+        # By this everything in the file gets old; its other tables are other stores' to write.
+        self.clock: Callable[[], float] = clock or steady
+        self._lock = threading.Lock()
+        self._used: set[int] = set()
+        self._is_closed = False
+        self._backlog = Backlog(_MOST_BYTES_WAITING)
+        self._combiner = Combiner(self._write_or_keep)
+        self._faults = Faults(_log, "reasoning store")
+        self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
+        self._mender = Mender(self._mend, name="reasoning-store-mend")
+        self._outage = Outage(_log, str(path))
+        self.database = Database(path, durability=durability, on_fault=_ignore if must_open else self._mender.wake)
+        if must_open:
+            self.database.open(may_set_aside=False)
+        elif not self._mend():
+            self._mender.wake()
+        with self._faults.kept_from_answers("look around"):
+            self._note_fullness(self._rows_held(), self._most_bytes_held())
+            if (newest := self._newest()) is not None:
+                steady.go_on_from(newest)
+
+    def _newest(self) -> float | None:
+        """The latest time in the file; None when there is none."""
+        found: list[float | None] = []
+        with self.database.reading() as connection:
+            for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
+                name, table = column.split(" FROM ")
+                found += connection.execute(f"SELECT max({name}) FROM {table}").fetchone()
+        return max((each for each in found if each is not None), default=None)
+
+    # Recording …
+
+    def record(
+        self,
+        entries: Sequence[tuple[Sequence[bytes], str]],
+        links: Sequence[_Link] = (),
+        begun: Mapping[bytes, str] | None = None,
+    ) -> bool:
+        """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
+
+        A link makes a reasoning that is known under its first key known under its second as well, if that leads nowhere
+        yet. It names the reasoning, because another chat may have recorded one under the first key meanwhile; without a
+        first key it is stored, unless one of the keys at its end is known by then. `begun` tells by first
+        keys what the same answer had recorded of itself before it went on. A reasoning is stored once, however many
+        calls follow it and however often it is recorded meanwhile: further keys lead to the same row.
+        """
+        before = {key: _encoded(text) for key, text in (begun or {}).items()}
+        some = []
+        for keys, reasoning in entries:
+            text = _encoded(reasoning)
+            if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
+                _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
+                continue
+            extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
+            some.append(Waiting(tuple(keys), text, begun=before.get(keys[0]), extends=extends))
+        some += [
+            Waiting((link[1],), _encoded(link[2]), link[0], unless=link[3] if len(link) == 4 else ()) for link in links
+        ]
+        return self._combiner.write(some) if some else False
+
+    def _write_or_keep(self, some: Sequence[Waiting]) -> bool:
+        """What turns that ended at the same time have thought, in one transaction."""
+        try:
+            with self.database.transaction() as connection:
+                self._write(connection, some)
+                self._write_uses(connection, self.clock())
+        # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
+        except Exception as error:
+            self._keep(some)
+            self._faults.tell("record", error)
+            return False
+        self._pruner.count_a_write(sum(1 + len(each.text) // _BYTES_PER_TURN for each in some))
+        return True
+
+    def _keep(self, some: Sequence[Waiting]) -> None:
+        if not self._is_closed:
+            self._backlog.add(some)
+            # Also when it has been called already: it may have been done before there was anything to write.
+            self._mender.wake()
+
+    def _write(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+        now = self.clock()
+        for each in some:
+            if any(is_known(connection, key) for key in each.unless):
+                continue
+            if each.known_as is None:
+                self._record_one(connection, each, now)
+            elif not is_known(connection, each.keys[0]):
+                connection.execute(
+                    "INSERT INTO keys (key, reasoning) "
+                    "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
+                    "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
+                    (each.keys[0], each.known_as, each.text),
+                )
+
+    def _record_one(self, connection: sqlite3.Connection, new: Waiting, now: float) -> None:
+        if new.extends is not None:
+            earlier = [row for row in rows_under(connection, new.extends, _MOST_ALIKE) if row[1] == new.text]
+            if earlier:
+                self._record_again(connection, Row(*earlier[0]), new, now)
+                return
+        # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
+        # alike is another answer in the same words.
+        alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
+        known = [row for row in alike if row[1] == new.begun] if new.begun is not None else []
+        known += [row for row in alike[:1] if row[1] == new.text]
+        if known:
+            self._record_again(connection, Row(*known[0]), new, now)
+            return
+        if len(alike) == _MOST_ALIKE:
+            # Half of them, so that not every turn pays for it; not where a chat goes on sending one.
+            ids = [row[0] for row in alike[_MOST_ALIKE // 2 :]]
+            connection.executemany(
+                "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
+            )
+            connection.executemany(
+                "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
+                [(id, id) for id in ids],
+            )
+        row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
+        connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
+
+    def _record_again(self, connection: sqlite3.Connection, old: Row, new: Waiting, now: float) -> None:
+        """Have an entry in a row that is there already, under all its keys."""
+        if old.text != new.text or now - old.used_at > self._use_resolution:
+            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
+        connection.executemany(
+            "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
+        )
+
+    # Looking up …
+
+    def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
+        """For every key that is known, the different reasonings recorded under it, newest first."""
+        if not keys:
+            return {}
+        # In this order: what is written meanwhile is found twice rather than not at all.
+        found = {key: [_decoded(text) for text in texts] for key, texts in self._backlog.find(keys).items()}
+        with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
+            now = self.clock()
+            for key, row, blob, used_at in self._rows(connection, list(keys)):
+                text = _decoded(blob)
+                if (texts := found.get(key)) is None:
+                    found[key] = [text]
+                elif text not in texts:
+                    texts.append(text)
+                if now - used_at > self._use_resolution:
+                    self._mark_used(row)
+        return found
+
+    @staticmethod
+    def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
+        rows: list[tuple[bytes, int, bytes, float]] = []
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            some = keys[start : start + _KEYS_PER_QUERY]
+            rows += connection.execute(
+                "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
+                f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(some))}) "
+                "ORDER BY reasonings.id DESC",
+                some,
+            )
+        return rows
+
+    def _mark_used(self, row: int) -> None:
+        with self._lock:
+            self._used.add(row)
+
+    def _write_uses(self, connection: sqlite3.Connection, now: float) -> None:
+        """Uses ride along with the next recorded turn: reading stays free of writing."""
+        if not self._used:
+            return
+        with self._lock:
+            used, self._used = self._used, set()
+        connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])
+
+    # Coming back to a file that could not be used …
+
+    def _mend(self) -> bool:
+        """One try to have the file usable and everything that waited in it; by the mender, at the start and the end."""
+        with self._faults.kept_from_answers("catch up"):
+            try:
+                self.database.open()
+                while batch := self._backlog.oldest(_BYTES_PER_BATCH):
+                    with self.database.transaction(mending=True) as connection:
+                        self._catch_up(connection, list(batch.values()))
+                    self._backlog.remove(batch)
+                    self._outage.count(sum(each.known_as is None and not each.unless for each in batch.values()))
+                self.database.confirm()
+                self._outage.end()
+                return True
+            except Unusable as fault:
+                self._outage.go_on(fault)
+        return False
+
+    def _catch_up(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+        self._write(connection, some)
+        for each in some:
+            # A file that was begun anew does not have what a link leads to.
+            if each.known_as is not None and not is_known(connection, each.keys[0]):
+                self._record_one(connection, each, self.clock())
+
+    # Forgetting …
+
+    def prune(self) -> int:
+        """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
+        forgotten = 0
+        with self._faults.kept_from_answers("prune"):
+            if self._used:
+                # The order of use decides, so it has to be known.
+                with self.database.transaction() as connection:
+                    self._write_uses(connection, self.clock())
+            for excess in self._excess():
+                while not excess.is_over and not self._pruner.is_closed:
+                    step = self._forget_oldest(excess)
+                    forgotten += step.rows
+                    excess = excess.without(step)
+                    if step.rows == 0:
+                        break
+                    self._pruner.pause()
+        return forgotten
+
+    def _excess(self) -> "Iterator[_Amount]":
+        """How much of the longest unused may go: over the number, then over the bytes, then over the age."""
+        rows, size = self._rows_held(), self._bytes_held()
+        self._note_fullness(rows, size)
+        yield _Amount(rows - self._max_rows, 0)
+        # Again, unless it was little before: what went by number may have been enough.
+        yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
+        now = self.clock()
+        with self.database.reading() as connection:
+            newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
+            expired = connection.execute(
+                "SELECT count(*) FROM reasonings WHERE used_at < ?", (now - self._max_age,)
+            ).fetchone()[0]
+        if newest is not None and newest <= now:
+            yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
+
+    def _note_fullness(self, rows: int, size: int) -> None:
+        is_nearly_full = rows >= _NEARLY_FULL * self._max_rows or size >= _NEARLY_FULL * self._max_bytes
+        self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
+
+    def _rows_held(self) -> int:
+        with self.database.reading() as connection:
+            return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def _most_bytes_held(self) -> int:
+        """The bytes of the whole file, which reasonings have no more of."""
+        with self.database.reading() as connection:
+            pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+        return int(pages * page)
+
+    def _bytes_held(self) -> int:
+        """The bytes of all reasonings; those of the file as long as these are few."""
+        if (most := self._most_bytes_held()) < _NEARLY_FULL * self._max_bytes:
+            return most
+        with self.database.reading() as connection:
+            last = connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0
+        size = 0
+        for start in range(0, last + 1, _ROWS_PER_SUM):
+            with self.database.reading() as connection:
+                size += connection.execute(
+                    "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?",
+                    (start, start + _ROWS_PER_SUM),
+                ).fetchone()[0]
+        return size
+
+    def _forget_oldest(self, excess: "_Amount") -> "_Amount":
+        """Forget some of the longest unused, at most that much; what was forgotten."""
+        gone = _Amount(0, 0)
+        with self.database.transaction() as connection:
+            oldest = connection.execute(
+                "SELECT id, length(text) FROM reasonings ORDER BY used_at LIMIT ?", (_ROWS_PER_STEP,)
+            ).fetchall()
+            ids = []
+            for row, size in oldest:
+                if excess.without(gone).is_over:
+                    break
+                ids.append((row,))
+                gone = _Amount(gone.rows + 1, gone.bytes + size)
+            connection.executemany("DELETE FROM reasonings WHERE id = ?", ids)
+        return gone
+
+    # Housekeeping …
+
+    def stats(self) -> StoreStats:
+        with self.database.reading() as connection:
+            rows, size, oldest = connection.execute(
+                "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
+            ).fetchone()
+            keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
+        return StoreStats(rows, keys, size, oldest)
+
+    def clear(self) -> int:
+        """Forget everything and give the space back; how many reasonings there were."""
+        self._backlog.clear()
+        with self.database.transaction() as connection:
+            connection.execute("DELETE FROM keys")
+            # Not tables of this room, but "everything" is what people who clear the store mean.
+            connection.execute("DELETE FROM tool_orders")
+            connection.execute("DELETE FROM responses")
+            rows = connection.execute("DELETE FROM reasonings").rowcount
+        with self.database.reading() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return rows
+
+    def close(self) -> None:
+        """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
+        with self._lock:
+            already, self._is_closed = self._is_closed, True
+        self._mender.close()
+        self._pruner.close()
+        if already:
+            return
+        if self._backlog and not self._mend():
+            count, path = len(self._backlog), self.database.path
+            _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
+            self._backlog.clear()
+        with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
+            self._write_uses(connection, self.clock())
+        self.database.close()
+
+
+def _ignore() -> None:
+    """Whoever insists on the file is told about its faults, and nobody mends behind their back."""
+
+
+def _encoded(text: str) -> bytes:
+    # A lone surrogate is legal in JSON and has no UTF-8 form.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(blob: bytes) -> str:
+    return blob.decode("utf-8", "surrogatepass")
