@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.admission import Place
-from deepseek_cursor_proxy.continuation import Continuation
+from deepseek_cursor_proxy.chats.divergence import Drift
+from deepseek_cursor_proxy.chats.tracker import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import explained
-from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation_store import ConversationStore
 from deepseek_cursor_proxy.counting import Counter
 from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers

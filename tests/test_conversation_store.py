@@ -6,10 +6,10 @@ import unittest
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepseek_cursor_proxy import conversation_store
+from deepseek_cursor_proxy.chats import store as conversation_store
+from deepseek_cursor_proxy.chats.divergence import Glance
+from deepseek_cursor_proxy.chats.store import ConversationStore, Line
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.conversation_store import ConversationStore, Line
-from deepseek_cursor_proxy.drift import Glance
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.histories import assistant, system, user

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.chats.divergence import Drift, Glance, diagnose, glance, nearest
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.drift import Drift, Glance, diagnose, glance, nearest
 from deepseek_cursor_proxy.lab.clients import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning.identity import identify

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation_store import ConversationStore
+from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
-from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 
 _log = logging.getLogger(__name__)

@@ -2,9 +2,9 @@ import logging
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.chat_api import Need
-from deepseek_cursor_proxy.drift import Drift
 from deepseek_cursor_proxy.observers import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.reasoning import identity

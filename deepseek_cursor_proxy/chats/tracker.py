@@ -4,9 +4,9 @@ place      before it is sent: find the chat's line, order the tools, diagnose
 accepted   DeepSeek took it: from here the chat goes on
 """
 
-from deepseek_cursor_proxy import drift, tool_order
+from deepseek_cursor_proxy.chats import divergence, tool_order
+from deepseek_cursor_proxy.chats.store import ConversationStore, Line
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.conversation_store import ConversationStore, Line
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 
@@ -19,10 +19,10 @@ class Continuation:
         self._mode = mode
         self._conversation = history.conversation
         # As the client sent it: what is restored and repaired is the same in every request.
-        self._looks = drift.glance(request, history)
+        self._looks = divergence.glance(request, history)
         self._line: Line | None = None
         # Where the request parted from the last one of its chat; known once it is placed.
-        self.drift: drift.Drift | None = None
+        self.drift: divergence.Drift | None = None
 
     def place(self, prepared: Prepared) -> Prepared:
         """The request with its tools in the order the chat is used to."""
@@ -30,7 +30,7 @@ class Continuation:
         tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
         self._looks = self._looks.with_tools(tool_order.names(tools))
         last = self._line.last if self._line else None
-        self.drift = drift.diagnose(last, self._looks) if last is not None else None
+        self.drift = divergence.diagnose(last, self._looks) if last is not None else None
         # Most requests are in place already.
         if tools == prepared.request.tools:
             return prepared

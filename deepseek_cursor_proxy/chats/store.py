@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.drift import Glance, nearest
+from deepseek_cursor_proxy.chats.divergence import Glance, nearest
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
 
