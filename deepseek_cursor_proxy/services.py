@@ -9,7 +9,6 @@ from pathlib import Path
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.counting import Counter
 from deepseek_cursor_proxy.jobs import Jobs
 from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
@@ -17,6 +16,7 @@ from deepseek_cursor_proxy.printing import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
+from deepseek_cursor_proxy.tokens.counter import Counter
 from deepseek_cursor_proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)

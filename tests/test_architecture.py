@@ -59,7 +59,6 @@ LEVELS = {
         "connection_pool",
         "retries",
         "steady_clock",
-        "counting",
         "tunnel",
         "child_process",
         "windows_job",
@@ -87,6 +86,7 @@ LEVELS = {
         "storage.token_ratios",
         "storage.installation_secret",
         "chats.store",
+        "tokens.counter",
     ],
     1: [
         "protocols",
@@ -95,8 +95,6 @@ LEVELS = {
         "reasoning.*",
         "key_settings",
         "clients",
-        "tokens",
-        "tokenizer",
         "deepseek.shortcut",
         "deepseek.chat_api",
         "deepseek.request_json",
@@ -114,11 +112,12 @@ LEVELS = {
         "chats.tool_order",
         "chats",
         "chats.__init__",
+        "tokens.estimate",
+        "tokens.bpe",
     ],
     0: [
         "conversation",
         "memo",
-        "unicode_regex",
         "wire",
         "growing_json",
         "errors",
@@ -143,6 +142,9 @@ LEVELS = {
         "storage.event_log",
         "storage",
         "storage.__init__",
+        "tokens.regex",
+        "tokens",
+        "tokens.__init__",
     ],
 }
 PURE_LEVELS = (0, 1)

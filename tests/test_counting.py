@@ -4,14 +4,14 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy import counting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.counting import Counter
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.tokenizer import Tokenizer
-from deepseek_cursor_proxy.tokens import estimated_prompt, prompt_tokens
+from deepseek_cursor_proxy.tokens import counter as counting
+from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+from deepseek_cursor_proxy.tokens.counter import Counter
+from deepseek_cursor_proxy.tokens.estimate import estimated_prompt, prompt_tokens
 from tests.harness import PATIENCE, SocketTestCase
 from tests.histories import user
 from tests.test_tokenizer import DOCUMENT, WIRE

@@ -7,9 +7,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy import tokenizer as room
-from deepseek_cursor_proxy.tokenizer import Tokenizer
-from deepseek_cursor_proxy.unicode_regex import NotUnderstood
+from deepseek_cursor_proxy.tokens import bpe as room
+from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+from deepseek_cursor_proxy.tokens.regex import NotUnderstood
 from tests.test_tokens import REAL
 
 WIRE = Path(__file__).parent / "wire"

@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.tokens import estimated, estimated_prompt, prompt_tokens
+from deepseek_cursor_proxy.tokens.estimate import estimated, estimated_prompt, prompt_tokens
 from tests.histories import TOOLS, assistant, result, user
 
 PROSE = (

@@ -1,7 +1,7 @@
 import re
 import unittest
 
-from deepseek_cursor_proxy.unicode_regex import NotUnderstood, Splitter
+from deepseek_cursor_proxy.tokens.regex import NotUnderstood, Splitter
 
 SAMPLE = "Ab1é٣Ж中ｱ😀𝐀 \t\u0301_-+€\u3000\x1c\ue000"
 

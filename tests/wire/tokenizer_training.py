@@ -11,8 +11,8 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from deepseek_cursor_proxy.tokenizer import _LETTERS
-from deepseek_cursor_proxy.unicode_regex import Splitter
+from deepseek_cursor_proxy.tokens.bpe import _LETTERS
+from deepseek_cursor_proxy.tokens.regex import Splitter
 from tests.test_tokens import REAL
 
 PATTERNS = (

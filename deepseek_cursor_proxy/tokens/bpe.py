@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from deepseek_cursor_proxy.unicode_regex import NotUnderstood, Splitter
+from deepseek_cursor_proxy.tokens.regex import NotUnderstood, Splitter
 
 # Words come again and again: most of a text is a few thousand of them. So many take 5 MB.
 _WORDS_IN_MEMORY = 50_000

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.pruner import started
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
-from deepseek_cursor_proxy.tokens import estimated_prompt, prompt_tokens
+from deepseek_cursor_proxy.tokens.estimate import estimated_prompt, prompt_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -119,8 +119,8 @@ class Counter:
 
     def _load(self, path: Path) -> None:
         # Only here: most proxies never need it, and are smaller without.
-        from deepseek_cursor_proxy.tokenizer import Tokenizer
-        from deepseek_cursor_proxy.unicode_regex import NotUnderstood
+        from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+        from deepseek_cursor_proxy.tokens.regex import NotUnderstood
 
         try:
             self._count_text = Tokenizer(json.loads(path.expanduser().read_bytes())).count
