@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.chats.tracker import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -20,9 +19,10 @@ from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, 
 from deepseek_cursor_proxy.observers import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
-from deepseek_cursor_proxy.retries import Retries
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.upstream.call_limit import Place
+from deepseek_cursor_proxy.upstream.response import Answer
+from deepseek_cursor_proxy.upstream.retry import Retries
 from deepseek_cursor_proxy.wire import Peer
 
 

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.observers import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
 from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 
 # A shorter key is a word that sentences have for other reasons.

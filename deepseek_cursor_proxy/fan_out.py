@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
@@ -23,6 +22,7 @@ from deepseek_cursor_proxy.exchange import Exchange
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.pruner import started
+from deepseek_cursor_proxy.upstream.call_limit import Place
 from deepseek_cursor_proxy.wire import Peer
 
 # How many batches may wait for a client that reads slowly.

@@ -16,12 +16,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.services import Services
-from deepseek_cursor_proxy.upstream import raise_for_redirect
-from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.upstream.client import raise_for_redirect
+from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.wire import Headers, HttpReply, Peer, encode_json, safe_text
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import Counter
-from deepseek_cursor_proxy.upstream import Upstream
+from deepseek_cursor_proxy.upstream.client import Upstream
 
 _log = logging.getLogger(__name__)
 

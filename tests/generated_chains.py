@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.admission import Gates
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.generation import Generation
@@ -21,6 +20,7 @@ from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, Prefi
 from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream.call_limit import Gates
 from deepseek_cursor_proxy.wire import HttpRequest
 from tests.histories import TOOLS
 from tests.responses_client import Json, check_stream, events, output, question

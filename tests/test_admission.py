@@ -4,11 +4,11 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy import admission
-from deepseek_cursor_proxy.admission import Admission, Gates, Place
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
 from deepseek_cursor_proxy.net import wait as waiting
+from deepseek_cursor_proxy.upstream import call_limit
+from deepseek_cursor_proxy.upstream.call_limit import Admission, Gates, Place
 from deepseek_cursor_proxy.wire import Peer
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems
@@ -81,7 +81,7 @@ class TestPlaces(AdmissionTestCase):
         (place,) = gate.enter(None)
         waiting = self.in_background(lambda: gate.enter(None)[0].leave())
         self.until_waiting(gate, 1)
-        with mock.patch.object(admission, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
+        with mock.patch.object(call_limit, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
             gate.enter(None)
         place.leave()
         waiting.join()
@@ -174,7 +174,7 @@ class TestQueue(AdmissionTestCase):
             place.leave()
             raise ClientGone
 
-        with mock.patch.object(admission, "wait_readable", admitted_then_gone), self.assertRaises(ClientGone):
+        with mock.patch.object(call_limit, "wait_readable", admitted_then_gone), self.assertRaises(ClientGone):
             gate.enter(None)
         self.assertEqual(0, gate.running)
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import connecting, connection_pool
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.connecting import Connector, ConnectTimeout, Lookups, Patience
-from deepseek_cursor_proxy.connection_pool import Connection, Origin
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.upstream import Upstream
+from deepseek_cursor_proxy.upstream import connect, pool
+from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Lookups, Patience
+from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 from deepseek_cursor_proxy.wire import Peer
 from tests.harness import SocketTestCase
 from tests.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
@@ -155,13 +155,13 @@ class TestTls(ConnectingTestCase):
         """Its session tickets lie there unread: a wait for "readable or writable" would never wait, nor ever end."""
         port = self.secured_server(lambda secured: None)
         waits: list[int] = []
-        wait = connection_pool.wait
+        wait = pool.wait
 
         def counted(*arguments: Any) -> Any:
             waits.append(1)
             return wait(*arguments)
 
-        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connection_pool, "wait", counted):
+        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(pool, "wait", counted):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
@@ -228,7 +228,7 @@ class TestAddresses(ConnectingTestCase):
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-        return mock.patch.object(connecting, "_resolved", return_value=found)
+        return mock.patch.object(connect, "_resolved", return_value=found)
 
     def test_a_dead_address_leaves_time_for_the_next(self) -> None:
         upstream = self.upstream(tls=False)
@@ -250,7 +250,7 @@ class TestAddresses(ConnectingTestCase):
             filler.setblocking(False)
             filler.connect_ex(silent.getsockname())
         with self.resolving(silent.getsockname(), ("127.0.0.1", upstream.port)):
-            with mock.patch.object(connecting, "_ADDRESS_SECONDS", 0.05):
+            with mock.patch.object(connect, "_ADDRESS_SECONDS", 0.05):
                 self.open(self.origin(upstream, "several.test"))
         with self.resolving(silent.getsockname()), self.assertRaises(ConnectTimeout):
             self.open(self.origin(upstream, "silent.test"), timeout=0.1)
@@ -276,7 +276,7 @@ class TestAddresses(ConnectingTestCase):
             return list(found)
 
         results: list[Any] = []
-        with mock.patch.object(connecting, "_resolved", resolved):
+        with mock.patch.object(connect, "_resolved", resolved):
             threads = [
                 threading.Thread(target=lambda: results.append(lookups.find("slow.test", 1, patience())))
                 for _ in range(5)
@@ -351,7 +351,7 @@ class TestProxies(ConnectingTestCase):
         proxy = self.tunnel(upstream.port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
         exempt = {**self.environment(proxy), "NO_PROXY": "example.test"}
-        with mock.patch.object(connecting, "_resolved", return_value=found):
+        with mock.patch.object(connect, "_resolved", return_value=found):
             self.assertEqual(b"{}", self.call(self.URL, environment=self.environment(proxy), https_proxy="off"))
             self.assertEqual(b"{}", self.call(self.URL, environment=exempt))
         self.assertEqual(0, proxy.connections)

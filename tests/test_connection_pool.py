@@ -5,12 +5,12 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy import connection_pool
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.connecting import Connector
-from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.upstream import pool
+from deepseek_cursor_proxy.upstream.connect import Connector
+from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
 from tests.test_waiting import Client
 
 SOON = 10.0
@@ -77,19 +77,19 @@ class TestPool(PoolTestCase):
     def test_one_that_rested_too_long_is_not_given_out(self) -> None:
         first = self.take()
         self.pool.give_back(first)
-        first.idle_since -= connection_pool._IDLE_SECONDS + 1
+        first.idle_since -= pool._IDLE_SECONDS + 1
         self.assertIsNot(first, self.take())
 
     def test_one_that_rested_while_the_computer_slept_is_not_given_out(self) -> None:
         """The clock that we measure with stands still meanwhile."""
-        for seconds in (connection_pool._IDLE_SECONDS + 1, -connection_pool._IDLE_SECONDS - 1):
+        for seconds in (pool._IDLE_SECONDS + 1, -pool._IDLE_SECONDS - 1):
             first = self.take()
             self.pool.give_back(first)
             first.idle_since_wall += seconds
             self.assertIsNot(first, self.take())
 
     def test_no_more_than_a_bounded_number_rest(self) -> None:
-        taken = [self.take() for _ in range(connection_pool._IDLE_CONNECTIONS + 3)]
+        taken = [self.take() for _ in range(pool._IDLE_CONNECTIONS + 3)]
         for each in taken:
             self.pool.give_back(each)
         self.assertEqual([-1] * 3, [each._sock.fileno() for each in taken[:3]])

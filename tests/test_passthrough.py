@@ -7,8 +7,8 @@ import socket
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.upstream import response
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
 KEY = "sk-of-the-route"
@@ -132,7 +132,7 @@ class TestTheAnswer(PassthroughTestCase):
         self.assertEqual(0, proxy.store.stats().reasonings)
 
     def test_a_stream_that_lingers_after_its_end_is_not_waited_for_long(self) -> None:
-        with mock.patch.object(upstream_answer, "_AFTERMATH_SECONDS", 0.1):
+        with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.1):
             self.other.answer(Raw(HEAD + b"\r\n" + EVENTS, then_close=False))
             self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
 

@@ -6,7 +6,6 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import retries
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     ProxyError,
@@ -16,7 +15,8 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
-from deepseek_cursor_proxy.retries import Retries
+from deepseek_cursor_proxy.upstream import retry
+from deepseek_cursor_proxy.upstream.retry import Retries
 from deepseek_cursor_proxy.wire import Peer
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
 
@@ -102,7 +102,7 @@ class TestTheRule(unittest.TestCase):
 class RetryTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.01))
+        self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.01))
 
     def ask(self, *steps: Step, stream: bool = True, **settings: Any) -> Any:
         self.fake.forget()
@@ -163,10 +163,10 @@ class TestOverSockets(RetryTestCase):
 
     def test_a_client_that_leaves_while_we_wait_ends_it_at_once(self) -> None:
         with (
-            mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 60.0),
+            mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 60.0),
             self.assertLogs("deepseek_cursor_proxy", "INFO") as logged,
         ):
-            with mock.patch.object(retries, "_LONGEST_PAUSE_SECONDS", 60.0):
+            with mock.patch.object(retry, "_LONGEST_PAUSE_SECONDS", 60.0):
                 self.fake.answer(Failure(503))
                 proxy = self.proxy(retry_budget=100)
                 sock = self.connect(proxy)

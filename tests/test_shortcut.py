@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.upstream.response import Answer
 from tests.harness import SocketTestCase, request_bytes
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (Message("user", "x"),), stream=True)
@@ -248,7 +248,7 @@ class TestOnTheWire(SocketTestCase):
         self.assertEqual(0, self.took)
 
     def test_a_stream_is_not_longer_than_it_may_be(self) -> None:
-        with mock.patch("deepseek_cursor_proxy.upstream_answer._MAX_STREAM_BYTES", 5 * len(thought("second"))):
+        with mock.patch("deepseek_cursor_proxy.upstream.response._MAX_STREAM_BYTES", 5 * len(thought("second"))):
             client, upstream = self.streaming()
             for _ in range(3):
                 self.say(upstream, thought("second"))

@@ -15,7 +15,7 @@ LATER = {
     "deepseek_cursor_proxy.deepseek.model_names",
     "deepseek_cursor_proxy.deepseek.chat_api",
     "deepseek_cursor_proxy.conversation",
-    "deepseek_cursor_proxy.upstream",
+    "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
     "deepseek_cursor_proxy.explain",
     "deepseek_cursor_proxy.tunnel",

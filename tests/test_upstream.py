@@ -16,8 +16,8 @@ from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFa
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.upstream import Upstream
-from deepseek_cursor_proxy.upstream_answer import Answer
+from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.response import Answer
 from tests.harness import PATIENCE, SocketTestCase
 from tests.raw_upstream import KEEP, Play, RawUpstream
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import upstream_answer
+from deepseek_cursor_proxy.upstream import response
 from tests.faults import (
     EVENTS,
     GOOD,
@@ -89,14 +89,14 @@ class TestTime(FaultTestCase):
                 self.assertEqual((504, TOLD), (reply.status, reply.verdict))
 
     def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
-        with mock.patch.object(upstream_answer, "_ERROR_SECONDS", 0.2):
+        with mock.patch.object(response, "_ERROR_SECONDS", 0.2):
             reply = self.trickling(head(JSON, status="400 Bad"), b"x", request_timeout=PATIENCE)
         self.assertEqual((400, "upstream_error"), (reply.status, reply.error["type"]))
 
     def test_after_the_finish_nothing_keeps_a_stream_open(self) -> None:
         start = STREAM_HEAD + b"".join(EVENTS[:-2])
         for drop in (b": x\n\n", event({"choices": []}), event(delta(content=""))):
-            with self.subTest(drop), mock.patch.object(upstream_answer, "_AFTERMATH_SECONDS", 0.2):
+            with self.subTest(drop), mock.patch.object(response, "_AFTERMATH_SECONDS", 0.2):
                 reply = self.trickling(start, drop, request_timeout=PATIENCE)
                 self.assertEqual(WHOLE, reply.verdict)
 
@@ -110,7 +110,7 @@ class TestTime(FaultTestCase):
             ("after the finish", finished, b": x\n\n"),
             ("after the finish, with chunks", finished, event({"choices": []})),
         ):
-            with self.subTest(name), mock.patch.multiple(upstream_answer, **times):
+            with self.subTest(name), mock.patch.multiple(response, **times):
                 started = time.monotonic()
                 reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.5, queue_patience=1)
                 self.assertLess(time.monotonic() - started, 7)
@@ -173,7 +173,7 @@ class TestPlaces(FaultTestCase):
             held.append(proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
             return False
 
-        with mock.patch("deepseek_cursor_proxy.retries.Retries.wait", wait):
+        with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
             for number in range(len(endings)):
                 self.ask(self.connect(proxy), number)
         self.assertEqual([0, 0, 0], held)

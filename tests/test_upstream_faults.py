@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import upstream_answer
+from deepseek_cursor_proxy.upstream import response
 from tests.faults import (
     CHUNKED,
     COMPLETION,
@@ -74,7 +74,7 @@ class TestAnyByte(FaultTestCase):
             complete_at = good.complete_at if good is not GOOD[2] else len(good.data) + 1
             self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.25)
             # What is complete has no hurry to be found so by a slow machine.
-            with mock.patch.object(upstream_answer, "_AFTERMATH_SECONDS", 0.2):
+            with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.2):
                 for cut in sorted({cut for cut in at if cut >= complete_at}):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
                     self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)

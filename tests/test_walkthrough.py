@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import upstream_answer
 from deepseek_cursor_proxy.calling import Calling
 from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
@@ -16,6 +15,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeD
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import response
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 
@@ -592,9 +592,9 @@ class TestStopping(SocketTestCase):
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
 
     def test_a_lingering_end_without_done_is_not_waited_for_long(self) -> None:
-        before = upstream_answer._AFTERMATH_SECONDS
-        upstream_answer._AFTERMATH_SECONDS = 0.1
-        self.addCleanup(setattr, upstream_answer, "_AFTERMATH_SECONDS", before)
+        before = response._AFTERMATH_SECONDS
+        response._AFTERMATH_SECONDS = 0.1
+        self.addCleanup(setattr, response, "_AFTERMATH_SECONDS", before)
         self.fake.answer(Answer(content="y", stall_after=3))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))

@@ -12,13 +12,9 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 
-from deepseek_cursor_proxy import answer_head
-from deepseek_cursor_proxy.admission import Place
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.connection_pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
-from deepseek_cursor_proxy.destination import Destination
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     ProxyError,
@@ -29,6 +25,10 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
 from deepseek_cursor_proxy.net.wait import extended
+from deepseek_cursor_proxy.upstream import response_head
+from deepseek_cursor_proxy.upstream.call_limit import Place
+from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
@@ -96,7 +96,7 @@ class Answer:
     # The head …
 
     def _read_head(self) -> None:
-        begun = answer_head.read(self._connection, self._peer, time.monotonic() + self._config.request_timeout)
+        begun = response_head.read(self._connection, self._peer, time.monotonic() + self._config.request_timeout)
         head, self._first = begun.head, begun.rest
         self.status, self.headers = head.status, head.headers
         # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
