@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import explained
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.observers import Event, Restored, Sent
+from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
 from deepseek_cursor_proxy.services import Services

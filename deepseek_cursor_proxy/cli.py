@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, printing, serve
+from deepseek_cursor_proxy import __version__, serve
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config.settings import Setting, nearest
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.wire import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
         given.insert(0, "serve")
-    with printing.command_streams():
+    with log_lines.command_streams():
         return _run(given)
 
 
@@ -104,9 +105,9 @@ def _store_clear(options: dict[str, Any]) -> int:
 
 
 def _explain(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy import explain
+    from deepseek_cursor_proxy.observers import explain_trace
 
-    print(explain.explain(expanded(options["trace"])))
+    print(explain_trace.explain(expanded(options["trace"])))
     return 0
 
 

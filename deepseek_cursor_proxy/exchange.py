@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek import chat_api, forced_tools
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
-from deepseek_cursor_proxy.observers import Finished, Received
+from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
 from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.services import Services

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, printing, private_files
+from deepseek_cursor_proxy import __version__, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
@@ -28,7 +28,8 @@ from deepseek_cursor_proxy.config import (
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
-from deepseek_cursor_proxy.printing import LineHandler
+from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers.log_lines import LineHandler
 from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -55,10 +56,10 @@ def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, re
     """
     _log_to_stderr(verbose=config.verbose)
     # Signals are the last to be given back: even the end can be hurried, and one wish to stop may be told twice.
-    with printing.serving_streams(), Signals() as signals:
+    with log_lines.serving_streams(), Signals() as signals:
         _serve(config, config_path, signals, clear_store=clear_store, reread=reread)
         _say("Stopped.")
-        printing.drain()
+        log_lines.drain()
     return 0
 
 

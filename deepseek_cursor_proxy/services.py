@@ -10,9 +10,9 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.jobs import Jobs
-from deepseek_cursor_proxy.observers import Observer, Observers
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.printing import has_colours
+from deepseek_cursor_proxy.observers.events import Observer, Observers
+from deepseek_cursor_proxy.observers.log_lines import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore

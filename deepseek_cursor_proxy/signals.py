@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from types import FrameType, TracebackType
 
-from deepseek_cursor_proxy import printing
+from deepseek_cursor_proxy.observers import log_lines
 
 # Ctrl-Break exists on Windows only.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
@@ -109,7 +109,7 @@ class Signals:
                 each()
         with contextlib.suppress(Exception):
             sys.stderr.write(_LAST_LINE)
-            printing.drain(_LAST_LINE_SECONDS)
+            log_lines.drain(_LAST_LINE_SECONDS)
         # What a shell says of a program that died of this signal.
         os._exit(128 + number)
 

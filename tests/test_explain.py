@@ -11,8 +11,8 @@ from typing import Any
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.explain import explain
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.observers.explain_trace import explain
 from deepseek_cursor_proxy.observers.trace import FORMAT
 from tests.harness import SocketTestCase
 from tests.observers.test_trace import CALLED

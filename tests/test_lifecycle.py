@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import printing, serve, tunnel
+from deepseek_cursor_proxy import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests import test_tunnel
@@ -381,10 +382,10 @@ class TerminalTest(ServeTest):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
-            with printing.serving_streams():
+            with log_lines.serving_streams():
                 for _ in range(2):
                     serve._say("Read the settings again.")
-                    printing.drain(PATIENCE)
+                    log_lines.drain(PATIENCE)
 
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
         ours, theirs = os.openpty()

@@ -10,8 +10,8 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy import log_writer
-from deepseek_cursor_proxy.log_writer import LogWriter, QueuedStream
+from deepseek_cursor_proxy.observers import log_writer
+from deepseek_cursor_proxy.observers.log_writer import LogWriter, QueuedStream
 from tests.test_printing import Disk
 
 PATIENCE = 15.0

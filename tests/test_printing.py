@@ -10,8 +10,8 @@ import sys
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import printing
-from deepseek_cursor_proxy.log_writer import QueuedStream
+from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers.log_writer import QueuedStream
 from tests.test_serve import ServeTest
 
 
@@ -45,10 +45,10 @@ class TestStreams(unittest.TestCase):
         """Whoever reads our output through `head` must be noticed, and a pager is waited for."""
         self.streams()
         out, err = sys.stdout, sys.stderr
-        with printing.command_streams():
+        with log_lines.command_streams():
             self.assertIs(out, sys.stdout)
             self.assertIsInstance(sys.stderr, QueuedStream)
-            with printing.serving_streams():
+            with log_lines.serving_streams():
                 self.assertIsInstance(sys.stdout, QueuedStream)
             self.assertIs(out, sys.stdout)
         self.assertIs(err, sys.stderr)
@@ -58,7 +58,7 @@ class TestStreams(unittest.TestCase):
         with mock.patch.dict(os.environ):
             os.environ.pop("PYTHONIOENCODING", None)
             kept = self.streams("cp1252")
-            with printing.command_streams():
+            with log_lines.command_streams():
                 print("┌ 你好")
                 print("┌ 你好", file=sys.stderr)
                 sys.stdout.flush()
@@ -68,26 +68,26 @@ class TestStreams(unittest.TestCase):
     def test_an_encoding_that_somebody_chose_is_kept(self) -> None:
         with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
             kept = self.streams("ascii")
-            with printing.command_streams():
+            with log_lines.command_streams():
                 print("ü")
                 print("ü", file=sys.stderr)
                 sys.stdout.flush()
                 self.assertEqual([b"?", b"\\xfc"], [kept[0].getvalue().strip(), self.drained(kept[1]).strip()])
 
     def drained(self, file: io.BytesIO) -> bytes:
-        printing.drain(5)
+        log_lines.drain(5)
         return file.getvalue()
 
     def test_streams_that_do_not_exist_stay_usable_as_long_as_the_command_runs(self) -> None:
         """Windows' pythonw starts programs so; what stood in their place was collected, and every chat answered 500."""
         self.enterContext(mock.patch.object(sys, "stdout", None))
         self.enterContext(mock.patch.object(sys, "stderr", None))
-        with printing.command_streams(), printing.serving_streams():
+        with log_lines.command_streams(), log_lines.serving_streams():
             gc.collect()
             print("nobody reads this", flush=True)
             print("nor this", file=sys.stderr, flush=True)
             # Windows calls its null device a terminal; it is none that shows colours.
-            self.assertFalse(printing.has_colours())
+            self.assertFalse(log_lines.has_colours())
         self.assertIsNone(sys.stdout)
         self.assertIsNone(sys.stderr)
 
@@ -97,9 +97,9 @@ class TestColours(unittest.TestCase):
         with (
             mock.patch.object(sys, "stderr", stream),
             mock.patch.object(os, "name", name),
-            mock.patch.object(printing, "_understands_escapes", return_value=understands),
+            mock.patch.object(log_lines, "_understands_escapes", return_value=understands),
         ):
-            return printing.has_colours()
+            return log_lines.has_colours()
 
     def test_only_a_terminal_has_colours(self) -> None:
         self.assertTrue(self.colours(mock.Mock(**{"isatty.return_value": True})))
@@ -131,12 +131,12 @@ class TestLines(unittest.TestCase):
         self.addCleanup(self.log.removeHandler, handler)
 
     def test_what_a_stranger_got_into_a_record_stays_on_its_line(self) -> None:
-        self.handle_by(printing.LineHandler(self.stream))
+        self.handle_by(log_lines.LineHandler(self.stream))
         self.log.getChild("room").warning("he said %s", "\x1b[2J\r\nforged line")
         self.assertEqual("he said \\x1b[2J\\r\\nforged line\n", self.stream.getvalue())
 
     def test_a_traceback_keeps_its_lines(self) -> None:
-        self.handle_by(printing.LineHandler(self.stream))
+        self.handle_by(log_lines.LineHandler(self.stream))
         try:
             raise LookupError("a bug")
         except LookupError:
@@ -144,13 +144,13 @@ class TestLines(unittest.TestCase):
         self.assertRegex(self.stream.getvalue(), r"\Ait failed\nTraceback [\s\S]+LookupError: a bug\n\Z")
 
     def test_many_lines_go_past_the_records_where_they_are_lines_anyway(self) -> None:
-        self.handle_by(printing.LineHandler(self.stream))
-        printing.line_writer(self.log.getChild("room"))("50 % of it")
+        self.handle_by(log_lines.LineHandler(self.stream))
+        log_lines.line_writer(self.log.getChild("room"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
     def test_elsewhere_they_are_records_like_others(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
-            printing.line_writer(self.log.getChild("room"))("50 % of it")
+            log_lines.line_writer(self.log.getChild("room"))("50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.room:50 % of it"], logged.output)
 
 

@@ -17,7 +17,7 @@ LATER = {
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
-    "deepseek_cursor_proxy.explain",
+    "deepseek_cursor_proxy.observers.explain_trace",
     "deepseek_cursor_proxy.tunnel",
     "deepseek_cursor_proxy.observers.console",
     "deepseek_cursor_proxy.protocols.request.parse",

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
-from deepseek_cursor_proxy.printing import line_writer
+from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.log_lines import line_writer
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 from deepseek_cursor_proxy.wire import readable_json, safe_text
 

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.observers import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.wire import encode_json, without_keys

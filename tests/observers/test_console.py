@@ -5,8 +5,8 @@ from typing import Any
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.chat_api import Need
-from deepseek_cursor_proxy.observers import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, Turn
 from tests.histories import TOOLS, user
@@ -154,7 +154,7 @@ class TestFanOut(unittest.TestCase):
             def notice(self, event: Event) -> None:
                 seen.append(event)
 
-        with self.assertLogs("deepseek_cursor_proxy.observers", logging.WARNING) as logged:
+        with self.assertLogs("deepseek_cursor_proxy.observers.events", logging.WARNING) as logged:
             Observers([Broken(), Works()]).notice(finished())
         self.assertEqual(1, len(seen))
         self.assertIn("Broken failed", logged.output[0])

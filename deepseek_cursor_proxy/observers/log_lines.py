@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from deepseek_cursor_proxy.log_writer import STUCK_SECONDS, LogWriter, QueuedStream
+from deepseek_cursor_proxy.observers.log_writer import STUCK_SECONDS, LogWriter, QueuedStream
 from deepseek_cursor_proxy.wire import safe_text
 
 
