@@ -13,22 +13,22 @@ from urllib.parse import unquote
 
 from deepseek_cursor_proxy import clients, passthrough, plain_reply
 from deepseek_cursor_proxy.access import Visitor
-from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.exchange import Exchange
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
 from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, encode_json
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.fan_out import FanOut
+    from deepseek_cursor_proxy.exchange.choices import FanOut
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def _opener(asked: Asked) -> "type[Exchange | FanOut]":
     if asked.request.choices == 1:
         return Exchange
     # Only here: hardly anybody asks for several answers at once, and the proxy is smaller without.
-    from deepseek_cursor_proxy.fan_out import FanOut
+    from deepseek_cursor_proxy.exchange.choices import FanOut
 
     return FanOut
 

@@ -10,9 +10,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy import plain_reply
-from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
@@ -21,8 +21,8 @@ from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange import Exchange
-    from deepseek_cursor_proxy.fan_out import FanOut
+    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # What a stream says at its beginning about its input, which DeepSeek counts at its end.
 _BYTES_PER_TOKEN = 4

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.response import Answer

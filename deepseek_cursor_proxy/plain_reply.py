@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.wire import HttpReply, encode_json
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange import Exchange
-    from deepseek_cursor_proxy.fan_out import FanOut
+    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # None for every blank that is due, then the value.
 Steps = Generator[dict[str, Any] | None, None, None]

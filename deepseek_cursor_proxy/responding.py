@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy import plain_reply
 from deepseek_cursor_proxy.access import Visitor
-from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
@@ -28,8 +27,9 @@ from deepseek_cursor_proxy.errors import (
     UpstreamFailed,
     UpstreamRefused,
 )
+from deepseek_cursor_proxy.exchange.background_jobs import Following, Job
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
 from deepseek_cursor_proxy.generation import Generation, Stream, failure
-from deepseek_cursor_proxy.jobs import Following, Job
 from deepseek_cursor_proxy.protocols.request import compaction, parse
 from deepseek_cursor_proxy.protocols.request.fields import Json
 from deepseek_cursor_proxy.protocols.responses import envelope
@@ -42,8 +42,8 @@ from deepseek_cursor_proxy.storage.responses import StoredResponse
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange import Exchange
-    from deepseek_cursor_proxy.fan_out import FanOut
+    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # A cancelled call ends within moments; whoever cancelled it hears of it then, or that it is on its way.
 _CANCEL_SECONDS = 5.0

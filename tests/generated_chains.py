@@ -14,10 +14,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import Gates

@@ -5,9 +5,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests.harness import PATIENCE, SocketTestCase

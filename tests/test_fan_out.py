@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from deepseek_cursor_proxy import fan_out
+from deepseek_cursor_proxy.exchange import choices
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
@@ -137,4 +137,4 @@ class TestFanOut(SocketTestCase):
 
     def test_usage_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}
-        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, fan_out._sum(one, {"a": 2, "b": {"c": 3, "e": 1}}))
+        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._sum(one, {"a": 2, "b": {"c": 3, "e": 1}}))

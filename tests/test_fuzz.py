@@ -13,10 +13,10 @@ from typing import Any
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests import hostile_requests as hostile

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import jobs
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
-from deepseek_cursor_proxy.jobs import Job, Jobs
+from deepseek_cursor_proxy.exchange import background_jobs
+from deepseek_cursor_proxy.exchange.background_jobs import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.storage import event_log, pruner
 from tests.gauges import descriptors
@@ -190,7 +190,7 @@ class TestFollowing(JobsTestCase):
 
     def test_a_job_that_does_not_end_keeps_no_client_of_a_proxy_that_stops(self) -> None:
         job = self.job()
-        with mock.patch.object(jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
+        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
             list(job.follow(mock.Mock(parting=ProxyStopping())))
 
     def test_as_a_body_it_waits_by_itself(self) -> None:
@@ -253,11 +253,14 @@ class TestWorking(JobsTestCase):
             raise KeyError("a secret")
 
         job = self.job()
-        with self.assertLogs(jobs.__name__, logging.ERROR) as told:
+        with self.assertLogs(background_jobs.__name__, logging.ERROR) as told:
             pool.submit(job, fail)
             self.assertEqual([b"half"], list(job.follow()))
             self.assertTrue(job.wait(PATIENCE))
-        self.assertEqual(["ERROR:deepseek_cursor_proxy.jobs:unexpected KeyError in a background response"], told.output)
+        self.assertEqual(
+            ["ERROR:deepseek_cursor_proxy.exchange.background_jobs:unexpected KeyError in a background response"],
+            told.output,
+        )
         [thread] = pool._threads
         self.submitted(pool, "next")
         self.assertEqual({thread}, pool._threads)
@@ -265,7 +268,7 @@ class TestWorking(JobsTestCase):
     def test_workers_are_there_only_as_long_as_there_is_work(self) -> None:
         pool = self.jobs(workers=8)
         self.assertEqual(set(), pool._threads)
-        with mock.patch.object(jobs, "_IDLE_SECONDS", 0.01):
+        with mock.patch.object(background_jobs, "_IDLE_SECONDS", 0.01):
             job = self.submitted(pool)
             self.assertEqual(1, len(pool._threads))
             self.go_on.set()
@@ -394,7 +397,7 @@ class TestStopping(JobsTestCase):
         pool.submit(self.job(), hang)
         self.assertTrue(begun.wait(PATIENCE))
         before = time.monotonic()
-        with mock.patch.object(jobs, "_LAST_WORDS_SECONDS", 0.01):
+        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01):
             pool.stop(0.01)
         self.assertLess(time.monotonic() - before, PATIENCE)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.app import App
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.key_settings import key_setting
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpRequest
 from tests.harness import SocketTestCase

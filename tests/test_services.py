@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy import services as room
-from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.exchange import Exchange
-from deepseek_cursor_proxy.jobs import Job
+from deepseek_cursor_proxy.exchange import services as room
+from deepseek_cursor_proxy.exchange.background_jobs import Job
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.harness import PATIENCE, SocketTestCase

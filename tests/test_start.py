@@ -25,7 +25,7 @@ LATER = {
     *("difflib", "tomllib", "hashlib", "hmac", "secrets", "getpass", "urllib.request", "concurrent.futures"),
 }
 # The rest of what a chat may need, though hardly any does.
-SELDOM = {"deepseek_cursor_proxy.fan_out", "deepseek_cursor_proxy.observers.trace", "concurrent.futures"}
+SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.observers.trace", "concurrent.futures"}
 
 SCRIPT = """
 import sys

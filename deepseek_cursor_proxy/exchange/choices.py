@@ -14,13 +14,13 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from deepseek_cursor_proxy.calling import Asked, Caller
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
 from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
-from deepseek_cursor_proxy.exchange import Exchange
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
 from deepseek_cursor_proxy.net.wait import wait_readable
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.storage.pruner import started
 from deepseek_cursor_proxy.upstream.call_limit import Place
 from deepseek_cursor_proxy.wire import Peer

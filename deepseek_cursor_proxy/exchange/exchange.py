@@ -13,16 +13,16 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
 
-from deepseek_cursor_proxy.calling import Asked, Caller, Calling
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import chat_api, forced_tools
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller, Calling
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
 from deepseek_cursor_proxy.reasoning.restore import Link
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 

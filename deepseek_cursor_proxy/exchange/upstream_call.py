@@ -16,10 +16,10 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import explained
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
-from deepseek_cursor_proxy.services import Services
 from deepseek_cursor_proxy.upstream.call_limit import Place
 from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.upstream.retry import Retries

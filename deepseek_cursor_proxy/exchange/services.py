@@ -9,7 +9,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.jobs import Jobs
+from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.log_lines import has_colours
