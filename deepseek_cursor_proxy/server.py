@@ -19,7 +19,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.app import App
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.door import Door
@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.pump import Pump
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.generation import Generation
+    from deepseek_cursor_proxy.api.chat import Generation
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def _generating(self, config: ProxyConfig) -> "Generation":
         try:
-            from deepseek_cursor_proxy import generation
+            from deepseek_cursor_proxy.api import chat as generation
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_OVERFULL, retry_after=1) from None

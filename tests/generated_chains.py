@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.app import App
+from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab import contract
 from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.storage.installation_secret import Secret

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.app import App
+from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
@@ -118,7 +118,7 @@ class TestPaths(SocketTestCase):
             ("/v1/threads/t/messages", {}, False, "/v1/chat/completions"),
             ("/", {}, False, "/v1/chat/completions"),
         ):
-            with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.app", "INFO") as logs:
+            with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.api.routes", "INFO") as logs:
                 reply = self.ask(path, **headers)
                 assert isinstance(reply.body, bytes)
                 body = json.loads(reply.body)
@@ -134,7 +134,7 @@ class TestPaths(SocketTestCase):
             ("/v1/sk-short1234", "POST /v1/sk-*** refused"),
             ("/v1/%73%6b-0123456789abcdef/x", "POST /v1/***/x refused"),
         ):
-            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.app", "INFO") as logs:
+            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.api.routes", "INFO") as logs:
                 self.ask(path)
             self.assertIn(expected, logs.output[0])
             self.assertLess(len(logs.output[0]), 500)

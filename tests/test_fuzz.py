@@ -10,11 +10,11 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.app import App
+from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.generation import Generation
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

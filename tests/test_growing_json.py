@@ -4,9 +4,10 @@ import unittest
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy import growing_json, wire
+from deepseek_cursor_proxy import wire
+from deepseek_cursor_proxy.api import growing_json
+from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.growing_json import GrowingJson
 from deepseek_cursor_proxy.memo import MOST_ITEMS
 from deepseek_cursor_proxy.wire import MAX_JSON_DEPTH, decode_json_object, encode_json
 

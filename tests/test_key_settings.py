@@ -6,11 +6,11 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.app import App
+from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.api.key_settings import key_setting
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.generation import Generation
-from deepseek_cursor_proxy.key_settings import key_setting
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import HttpRequest

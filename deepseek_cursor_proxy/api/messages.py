@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy import plain_reply
+from deepseek_cursor_proxy.api import plain_reply
+from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
+from deepseek_cursor_proxy.api.passthrough import MESSAGES
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
-from deepseek_cursor_proxy.generation import Generation, Stream, failure
-from deepseek_cursor_proxy.passthrough import MESSAGES
 from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
 from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer

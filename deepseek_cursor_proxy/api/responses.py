@@ -12,8 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy import plain_reply
 from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.api import plain_reply
+from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
@@ -29,7 +30,6 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Following, Job
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
-from deepseek_cursor_proxy.generation import Generation, Stream, failure
 from deepseek_cursor_proxy.protocols.request import compaction, parse
 from deepseek_cursor_proxy.protocols.request.fields import Json
 from deepseek_cursor_proxy.protocols.responses import envelope

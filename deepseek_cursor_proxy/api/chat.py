@@ -11,8 +11,10 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy import clients, passthrough, plain_reply
 from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.api import clients, passthrough, plain_reply
+from deepseek_cursor_proxy.api.growing_json import GrowingJson
+from deepseek_cursor_proxy.api.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import model_names
@@ -20,8 +22,6 @@ from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRef
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
-from deepseek_cursor_proxy.growing_json import GrowingJson
-from deepseek_cursor_proxy.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

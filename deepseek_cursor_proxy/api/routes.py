@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek import models as catalogue
 from deepseek_cursor_proxy.errors import (
@@ -28,13 +29,12 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
     WrongKey,
 )
-from deepseek_cursor_proxy.key_settings import key_setting
 from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.generation import Generation
-    from deepseek_cursor_proxy.messaging import Messaging
-    from deepseek_cursor_proxy.responding import Responding
+    from deepseek_cursor_proxy.api.chat import Generation
+    from deepseek_cursor_proxy.api.messages import Messaging
+    from deepseek_cursor_proxy.api.responses import Responding
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class App:
 
     def _responding(self) -> "Responding":
         # Only here: most people use one of these APIs.
-        from deepseek_cursor_proxy.responding import Responding
+        from deepseek_cursor_proxy.api.responses import Responding
 
         return Responding(self._generation())
 
@@ -140,7 +140,7 @@ class App:
         return self._messaging().count_tokens(request)
 
     def _messaging(self) -> "Messaging":
-        from deepseek_cursor_proxy.messaging import Messaging
+        from deepseek_cursor_proxy.api.messages import Messaging
 
         return Messaging(self._generation())
 
@@ -186,7 +186,7 @@ def _error_reply(error: ProxyError) -> HttpReply:
 
 def _told_in_messages(error: ProxyError) -> HttpReply:
     """In the shape of Anthropic's API."""
-    from deepseek_cursor_proxy.messaging import failed
+    from deepseek_cursor_proxy.api.messages import failed
 
     return failed(error)
 
