@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.limits import raise_limits
 from deepseek_cursor_proxy.local_address import reachable_hosts
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_lines import LineHandler
-from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.signals import Asked, Signals
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import door
-from deepseek_cursor_proxy.client_connection import refusal
-from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.limits import raise_descriptors
+from deepseek_cursor_proxy.server import acceptor as door
+from deepseek_cursor_proxy.server.acceptor import Door
+from deepseek_cursor_proxy.server.client_connection import refusal
 from tests.gauges import eventually
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.test_serve import WINDOWS, ServeTest, address

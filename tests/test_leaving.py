@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from tests.gauges import StartLine, descriptors, eventually
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
 from tests.histories import TOOLS

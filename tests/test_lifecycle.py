@@ -22,7 +22,7 @@ from deepseek_cursor_proxy import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.observers import log_lines
-from deepseek_cursor_proxy.server import DeepSeekProxyServer
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests import test_tunnel
 from tests.harness import read_reply, request_bytes

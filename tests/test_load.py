@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import client_connection
 from deepseek_cursor_proxy.lab import processes
 from deepseek_cursor_proxy.lab.clients import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.server import client_connection
 from tests.gauges import StartLine
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS

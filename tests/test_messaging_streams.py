@@ -7,8 +7,8 @@ import unittest
 from collections.abc import Iterator
 from unittest import mock
 
-from deepseek_cursor_proxy import pump as pumps
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.server import stream_loop as pumps
 from tests.gauges import StartLine, eventually
 from tests.harness import PATIENCE
 from tests.messages_client import TOOLS, Json, MessagesTestCase, kinds, user

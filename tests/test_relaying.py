@@ -4,8 +4,8 @@ import unittest
 from collections.abc import Iterator
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.pump import Pump
-from deepseek_cursor_proxy.relaying import Relay
+from deepseek_cursor_proxy.server.stream_loop import Pump
+from deepseek_cursor_proxy.server.stream_sender import Relay
 from deepseek_cursor_proxy.wire import Awaited
 
 

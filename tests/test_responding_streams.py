@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
-from deepseek_cursor_proxy import pump as pumps
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
+from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.gauges import eventually
 from tests.harness import PATIENCE, RunningProxy

@@ -13,9 +13,9 @@ from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import relaying
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from deepseek_cursor_proxy.server import DeepSeekProxyServer
+from deepseek_cursor_proxy.server import stream_sender
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.wire import HttpReply
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
@@ -381,7 +381,7 @@ class TestUnexpected(EdgeTestCase):
         def broken(_: object) -> None:
             raise LookupError("a bug")
 
-        with self.assertLogs(relaying.__name__, "ERROR") as logged:
+        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
             proxy.server._app = broken  # type: ignore[assignment]
             self.assert_error(proxy, HEALTH, 500)
         self.assertEqual(1, len(logged.output))
@@ -399,7 +399,7 @@ class TestUnexpected(EdgeTestCase):
             def close(self) -> None: ...
 
         proxy = self.proxy()
-        with self.assertLogs(relaying.__name__, "ERROR") as logged:
+        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
             proxy.server._app = lambda _: HttpReply.events(Broken())  # type: ignore[assignment]
             status, _, body = self.ask(proxy, HEALTH)
         self.assertEqual(200, status)

@@ -37,7 +37,7 @@ from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.serve import ensure_config_file
-from deepseek_cursor_proxy.server import DeepSeekProxyServer
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 cli._parser("serve")
 ensure_config_file()

@@ -6,9 +6,9 @@ import time
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from tests.harness import PATIENCE, RunningProxy, read_reply
 from tests.test_waiting import soon, systems
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.client_connection import ClientConnection
 from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import Calling
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
 from tests.harness import PATIENCE, SocketTestCase, read_reply, request_bytes

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
 from deepseek_cursor_proxy.reasoning.thinking_blocks import leading_block
-from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 # The first takes two tools to answer; the second shows that finished turns are carried along as well.

@@ -18,9 +18,9 @@ from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, 
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.net.wait import Watch, can_write, extended
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.pump import Pump
-from deepseek_cursor_proxy.relaying import Relay, unexpected
-from deepseek_cursor_proxy.request_body import RequestBody
+from deepseek_cursor_proxy.server.request_body import RequestBody
+from deepseek_cursor_proxy.server.stream_loop import Pump
+from deepseek_cursor_proxy.server.stream_sender import Relay, unexpected
 from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.api.routes import App
-from deepseek_cursor_proxy.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.door import Door
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.pump import Pump
+from deepseek_cursor_proxy.server.acceptor import Door
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
+from deepseek_cursor_proxy.server.stream_loop import Pump
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
-from deepseek_cursor_proxy.pump import Pump
+from deepseek_cursor_proxy.server.stream_loop import Pump
 from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
 
 _log = logging.getLogger(__name__)
