@@ -13,15 +13,15 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 # A room may import from its own level and those below; whole directories are written with a star.
 LEVELS = {
     6: [
-        "cli",
-        "serve",
-        "signals",
-        "limits",
-        "local_address",
         "__main__",
         "lab",
         "lab.*",
         "observers.explain_trace",
+        "cli.local_address",
+        "cli.__init__",
+        "cli.serve",
+        "cli.signals",
+        "resource_limits",
     ],
     5: [
         "server.proxy_server",
@@ -55,9 +55,6 @@ LEVELS = {
     2: [
         "reasoning_store",
         "steady_clock",
-        "tunnel",
-        "child_process",
-        "windows_job",
         "access",
         "private_files",
         "net.wakeup",
@@ -91,6 +88,10 @@ LEVELS = {
         "observers.log_writer",
         "observers.log_lines",
         "observers",
+        "cli.child_process",
+        "cli.windows_job",
+        "cli.tunnel",
+        "cli",
     ],
     1: [
         "protocols",

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import child_process
-from deepseek_cursor_proxy.child_process import ChildProcess
+from deepseek_cursor_proxy.cli import child_process
+from deepseek_cursor_proxy.cli.child_process import ChildProcess
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 20.0
 
 PARENT = """
 import sys, time
-from deepseek_cursor_proxy.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.child_process import ChildProcess
 ChildProcess().start(sys.argv[1:])
 time.sleep(60)
 """

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import __version__, cli, serve
+from deepseek_cursor_proxy import __version__, cli
+from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab import benchmark

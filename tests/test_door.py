@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.limits import raise_descriptors
+from deepseek_cursor_proxy.resource_limits import raise_descriptors
 from deepseek_cursor_proxy.server import acceptor as door
 from deepseek_cursor_proxy.server.acceptor import Door
 from deepseek_cursor_proxy.server.client_connection import refusal

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import serve, tunnel
+from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.observers import log_lines

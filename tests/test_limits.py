@@ -6,7 +6,7 @@ import threading
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy import limits
+from deepseek_cursor_proxy import resource_limits as limits
 from tests.harness import read_reply, request_bytes
 from tests.test_serve import PATIENCE, WINDOWS, ServeTest, address
 

@@ -5,10 +5,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import local_address, serve
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.cli import local_address, serve
+from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.local_address import reachable_hosts
 
 
 class TestReachableHosts(unittest.TestCase):

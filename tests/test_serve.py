@@ -18,8 +18,9 @@ from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig, template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests import test_tunnel

@@ -18,7 +18,7 @@ LATER = {
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
     "deepseek_cursor_proxy.observers.explain_trace",
-    "deepseek_cursor_proxy.tunnel",
+    "deepseek_cursor_proxy.cli.tunnel",
     "deepseek_cursor_proxy.observers.console",
     "deepseek_cursor_proxy.protocols.request.parse",
     "deepseek_cursor_proxy.reasoning.restore",
@@ -36,7 +36,7 @@ from pathlib import Path
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.serve import ensure_config_file
+from deepseek_cursor_proxy.cli.serve import ensure_config_file
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 cli._parser("serve")

@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Row, Table
 from deepseek_cursor_proxy.lab.load_clients import Client, post
 from deepseek_cursor_proxy.lab.machine import Pinning, listening
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek
-from deepseek_cursor_proxy.limits import raise_descriptors
+from deepseek_cursor_proxy.resource_limits import raise_descriptors
 
 
 @dataclass(frozen=True)

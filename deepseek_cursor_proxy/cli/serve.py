@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
+from deepseek_cursor_proxy.cli.local_address import reachable_hosts
+from deepseek_cursor_proxy.cli.signals import Asked, Signals
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
     DECLARED,
@@ -26,19 +28,17 @@ from deepseek_cursor_proxy.config import (
     template,
 )
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.limits import raise_limits
-from deepseek_cursor_proxy.local_address import reachable_hosts
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_lines import LineHandler
+from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
-from deepseek_cursor_proxy.signals import Asked, Signals
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.wire import safe_text
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.cli.tunnel import Tunnel
     from deepseek_cursor_proxy.storage.responses import ResponseStats
-    from deepseek_cursor_proxy.tunnel import Tunnel
 
 _log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def _warm_up(server: DeepSeekProxyServer, over: threading.Event) -> None:
 
 
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
-    from deepseek_cursor_proxy.tunnel import Tunnel
+    from deepseek_cursor_proxy.cli.tunnel import Tunnel
 
     tunnel = Tunnel(server.server_port, announce=_say, on_url=server.name_tunnel)
     signals.last_resorts.append(tunnel.kill)

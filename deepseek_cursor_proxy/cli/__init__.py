@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__, serve
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config.settings import Setting, nearest

@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
-from deepseek_cursor_proxy.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.child_process import ChildProcess
 from deepseek_cursor_proxy.errors import StartupError
 
 _API_TIMEOUT = 1.0  # seconds; the API is on this machine, slower than this is as good as absent
