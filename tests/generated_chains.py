@@ -16,8 +16,8 @@ from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.lab import contract
-from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek import contract
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import Gates

@@ -14,7 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.lab import contract
+from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare

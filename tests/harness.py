@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.lab.clients import CursorClient
+from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

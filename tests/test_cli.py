@@ -18,7 +18,7 @@ from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import DECLARED, SETTINGS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.lab import benchmark
+from deepseek_cursor_proxy.lab import bench
 from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -116,23 +116,23 @@ class HelpTest(CliTest):
 
 
 class BenchCommandTest(CliTest):
-    def asked(self, *flags: str) -> benchmark.Options:
+    def asked(self, *flags: str) -> bench.Options:
         """What the benchmark is asked for."""
-        with mock.patch("deepseek_cursor_proxy.lab.benchmark.run", return_value=1) as run:
+        with mock.patch("deepseek_cursor_proxy.lab.bench.run", return_value=1) as run:
             self.assertEqual(1, cli.main(["bench", *flags]))
         [options] = run.call_args.args
-        assert isinstance(options, benchmark.Options)
+        assert isinstance(options, bench.Options)
         return options
 
     def test_it_measures_this_proxy_unless_others_are_named(self) -> None:
-        self.assertEqual(self.asked(), benchmark.Options())
-        self.assertEqual(self.asked("--quick", "--json"), benchmark.Options(quick=True, as_json=True))
+        self.assertEqual(self.asked(), bench.Options())
+        self.assertEqual(self.asked("--quick", "--json"), bench.Options(quick=True, as_json=True))
 
     def test_others_are_named_with_their_urls(self) -> None:
         others = ("--against", "a=http://127.0.0.1:1", "--against", "b=http://localhost:2/v1?x=y")
         expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
         self.assertEqual(
-            self.asked("--upstream-port", "8001", *others), benchmark.Options(others=expected, upstream_port=8001)
+            self.asked("--upstream-port", "8001", *others), bench.Options(others=expected, upstream_port=8001)
         )
 
     def test_what_is_no_name_and_url_is_refused_with_an_example(self) -> None:

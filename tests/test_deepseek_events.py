@@ -10,8 +10,8 @@ from deepseek_cursor_proxy.conversation import Aside, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
 from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES, ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.lab.completion import Answer, Call, PrefixCache
-from deepseek_cursor_proxy.lab.native import Response
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
 from deepseek_cursor_proxy.protocols.responses import logprobs
 
 REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,9 +8,9 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
-from deepseek_cursor_proxy.lab import contract, endpoints
-from deepseek_cursor_proxy.lab.completion import PrefixCache
-from deepseek_cursor_proxy.lab.contract import Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from tests.histories import TOOLS, assistant, user
 from tests.test_deepseek_events import ANSWERS, REQUEST
 from tests.test_deepseek_responses import CALL, PICTURE, history

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chats.divergence import Drift, Glance, diagnose, glance, nearest
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.lab.clients import CursorClient
+from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

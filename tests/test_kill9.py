@@ -14,7 +14,7 @@ import unittest
 from http.client import HTTPException
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.test_serve import Process, ServeTest, address
 

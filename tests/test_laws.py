@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.lab.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE

@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab import processes
-from deepseek_cursor_proxy.lab.clients import CursorClient
+from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.server import client_connection
 from tests.gauges import StartLine

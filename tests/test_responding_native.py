@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.native import MISSING_REASONING_TEXT
+from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase

@@ -9,7 +9,7 @@ import json
 import random
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import ClientAnswer, CursorClient
+from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from tests.harness import RunningProxy, SocketTestCase

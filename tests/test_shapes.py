@@ -7,7 +7,7 @@ The fake keeps DeepSeek's contract, so whatever it accepts is a chat that DeepSe
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import CursorClient
+from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS

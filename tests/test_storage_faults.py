@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage import schema
 from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID

@@ -6,7 +6,7 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import chat_api, history_repair
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
-from deepseek_cursor_proxy.lab import contract
+from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from tests.histories import TOOLS, assistant, result, system, user
 
 

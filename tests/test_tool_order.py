@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.chats.tool_order import names, order
-from deepseek_cursor_proxy.lab.clients import CursorClient
+from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.harness import SocketTestCase

@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import Calling
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE

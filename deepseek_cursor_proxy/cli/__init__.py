@@ -141,8 +141,9 @@ def _demo(options: dict[str, Any]) -> int:
 
 
 def _bench(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.lab import benchmark, soak
-    from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS
+    from deepseek_cursor_proxy.lab import bench as benchmark
+    from deepseek_cursor_proxy.lab import soak
+    from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS
 
     others, port, as_json = dict(options["against"]), options["upstream_port"], options["json"]
     if options["soak"] is not None:

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
 from deepseek_cursor_proxy.reasoning.thinking_blocks import leading_block
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer

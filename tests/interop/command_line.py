@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
 from tests.harness import running_proxy
 
 MODEL = "deepseek-v4-pro"

@@ -8,7 +8,7 @@ when the test ends (see typed_chat).
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 
 try:

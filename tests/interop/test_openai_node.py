@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.interop import npm
 from tests.interop.command_line import AWKWARD, MODEL, Json

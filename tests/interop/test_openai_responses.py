@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.lab.completion import Completion, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion, PrefixCache
 
 try:
     import openai

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import benchmark, benchmark_chats, benchmark_doors, benchmark_requests, benchmark_streams
-from deepseek_cursor_proxy.lab.benchmark import Options
-from deepseek_cursor_proxy.lab.benchmark_chats import Chat
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, started_proxy
-from deepseek_cursor_proxy.lab.benchmark_scale import QUICK, Scale
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Figure, Row
-from deepseek_cursor_proxy.lab.load_clients import Client
-from deepseek_cursor_proxy.lab.load_upstream import LoadUpstream
-from deepseek_cursor_proxy.lab.machine import Pinning
+from deepseek_cursor_proxy.lab import bench
+from deepseek_cursor_proxy.lab.bench import Options, apis, chats, requests
+from deepseek_cursor_proxy.lab.bench import streams as benchmark_streams
+from deepseek_cursor_proxy.lab.bench.chats import Chat
+from deepseek_cursor_proxy.lab.bench.load_clients import Client
+from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
+from deepseek_cursor_proxy.lab.bench.machine import Pinning
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, started_proxy
+from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 
 TINY = Scale(
@@ -81,7 +82,7 @@ class Measurements(LabTest):
 
     def test_small_requests(self) -> None:
         rows = self.assert_rows(
-            benchmark_requests.small_requests(self.contest, TINY),
+            requests.small_requests(self.contest, TINY),
             "small request, keep-alive: answer p50",
             "added p50",
             "added p99",
@@ -94,7 +95,7 @@ class Measurements(LabTest):
         self.assertIsNone(rows[-1].figures["other"])
 
     def test_first_events(self) -> None:
-        self.assert_rows(benchmark_requests.first_events(self.contest, TINY), "first stream event: added p50")
+        self.assert_rows(requests.first_events(self.contest, TINY), "first stream event: added p50")
 
     def test_other_doors(self) -> None:
         chain = (
@@ -103,7 +104,7 @@ class Measurements(LabTest):
             "growth with the length of its input (exponent)",
         )
         self.assert_rows(
-            benchmark_doors.other_doors(self.contest, TINY),
+            apis.other_doors(self.contest, TINY),
             "Responses: first stream event: added p50",
             "Responses: CPU per 10,000 chunks (mean)",
             "against the chat path",
@@ -117,7 +118,7 @@ class Measurements(LabTest):
         )
 
     def test_many_clients(self) -> None:
-        self.assert_rows(benchmark_requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")
+        self.assert_rows(requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")
 
     def test_a_paced_stream(self) -> None:
         self.assert_rows(
@@ -168,7 +169,7 @@ class Remembering(LabTest):
 
     def test_growing_chats(self) -> None:
         self.assert_rows(
-            benchmark_chats.growing_chats(self.contest, TINY, self.store),
+            chats.growing_chats(self.contest, TINY, self.store),
             "1 cached tool turns: CPU per request (mean)",
             "2 cached tool turns: CPU per request (mean)",
             "growth exponent, 1 to 2 turns",
@@ -182,12 +183,12 @@ class Remembering(LabTest):
 
     def test_stored_turns_and_starting(self) -> None:
         self.assert_rows(
-            benchmark_chats.stored_turns(self.contest, TINY, self.place),
+            chats.stored_turns(self.contest, TINY, self.place),
             "storing a tool-call turn, small store: added p50",
             "beside 3 rows: added p50",
         )
         self.assert_rows(
-            benchmark_requests.starting(self.contest, TINY, self.place / "started"),
+            requests.starting(self.contest, TINY, self.place / "started"),
             "start to first /v1/models answer",
             "idle memory",
         )
@@ -210,12 +211,12 @@ class Chats(LabTest):
 
     def test_a_proxy_of_ours_that_forgets_is_not_measured(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "only 0 of 1 turns"):
-            list(benchmark_chats.growing_chats(Contest(self.direct, self.ours), TINY, self.place / "store"))
+            list(chats.growing_chats(Contest(self.direct, self.ours), TINY, self.place / "store"))
 
     def test_another_proxy_that_takes_too_long_is_given_up(self) -> None:
         contest = Contest(self.direct, self.ours, (self.other,))
-        grown = benchmark_chats._Grown({"other": {}})
-        is_whole = benchmark_chats._has_grown(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
+        grown = chats._Grown({"other": {}})
+        is_whole = chats._has_grown(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
         self.assertFalse(is_whole)
         self.assertEqual(contest.notes, ["other: a growing chat: given up after -1 s at 1 turns"])
         self.assertEqual(grown.cpu, {"other": {}})
@@ -226,8 +227,8 @@ class Running(unittest.TestCase):
 
     def run_with(self, measure: Any, options: Options = Options(quick=True)) -> tuple[int, str, str]:  # noqa: B008
         out = io.StringIO()
-        with patch.object(benchmark, "measure", measure), contextlib.redirect_stderr(io.StringIO()) as errors:
-            code = benchmark.run(options, out=out)
+        with patch.object(bench, "measure", measure), contextlib.redirect_stderr(io.StringIO()) as errors:
+            code = bench.run(options, out=out)
         return code, out.getvalue(), errors.getvalue()
 
     @staticmethod
@@ -254,8 +255,8 @@ class Running(unittest.TestCase):
 
     def test_crowds_without_enough_descriptors_are_left_out_and_noted(self) -> None:
         """macOS allows 256 by default."""
-        with patch.object(benchmark, "raise_descriptors", return_value=256):
-            scale, notes = benchmark._within_limits(QUICK)
+        with patch.object(bench, "raise_descriptors", return_value=256):
+            scale, notes = bench._within_limits(QUICK)
         self.assertEqual((100,), scale.crowds)
         self.assertEqual(1, len(notes))
         self.assertIn("400 streams: not measured, a process may open 256 files here", notes[0])

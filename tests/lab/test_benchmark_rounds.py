@@ -4,8 +4,8 @@ import os
 import sys
 import unittest
 
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, added, laps, means, medians
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, laps, means, medians
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 
 ME = Server("", os.getpid())

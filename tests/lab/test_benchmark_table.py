@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Figure, Row, Table, exponent, quantile, shown
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, quantile, shown
 
 
 class Statistics(unittest.TestCase):

@@ -3,9 +3,9 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, echo, weather_responder
-from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
 
 CALL = Call("call_00_abc", "get_location", '{"why": "weather"}')
 

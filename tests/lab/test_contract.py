@@ -3,8 +3,8 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab import contract
-from deepseek_cursor_proxy.lab.contract import DESERIALIZE, MISSING_REASONING, refusal
+from deepseek_cursor_proxy.lab.fake_deepseek import contract
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, MISSING_REASONING, refusal
 
 Payload = dict[str, Any]
 

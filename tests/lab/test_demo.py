@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab import demo
-from deepseek_cursor_proxy.lab.contract import MISSING_REASONING
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 

@@ -2,8 +2,8 @@
 
 import unittest
 
-from deepseek_cursor_proxy.lab import http_reading
-from deepseek_cursor_proxy.lab.http_reading import Reading
+from deepseek_cursor_proxy.lab.bench import http_reader
+from deepseek_cursor_proxy.lab.bench.http_reader import Reading
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -62,8 +62,8 @@ class Readings(unittest.TestCase):
             Reading().feed(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nBusy.")
 
     def test_a_body_is_what_was_said(self) -> None:
-        self.assertEqual(http_reading.body(SIZED), b"hello")
-        self.assertEqual(http_reading.body(CHUNKED), b"hellodata: [DONE]\n\n")
+        self.assertEqual(http_reader.body(SIZED), b"hello")
+        self.assertEqual(http_reader.body(CHUNKED), b"hellodata: [DONE]\n\n")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab import http_reading, load_answers
-from deepseek_cursor_proxy.lab.load_answers import MARK, Wish, wish
+from deepseek_cursor_proxy.lab.bench import http_reader, load_answers
+from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Wish, wish
 
 
 def events(answer: bytes) -> list[Any]:
@@ -50,7 +50,7 @@ class Wishes(unittest.TestCase):
 class Answers(unittest.TestCase):
     def whole(self, answer: bytes) -> Any:
         head, _, body = answer.partition(b"\r\n\r\n")
-        self.assertEqual(http_reading.content_length(answer, len(head)), len(body))
+        self.assertEqual(http_reader.content_length(answer, len(head)), len(body))
         return json.loads(body)
 
     def test_plain_answers_differ_in_what_they_think(self) -> None:

@@ -7,11 +7,11 @@ import unittest
 from contextlib import closing
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.benchmark_requests import question
+from deepseek_cursor_proxy.lab.bench.load_answers import marked_chunk
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, Crowd, get, hear, post, requests_per_second
+from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
+from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.load_answers import marked_chunk
-from deepseek_cursor_proxy.lab.load_clients import Client, Crowd, get, hear, post, requests_per_second
-from deepseek_cursor_proxy.lab.load_upstream import LoadUpstream
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 PLAIN, STREAM = question("hello"), question("hello", stream=True)

@@ -6,7 +6,7 @@ import sys
 import threading
 import unittest
 
-from deepseek_cursor_proxy.lab.machine import Pinning, listening
+from deepseek_cursor_proxy.lab.bench.machine import Pinning, listening
 
 ON_LINUX = unittest.skipUnless(sys.platform == "linux", "only Linux tells")
 

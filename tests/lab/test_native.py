@@ -4,9 +4,8 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab import native
-from deepseek_cursor_proxy.lab.contract import FORCED_TOOL, Refusal
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, native
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import FORCED_TOOL, Refusal
 from tests.lab.test_fake_deepseek import FakeCase
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}

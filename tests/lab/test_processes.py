@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import load_upstream, processes, soak_clients
-from deepseek_cursor_proxy.lab.benchmark_requests import question
-from deepseek_cursor_proxy.lab.load_clients import Client, get, post
+from deepseek_cursor_proxy.lab import processes
+from deepseek_cursor_proxy.lab.bench import load_upstream
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
+from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
+from deepseek_cursor_proxy.lab.soak import clients
 
 made_up = partial(processes.made_up_deepseek, module=load_upstream.__name__)
 
@@ -43,7 +45,7 @@ class Processes(unittest.TestCase):
                     self.fail("it is taken")
 
     def test_the_soak_has_a_deepseek_of_its_own(self) -> None:
-        with processes.made_up_deepseek(self.place, soak_clients.__name__) as deepseek:
+        with processes.made_up_deepseek(self.place, clients.__name__) as deepseek:
             with closing(Client(deepseek.url)) as client:
                 client.ask(post(deepseek.url, question("short")))
 

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.lab import soak
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.lab.soak import Figures, Finding, Scale, Tally
-from deepseek_cursor_proxy.lab.soak_clients import Visit, VisitFailed
+from deepseek_cursor_proxy.lab.soak.clients import Visit, VisitFailed
 
 CALM = Figures(2, 8, 40.0)
 UNKNOWN = Figures(None, None, None)

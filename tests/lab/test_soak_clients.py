@@ -4,18 +4,18 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.lab import soak_clients
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
-from deepseek_cursor_proxy.lab.soak_clients import VISITORS, Visit, VisitFailed
+from deepseek_cursor_proxy.lab.soak import clients
+from deepseek_cursor_proxy.lab.soak.clients import VISITORS, Visit, VisitFailed
 from tests.harness import SocketTestCase
 
 QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}
 
 
 class VisitorTestCase(SocketTestCase):
-    def deepseek(self, respond: Callable[[dict[str, Any]], Step] = soak_clients.answer_to) -> FakeDeepSeek:
-        fake = FakeDeepSeek(responder=respond, idle_seconds=soak_clients.IDLE_SECONDS)
+    def deepseek(self, respond: Callable[[dict[str, Any]], Step] = clients.answer_to) -> FakeDeepSeek:
+        fake = FakeDeepSeek(responder=respond, idle_seconds=clients.IDLE_SECONDS)
         self.addCleanup(fake.close)
         return fake.start()
 
@@ -38,14 +38,14 @@ class TestVisitors(VisitorTestCase):
     def test_a_loop_whose_reasoning_is_lost_is_a_failure(self) -> None:
         """Without a proxy in between nobody restores it."""
         with self.assertRaisesRegex(VisitFailed, "a tool loop.*reasoning_content"):
-            soak_clients.tool_loop(self.visit(self.deepseek().url))
+            clients.tool_loop(self.visit(self.deepseek().url))
 
     def test_whoever_does_not_get_what_he_expects_says_so(self) -> None:
         def fails(payload: dict[str, Any]) -> Step:
             return Failure(400, "No.")
 
         url = self.deepseek(fails).url
-        for visitor in (soak_clients.three_answers, soak_clients.idler, soak_clients.failing_upstream):
+        for visitor in (clients.three_answers, clients.idler, clients.failing_upstream):
             with self.subTest(visitor.__name__), self.assertRaises(VisitFailed):
                 visitor(self.visit(url))
 
@@ -54,12 +54,12 @@ class TestVisitors(VisitorTestCase):
             return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
 
         with self.assertRaisesRegex(VisitFailed, "the connection's end"):
-            soak_clients.idler(self.visit(self.deepseek(breaks_off).url))
+            clients.idler(self.visit(self.deepseek(breaks_off).url))
 
 
 class TestTheJudge(VisitorTestCase):
     def answer(self, *messages: dict[str, Any]) -> Step:
-        return soak_clients.answer_to({"tools": WEATHER_TOOLS, "messages": list(messages)})
+        return clients.answer_to({"tools": WEATHER_TOOLS, "messages": list(messages)})
 
     def test_the_first_word_decides_what_is_played(self) -> None:
         self.assertEqual(Failure(429, "Too fast."), self.answer({"role": "user", "content": "429"}))

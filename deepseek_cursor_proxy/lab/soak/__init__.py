@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from deepseek_cursor_proxy.lab import soak_clients
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek, running_proxy
-from deepseek_cursor_proxy.lab.soak_clients import IDLE_SECONDS, PROXY_FLAGS, VISITORS, Visit
+from deepseek_cursor_proxy.lab.soak import clients
+from deepseek_cursor_proxy.lab.soak.clients import IDLE_SECONDS, PROXY_FLAGS, VISITORS, Visit
 
 # After the last visitor the proxy has this long to put everything away.
 _SETTLING_SECONDS = 15.0
@@ -109,7 +109,7 @@ def soak(seconds: float, scale: Scale, place: Path, tell: Callable[[str], None])
     """Let visitors in for that long; `tell` gets a line per interval."""
     home = place / "proxy"
     with (
-        made_up_deepseek(place / "deepseek", soak_clients.__name__) as deepseek,
+        made_up_deepseek(place / "deepseek", clients.__name__) as deepseek,
         running_proxy(deepseek, home, *PROXY_FLAGS) as proxy,
     ):
         tally = Tally()
@@ -166,7 +166,7 @@ def _calm(proxy: Server, tally: Tally, start: Figures | None = None) -> Figures:
     pause = threading.Event()
     # By then DeepSeek has closed what it does not use; the next call is what makes the proxy notice.
     pause.wait(2 * IDLE_SECONDS)
-    _play(soak_clients.tool_loop, Visit(proxy.url, random.Random(0), tally.count), tally)
+    _play(clients.tool_loop, Visit(proxy.url, random.Random(0), tally.count), tally)
     deadline = time.monotonic() + _SETTLING_SECONDS
     # Nothing else is going on before the start: what is there after a moment is what stays.
     pause.wait(IDLE_SECONDS if start is None else 0)

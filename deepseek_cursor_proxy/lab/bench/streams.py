@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from deepseek_cursor_proxy.lab.benchmark_requests import question
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Rounds, Target, laps, means, medians
-from deepseek_cursor_proxy.lab.benchmark_scale import Scale
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, Figure, Row, quantile
-from deepseek_cursor_proxy.lab.load_clients import Crowd, hear, post
+from deepseek_cursor_proxy.lab.bench.load_clients import Crowd, hear, post
+from deepseek_cursor_proxy.lab.bench.requests import question
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Rounds, Target, laps, means, medians
+from deepseek_cursor_proxy.lab.bench.scale import Scale
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, Figure, Row, quantile
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 _RATE = 200

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.lab import contract, native
-from deepseek_cursor_proxy.lab.completion import Completion
-from deepseek_cursor_proxy.lab.contract import Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, native
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, added, means, medians
-from deepseek_cursor_proxy.lab.benchmark_scale import Scale
-from deepseek_cursor_proxy.lab.benchmark_table import OURS, Figure, Row
-from deepseek_cursor_proxy.lab.load_clients import Client, get, post, requests_per_second
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post, requests_per_second
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, means, medians
+from deepseek_cursor_proxy.lab.bench.scale import Scale
+from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
 from deepseek_cursor_proxy.wire import encode_json
 
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Figure
-from deepseek_cursor_proxy.lab.load_clients import Client
-from deepseek_cursor_proxy.lab.machine import Pinning
+from deepseek_cursor_proxy.lab.bench.load_clients import Client
+from deepseek_cursor_proxy.lab.bench.machine import Pinning
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_proxy
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.clients import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.lab.processes import serve_until_told
 

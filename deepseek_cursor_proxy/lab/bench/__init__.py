@@ -22,16 +22,16 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab import load_upstream
-from deepseek_cursor_proxy.lab.benchmark_chats import growing_chats, stored_turns
-from deepseek_cursor_proxy.lab.benchmark_doors import other_doors
-from deepseek_cursor_proxy.lab.benchmark_requests import first_events, question, small_requests, starting, throughput
-from deepseek_cursor_proxy.lab.benchmark_rounds import Contest, Target, started_proxy
-from deepseek_cursor_proxy.lab.benchmark_scale import QUICK, Scale
-from deepseek_cursor_proxy.lab.benchmark_streams import crowds, paced_stream, unpaced_stream
-from deepseek_cursor_proxy.lab.benchmark_table import DIRECT, OURS, Row, Table
-from deepseek_cursor_proxy.lab.load_clients import Client, post
-from deepseek_cursor_proxy.lab.machine import Pinning, listening
+from deepseek_cursor_proxy.lab.bench import load_upstream
+from deepseek_cursor_proxy.lab.bench.apis import other_doors
+from deepseek_cursor_proxy.lab.bench.chats import growing_chats, stored_turns
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
+from deepseek_cursor_proxy.lab.bench.machine import Pinning, listening
+from deepseek_cursor_proxy.lab.bench.requests import first_events, question, small_requests, starting, throughput
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, started_proxy
+from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
+from deepseek_cursor_proxy.lab.bench.streams import crowds, paced_stream, unpaced_stream
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Row, Table
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
 

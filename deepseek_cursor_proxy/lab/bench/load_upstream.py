@@ -16,9 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
-from deepseek_cursor_proxy.lab import load_answers
-from deepseek_cursor_proxy.lab.http_reading import content_length
-from deepseek_cursor_proxy.lab.load_answers import Wish
+from deepseek_cursor_proxy.lab.bench import load_answers
+from deepseek_cursor_proxy.lab.bench.http_reader import content_length
+from deepseek_cursor_proxy.lab.bench.load_answers import Wish
 from deepseek_cursor_proxy.lab.processes import serve_until_told
 
 # A long chat has a few megabytes.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle, islice
 
-from deepseek_cursor_proxy.lab.completion import listed_model
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import listed_model
 from deepseek_cursor_proxy.wire import encode_json
 
 # A mark is a moment in nanoseconds between two of these; no JSON writer escapes any of it.

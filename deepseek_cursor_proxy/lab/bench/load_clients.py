@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab import http_reading
-from deepseek_cursor_proxy.lab.http_reading import Reading
-from deepseek_cursor_proxy.lab.load_answers import MARK
+from deepseek_cursor_proxy.lab.bench import http_reader
+from deepseek_cursor_proxy.lab.bench.http_reader import Reading
+from deepseek_cursor_proxy.lab.bench.load_answers import MARK
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 # Longer than any answer takes to begin, shorter than the patience of whoever waits for the table.
@@ -90,7 +90,7 @@ class Client:
         pieces: list[bytes] = []
         self._exchange(request, False, pieces.append)
         try:
-            return json.loads(http_reading.body(b"".join(pieces)))
+            return json.loads(http_reader.body(b"".join(pieces)))
         except ValueError as error:
             raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
 
