@@ -16,16 +16,18 @@ X-Forwarded-Host and the like count for nothing: anybody can write them. Ports d
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from deepseek_cursor_proxy.config.settings import is_loopback, quoted
-from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.wire import HttpRequest
+from deepseek_cursor_proxy.config.settings import is_loopback
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s,]+))(?::[0-9]*)?")
+
+
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s,]*)")
+
+
 _WEB_SCHEMES = frozenset({"http", "https", "ws", "wss", "ftp"})
-_PUBLIC_HOST = re.compile(r"(?:\*\.)?(?!-)[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
 class Address(NamedTuple):
@@ -87,12 +89,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def public_host(key: str, value: Any, origin: str) -> str:
-    """An entry of public_hosts."""
-    name = value.strip().lower().removesuffix(".") if isinstance(value, str) else ""
-    if not _PUBLIC_HOST.fullmatch(name):
-        allowed = "a host name such as proxy.example.com or *.example.com, without https:// and port"
-        raise StartupError(f'config: {key} has "{quoted(value)}", which is not {allowed} ({origin})')
-    return name

@@ -16,12 +16,12 @@ from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import Gates
-from deepseek_cursor_proxy.wire import HttpRequest
 from tests.histories import TOOLS
 from tests.responses_client import Json, check_stream, events, output, question
 from tests.test_laws import _shown_text

@@ -13,12 +13,12 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api, rules
+from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare
-from deepseek_cursor_proxy.wire import decode_json_object, encode_json
 from tests.histories import TOOLS
 
 CONFIG = ProxyConfig()
@@ -225,9 +225,9 @@ class World:
         # Recovery puts the older ones into the transcript; the rest stands at the end, one for one.
         turns = [each for each in chat.history if isinstance(each, Turn) and not _says_nothing(each)]
         for turn, reasoning in zip(reversed(turns), reversed(sent), strict=False):
-            own = turn.reasoning or chat_api.FILLER
+            own = turn.reasoning or rules.FILLER
             said = turn.message["content"]
-            assert reasoning in (own, chat_api.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
+            assert reasoning in (own, rules.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
             if (turn.is_proven and not self.forgets) or (chat.form is not None and turn.reasoning):
                 assert reasoning == own, f"law {5 if self.forgets else 1}: {said!r} lost its reasoning"
 

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.access import HELD_KEY, Access, Visitor
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, ProxyError, StartupError, TooManyAttempts, Unauthorized
-from deepseek_cursor_proxy.wire import HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 OWNER, FRIEND, STRANGER = "sk-the-key-of-the-owner", "sk-the-key-of-a-friend", "sk-the-key-of-a-stranger"
 CHAT = "/v1/chat/completions"

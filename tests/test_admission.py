@@ -6,10 +6,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import Admission, Gates, Place
-from deepseek_cursor_proxy.wire import Peer
 from tests.raw_upstream import wait_until
 from tests.test_waiting import Client, systems
 

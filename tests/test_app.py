@@ -7,9 +7,9 @@ from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests.harness import PATIENCE, SocketTestCase
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.api import clients
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.wire import HttpRequest
 from tests.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.histories import TOOLS
 

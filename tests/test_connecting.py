@@ -14,11 +14,11 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream import connect, pool
 from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Lookups, Patience
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
-from deepseek_cursor_proxy.wire import Peer
 from tests.harness import SocketTestCase
 from tests.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
 from tests.test_waiting import Client

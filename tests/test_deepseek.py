@@ -1,8 +1,8 @@
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.chat_api import Need
+from deepseek_cursor_proxy.deepseek import chat_api, rules
+from deepseek_cursor_proxy.deepseek.rules import Need
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.histories import TOOLS, assistant, result, system, user
 
@@ -35,7 +35,7 @@ class TestNeeds(unittest.TestCase):
         }
         for name, (messages, details, expected) in table.items():
             with self.subTest(name):
-                found = chat_api.needs(request(*messages, **details))
+                found = rules.needs(request(*messages, **details))
                 self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
 
 
@@ -108,7 +108,7 @@ class TestPayload(unittest.TestCase):
 
     def test_a_choice_is_forced_unless_the_model_may_decline(self) -> None:
         for choice, is_forced in ((None, False), ("auto", False), ("none", False), ("required", True), ({}, True)):
-            self.assertEqual(is_forced, chat_api.is_forced(choice))
+            self.assertEqual(is_forced, rules.is_forced(choice))
 
 
 class TestDeltas(unittest.TestCase):
@@ -209,7 +209,7 @@ class TestDeltas(unittest.TestCase):
             (ToolCall("a", "f", "[" * 16_000), False),
             (ToolCall("a", "f", '{"x": "' + "y" * 100_000 + '"}'), False),
         ):
-            self.assertEqual(is_whole, chat_api.is_whole_call(call))
+            self.assertEqual(is_whole, rules.is_whole_call(call))
 
     def test_a_completion_without_choices_is_a_failure(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
@@ -235,7 +235,7 @@ class TestDeltas(unittest.TestCase):
             "The `reasoning_content` in the thinking mode must be passed back to the API.",
             "The reasoning_content in the thinking mode must be passed back to the API.",
         ):
-            self.assertTrue(chat_api.is_reasoning_refusal(400, message))
-        self.assertFalse(chat_api.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
-        self.assertFalse(chat_api.is_reasoning_refusal(400, "Model Not Exist"))
-        self.assertFalse(chat_api.is_reasoning_refusal(500, message))
+            self.assertTrue(rules.is_reasoning_refusal(400, message))
+        self.assertFalse(rules.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
+        self.assertFalse(rules.is_reasoning_refusal(400, "Model Not Exist"))
+        self.assertFalse(rules.is_reasoning_refusal(500, message))

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
-from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES, ResponseReader
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES, ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.native import Response

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
-from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal

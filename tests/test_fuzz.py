@@ -16,9 +16,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1 import bodies, heads
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests import hostile_requests as hostile
 from tests.fuzzing import cases, mutated, mutated_value, pieces
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase

@@ -4,8 +4,8 @@ import json
 import random
 from typing import Any
 
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 from tests import test_fuzz
 from tests.fuzzing import mutated, mutated_value
 from tests.messages_client import TOOLS, Told, added_up, events, result, user

@@ -4,12 +4,12 @@ import unittest
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy import wire
+from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.api import growing_json
 from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH, decode_json_object, encode_json
 from deepseek_cursor_proxy.memo import MOST_ITEMS
-from deepseek_cursor_proxy.wire import MAX_JSON_DEPTH, decode_json_object, encode_json
 
 
 def chat(turns: int, **more: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class TestGrowingJson(unittest.TestCase):
     def test_what_was_read_before_is_not_read_again(self) -> None:
         bodies = GrowingJson(shortest=0)
         before = bodies.decode(encode_json(chat(5)))
-        with patch.object(growing_json, "scan", side_effect=wire.scan) as scan:
+        with patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan:
             after = bodies.decode(encode_json(chat(6, stream=True)))
         self.assertEqual(chat(6, stream=True), after)
         self.assertEqual(
@@ -132,7 +132,7 @@ class TestGrowingJson(unittest.TestCase):
 
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
         bodies = GrowingJson(shortest=0)
-        with patch.object(wire, "MAX_JSON_VALUES", 40), patch.object(growing_json, "MAX_JSON_VALUES", 40):
+        with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(growing_json, "MAX_JSON_VALUES", 40):
             for count in range(1, 60, 3):
                 self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
 
@@ -161,7 +161,7 @@ class TestGrowingJson(unittest.TestCase):
             with (
                 self.subTest(name),
                 patch.object(growing_json, "_MOST_BYTES", 39_000),
-                patch.object(growing_json, "scan", side_effect=wire.scan) as scan,
+                patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan,
             ):
                 self.assertEqual(body, bodies.decode(encode_json(body)))
                 self.assertEqual(pieces, scan.call_count)

@@ -11,9 +11,9 @@ from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import HttpRequest
 from tests.harness import SocketTestCase
 
 CHAT, AZURE = "/v1/chat/completions", "/openai/deployments/d/chat/completions"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.chat_api import FILLER
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.generated_talks import APIS, SYSTEM, Api, Talk, Turn

@@ -14,9 +14,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
+from deepseek_cursor_proxy.http1.messages import Awaited
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.server.stream_loop import Pump
-from deepseek_cursor_proxy.wire import Awaited
 from tests import test_leaving, test_load, test_shortcut, test_walkthrough
 from tests.gauges import eventually
 from tests.test_waiting import Client

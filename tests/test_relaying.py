@@ -4,9 +4,9 @@ import unittest
 from collections.abc import Iterator
 
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.http1.messages import Awaited
 from deepseek_cursor_proxy.server.stream_loop import Pump
 from deepseek_cursor_proxy.server.stream_sender import Relay
-from deepseek_cursor_proxy.wire import Awaited
 
 
 class Silence:

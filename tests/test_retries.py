@@ -14,10 +14,10 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
 from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.upstream.retry import Retries
-from deepseek_cursor_proxy.wire import Peer
 from tests.harness import PATIENCE, SocketTestCase, request_bytes
 
 DROPPED = UpstreamDropped("gone")

@@ -13,10 +13,10 @@ from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.server import stream_sender
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
-from deepseek_cursor_proxy.wire import HttpReply
 from tests.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}

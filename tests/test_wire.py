@@ -1,17 +1,11 @@
 import json
 import unittest
 
-from deepseek_cursor_proxy import wire
+from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.wire import (
-    HttpReply,
-    decode_foreign_json,
-    decode_json_object,
-    encode_json,
-    readable_json,
-    safe_text,
-    without_keys,
-)
+from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.json_codec import decode_foreign_json, decode_json_object, encode_json
+from deepseek_cursor_proxy.redaction import readable_json, safe_text, without_keys
 
 
 class TestEncoding(unittest.TestCase):
@@ -60,7 +54,7 @@ class TestDecoding(unittest.TestCase):
 
     def test_more_values_than_anybody_means_are_refused_unread(self) -> None:
         """Forty megabytes of them took a gigabyte, and ten seconds in which nobody else was served."""
-        count = wire.MAX_JSON_VALUES + 1
+        count = json_codec.MAX_JSON_VALUES + 1
         for name, values in {
             "lists": b"[" + b"[]," * count + b"0]",
             "numbers": b"[" + b"1," * count + b"0]",
@@ -76,18 +70,18 @@ class TestDecoding(unittest.TestCase):
     def test_text_may_look_like_any_number_of_values(self) -> None:
         for text in (",", "[{", '{"a":[1,2]},\n', '\\",'):
             with self.subTest(text):
-                body = {"a": text * wire.MAX_JSON_VALUES}
+                body = {"a": text * json_codec.MAX_JSON_VALUES}
                 self.assertEqual(body, decode_json_object(encode_json(body)))
 
     def test_a_text_without_an_end_is_looked_at_once(self) -> None:
         """Takes hours, not a moment, when every quote in it is tried as a beginning."""
         with self.assertRaises(BadRequest) as caught:
-            decode_json_object(b'{"a":"' + rb",\"" * wire.MAX_JSON_VALUES)
+            decode_json_object(b'{"a":"' + rb",\"" * json_codec.MAX_JSON_VALUES)
         self.assertEqual("invalid_json", caught.exception.code)
 
     def test_depth_is_bounded_at_the_same_level_by_every_python(self) -> None:
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-            for depth, is_read in ((wire.MAX_JSON_DEPTH, True), (wire.MAX_JSON_DEPTH + 1, False)):
+            for depth, is_read in ((json_codec.MAX_JSON_DEPTH, True), (json_codec.MAX_JSON_DEPTH + 1, False)):
                 inner = depth - 1
                 body = b'{"a":' + opening * inner + b"1" + closing * inner + b"}"
                 with self.subTest(opening, depth=depth):

@@ -22,10 +22,11 @@ from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRef
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.http1.messages import Awaited, HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import Awaited, HttpReply, HttpRequest, Peer, encode_json
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import FanOut

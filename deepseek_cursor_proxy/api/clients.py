@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.wire import HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 
 class Client(NamedTuple):

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, beginnings, decode_json_object, refuse_depth, scan
 from deepseek_cursor_proxy.memo import MOST_ITEMS
-from deepseek_cursor_proxy.wire import MAX_JSON_VALUES, beginnings, decode_json_object, refuse_depth, scan
 
 # Less than this is read as fast as it is compared and kept.
 _LONG = 16_384

@@ -5,7 +5,7 @@ A request is judged by its path and User-Agent alone, because its key is looked 
 
 import re
 
-from deepseek_cursor_proxy.wire import HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _CURSOR = "In Cursor: Settings, Models, OpenAI API Key."
 _CURSOR_AZURE = "In Cursor: Settings, Models, Azure OpenAI, API Key."

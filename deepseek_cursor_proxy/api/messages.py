@@ -15,10 +15,11 @@ from deepseek_cursor_proxy.api.passthrough import MESSAGES
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.protocols.anthropic import errors
 from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
 from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import FanOut
@@ -124,10 +125,10 @@ def failed(error: ProxyError) -> HttpReply:
     """A failure as the reply of this API."""
     name = request_id()
     headers = [("request-id", name)]
-    if anthropic.is_final(error):
+    if errors.is_final(error):
         headers.append(("x-should-retry", "false"))
     if isinstance(error, MethodNotAllowed):
         headers.append(("Allow", error.allow))
     if error.retry_after is not None:
         headers.append(("Retry-After", str(error.retry_after)))
-    return HttpReply.json(anthropic.failure(error, name), anthropic.status(error), tuple(headers))
+    return HttpReply.json(errors.failure(error, name), errors.status(error), tuple(headers))

@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.response import Answer
-from deepseek_cursor_proxy.wire import Headers, HttpReply, Peer, encode_json, safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -128,9 +130,9 @@ class _Stream:
     def _failed(self, error: ProxyError) -> bytes:
         if self._path == MESSAGES:
             # Only here: it brings a whole API with it.
-            from deepseek_cursor_proxy.protocols.anthropic import request
+            from deepseek_cursor_proxy.protocols.anthropic import errors
 
-            failure = request.failure(error, f"req_{secrets.token_hex(12)}")
+            failure = errors.failure(error, f"req_{secrets.token_hex(12)}")
             return sse.event(encode_json(failure), "error")
         words = {"message": error.message, "param": None, "code": error.code}
         if self._path != CHAT:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.wire import HttpReply, encode_json
+from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.json_codec import encode_json
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import FanOut

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.api import plain_reply
 from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
-from deepseek_cursor_proxy.deepseek.responses_stream import RESPONSES
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     ClientGone,
@@ -30,6 +30,8 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Following, Job
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import compaction, parse
 from deepseek_cursor_proxy.protocols.request.fields import Json
 from deepseek_cursor_proxy.protocols.responses import envelope
@@ -37,9 +39,9 @@ from deepseek_cursor_proxy.protocols.responses import stored as responses_listin
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter, SummaryWriter, error_code
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import event_log
 from deepseek_cursor_proxy.storage.responses import StoredResponse
-from deepseek_cursor_proxy.wire import HttpReply, HttpRequest, Peer, encode_json, safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import FanOut

@@ -29,7 +29,8 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
     WrongKey,
 )
-from deepseek_cursor_proxy.wire import Headers, HttpReply, HttpRequest, safe_text
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.chat import Generation

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning.identity import History
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 # Bytes of a digest: these are compared within one chat only, where eight do not collide and thousands are kept.
 _SHORT = 8

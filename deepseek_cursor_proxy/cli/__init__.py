@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, n
 from deepseek_cursor_proxy.config.settings import Setting, nearest
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
 _EPILOG = "Without a command the proxy is served. `serve --help` lists all settings."

@@ -30,11 +30,11 @@ from deepseek_cursor_proxy.config import (
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_lines import LineHandler
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.cli.tunnel import Tunnel

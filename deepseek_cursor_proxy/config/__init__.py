@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
 from deepseek_cursor_proxy.config import sources
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
+from deepseek_cursor_proxy.config.public_hosts import public_host
 from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.settings import (
     PassthroughRoute,
@@ -34,7 +35,6 @@ from deepseek_cursor_proxy.config.settings import (
 )
 from deepseek_cursor_proxy.config.sources import expanded as expanded
 from deepseek_cursor_proxy.config.sources import lacks_home as lacks_home
-from deepseek_cursor_proxy.own_hosts import public_host
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 ENVIRONMENT_PREFIX = "DEEPSEEK_CURSOR_PROXY_"
 

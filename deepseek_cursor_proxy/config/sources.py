@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX, Setting, Table, from_toml, nearest, quoted, toml
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 Declared = Sequence[Setting | Table]
 

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.repeated_chunks import Stencil
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.wire import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 
 # A stream whose chunks never repeat their shape is not worth another try.
 _MOST_IN_VAIN = 8

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.wire import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 
 # DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
 _RETRY_AFTER_SECONDS = 5

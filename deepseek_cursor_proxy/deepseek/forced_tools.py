@@ -26,8 +26,8 @@ from deepseek_cursor_proxy.conversation import (
     Reply,
     ToolCall,
 )
-from deepseek_cursor_proxy.deepseek.chat_api import is_forced
-from deepseek_cursor_proxy.wire import decode_foreign_json
+from deepseek_cursor_proxy.deepseek.rules import is_forced
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 
 # In time that grows with the text and no faster, whatever the model writes.
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import nearest, refused, toml_key
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.models import KNOWN_MODELS, MODELS
 
 # What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
-_WORDS = "|".join(("nothink", "thinking", "fast", "none", *chat_api.EFFORTS))
+_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
 _SUFFIX = re.compile(rf"(?:[-:]({_WORDS})|\s*\(({_WORDS})\)|\[\d{{1,4}}[km]\])\Z")
 _THINKS = {"thinking": True, "nothink": False, "none": False}
 # Longer than any name; what is longer is not searched for suffixes, which takes time in proportion to its square.
@@ -102,7 +102,7 @@ class _Found:
 
     @property
     def effort(self) -> str | None:
-        return next((word for word in self.words if word in chat_api.EFFORTS), None)
+        return next((word for word in self.words if word in rules.EFFORTS), None)
 
     @property
     def thinking(self) -> bool | None:

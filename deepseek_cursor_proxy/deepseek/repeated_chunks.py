@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
-from deepseek_cursor_proxy.wire import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 
 # The inside of a JSON string as our encoder writes it; an empty one says nothing and goes the ordinary way.
 _STRING = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+')

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.wire import encode_json
 
 # Some eight chats of 200 tool turns, at a megabyte each as text and another as JSON.
 _MOST_BYTES_OF_MESSAGES = 16 * 1024 * 1024

@@ -15,8 +15,11 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.api import Dialect
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, Said
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.json_codec import encode_json
 
 # What this API calls the plain fields of a request; those it has no word for are left out.
 _PARAMS = {
@@ -26,9 +29,14 @@ _PARAMS = {
     "top_p": "top_p",
     "user_id": "user",
 }
+
+
 _FINISHED: dict[str | None, str] = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
+
+
 # For whatever reason it may name one day: nothing that the client asked for ended the answer.
 _CUT_SHORT = "aborted"
+
 
 # Which item of the output is meant: its index, or a name for one whose index is not told.
 Place = int | str
@@ -245,3 +253,90 @@ def _logprobs(item: Mapping[str, Any]) -> list[Any]:
 
 def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+class ResponseReader(EventReader):
+    """Reads one stream of response events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard = Heard()
+        self._places = _Places()
+
+    def _read_event(self, said: Said, data: str) -> list[Delta]:
+        deltas = super()._read_event(said, data)
+        said.is_done = said.is_done or any(delta.finish_reason for delta in deltas)
+        return deltas
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        heard, place = self._heard, self._places.of(chunk)
+        match chunk.get("type"):
+            case "response.reasoning_text.delta":
+                return heard.reasoning(place, chunk.get("delta"))
+            case "response.output_text.delta":
+                return with_logprobs(heard.text(place, chunk.get("delta")), chunk.get("logprobs"))
+            case "response.output_item.added":
+                return heard.call(place, chunk.get("item"))
+            case "response.function_call_arguments.delta":
+                return heard.arguments(place, chunk.get("delta"))
+            case "response.output_item.done":
+                return heard.item(place, chunk.get("item"))
+            case "response.completed" | "response.incomplete" | "response.failed" as kind:
+                return heard.whole(_response(chunk, kind))
+            case "error":
+                raise failure(chunk)
+            case _ if chunk.get("error"):
+                # A gateway's word, which knows of no events.
+                raise failure(chunk)
+            case _:
+                return []
+
+
+class _Places:
+    """Tells which item an event is about: by its output_index, else by the item's id, else by the order of events.
+
+    Gateways leave out one or the other; without it two calls would be one.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Place] = {}
+        # Of items with neither: how many have begun, and whether the last of them has ended.
+        self._unnamed = 0
+        self._has_ended = True
+
+    def of(self, chunk: Mapping[str, Any]) -> Place:
+        index, name = chunk.get("output_index"), _item_id(chunk)
+        if isinstance(index, int):
+            if name:
+                self._by_id[name] = index
+            return index
+        return self._by_id.setdefault(name, f"id {name}") if name else self._next(str(chunk.get("type")))
+
+    def _next(self, kind: str) -> Place:
+        if kind == "response.output_item.added" or (self._has_ended and kind != "response.output_item.done"):
+            self._unnamed += 1
+            self._has_ended = False
+        elif kind == "response.output_item.done":
+            # One that comes without anything before it is told as a whole.
+            self._unnamed += self._has_ended
+            self._has_ended = True
+        return f"unnamed {self._unnamed}"
+
+
+def _item_id(chunk: Mapping[str, Any]) -> str:
+    item = chunk.get("item")
+    found = chunk.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
+    return found if isinstance(found, str) else ""
+
+
+def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The object of a last event, with the status that its kind stands for."""
+    response = chunk.get("response")
+    return {**(response if isinstance(response, dict) else {}), "status": kind.removeprefix("response.")}
+
+
+def _encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
+    return encode_json(payload)
+
+
+RESPONSES = Dialect("/responses", payload, _encode, answer, ResponseReader)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.storage.event_log import EventLog
-from deepseek_cursor_proxy.storage.pruner import started
-from deepseek_cursor_proxy.wire import Peer
+from deepseek_cursor_proxy.threads import started
 
 _log = logging.getLogger(__name__)
 

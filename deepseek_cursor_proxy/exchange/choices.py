@@ -20,10 +20,10 @@ from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, 
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
-from deepseek_cursor_proxy.storage.pruner import started
+from deepseek_cursor_proxy.threads import started
 from deepseek_cursor_proxy.upstream.call_limit import Place
-from deepseek_cursor_proxy.wire import Peer
 
 # How many batches may wait for a client that reads slowly.
 _WAITING_BATCHES = 64

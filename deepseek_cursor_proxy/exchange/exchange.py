@@ -14,17 +14,19 @@ from contextlib import closing
 from functools import cached_property
 
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
-from deepseek_cursor_proxy.deepseek import chat_api, forced_tools
+from deepseek_cursor_proxy.deepseek import forced_tools, rules
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller, Calling
+from deepseek_cursor_proxy.http1.messages import Awaited
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
 from deepseek_cursor_proxy.reasoning.restore import Link
+from deepseek_cursor_proxy.redaction import without_keys
 from deepseek_cursor_proxy.upstream.response import Answer
-from deepseek_cursor_proxy.wire import Awaited, decode_foreign_json, without_keys
 
 # A shorter key is a word that sentences have for other reasons.
 _SHORTEST_SECRET = 8
@@ -59,7 +61,7 @@ class Exchange:
             Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
         self._request = asked.request
-        self._is_forced = chat_api.is_forced(asked.request.tool_choice)
+        self._is_forced = rules.is_forced(asked.request.tool_choice)
         self._calling = Calling(self._number, caller, asked, services)
 
     @classmethod
@@ -255,7 +257,7 @@ class Exchange:
         Further calls are stored with the end of the answer; until then the first one leads to the reasoning.
         """
         message = self._reply.message(choice)
-        if all(chat_api.is_whole_call(call) for call in message.tool_calls):
+        if all(rules.is_whole_call(call) for call in message.tool_calls):
             self._identified.add(choice)
             self._record([message])
 
@@ -271,7 +273,7 @@ class Exchange:
             if self._reply.has_anything(choice) and choice not in self._recorded:
                 self._recorded.add(choice)
                 message = self._reply.message(choice)
-                whole = tuple(call for call in message.tool_calls if chat_api.is_whole_call(call))
+                whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
                 is_cut = bool(whole) and len(whole) < len(message.tool_calls)
                 answers = [message, message._replace(tool_calls=whole)] if is_cut else [message]
                 self._record(answers, [self._reply.thought_before_calls(choice)] * len(answers))

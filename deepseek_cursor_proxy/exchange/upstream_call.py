@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.chats.tracker import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
 from deepseek_cursor_proxy.deepseek.error_messages import explained
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
 from deepseek_cursor_proxy.upstream.call_limit import Place
 from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.upstream.retry import Retries
-from deepseek_cursor_proxy.wire import Peer
 
 
 class Caller(NamedTuple):
@@ -147,7 +147,7 @@ class Calling:
 
     def _check_size(self, prepared: Prepared) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
-        most = max(chat_api.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
+        most = max(rules.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
         # All choices of a request are asked for at once.
         if size * prepared.request.choices > most:
@@ -214,4 +214,4 @@ def _still_refused() -> UpstreamFailed:
 
 def _is_reasoning_refusal(error: ProxyError) -> bool:
     status = error.status if isinstance(error, UpstreamRefused) else 400
-    return chat_api.is_reasoning_refusal(status, error.message)
+    return rules.is_reasoning_refusal(status, error.message)

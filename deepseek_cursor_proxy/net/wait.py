@@ -11,7 +11,7 @@ import time
 from enum import Enum
 
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.wire import Peer
+from deepseek_cursor_proxy.http1.messages import Peer
 
 # How often a wait that nothing can interrupt looks whether the proxy is to stop, and how long a client is not watched
 # after an event that did not mean that it left.

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.log_lines import line_writer
 from deepseek_cursor_proxy.reasoning.restore import Prepared
-from deepseek_cursor_proxy.wire import readable_json, safe_text
+from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
 

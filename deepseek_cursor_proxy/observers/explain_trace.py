@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.console import repairs, tokens
 from deepseek_cursor_proxy.observers.trace import FORMAT
-from deepseek_cursor_proxy.wire import decode_foreign_json, safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 _FIRST_WORDS = 48
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from deepseek_cursor_proxy.observers.log_writer import STUCK_SECONDS, LogWriter, QueuedStream
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 
 @contextlib.contextmanager

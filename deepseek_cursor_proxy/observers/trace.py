@@ -16,10 +16,11 @@ from typing import Any, assert_never
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
-from deepseek_cursor_proxy.wire import encode_json, without_keys
+from deepseek_cursor_proxy.redaction import without_keys
 
 FORMAT = 2
 # What of an assistant's words is repeated beside the fate of its reasoning, so that a person finds it again.

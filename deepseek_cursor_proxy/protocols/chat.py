@@ -17,9 +17,9 @@ from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRe
 from deepseek_cursor_proxy.deepseek.repeated_chunks import singles, spliced_run
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.custom_tools import Raiser
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.wire import encode_json
 
 # Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.
 _TEXT = "=the text="

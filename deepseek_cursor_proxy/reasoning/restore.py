@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
-from deepseek_cursor_proxy.deepseek.chat_api import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.deepseek.history_repair import Repaired, repair
+from deepseek_cursor_proxy.deepseek.rules import FILLER, Need, needs, sees_pictures
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript

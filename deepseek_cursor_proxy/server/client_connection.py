@@ -16,12 +16,12 @@ from typing import Protocol
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.wait import Watch, can_write, extended
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
 from deepseek_cursor_proxy.server.stream_loop import Pump
 from deepseek_cursor_proxy.server.stream_sender import Relay, unexpected
-from deepseek_cursor_proxy.wire import Body, Headers, HttpReply, HttpRequest
 
 _RECEIVE_BYTES = 65536
 # What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is

@@ -14,7 +14,6 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
-from enum import IntEnum
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,7 +21,6 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.acceptor import Door
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.server.stream_loop import Pump
@@ -30,13 +28,21 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.server.connections import Connections, Stage
 
 _log = logging.getLogger(__name__)
 
+
 _OVERFULL = "Too many connections at once. Try again in a moment."
+
+
 _NO_ROOM = refusal(Overloaded(_OVERFULL, retry_after=1))
+
+
 # An answer that was told to end does so within moments, and so does one whose connection was cut; nobody waits longer.
 _LAST_WORDS_SECONDS = 1.0
+
+
 _LAST_MOMENTS_SECONDS = 1.0
 
 
@@ -189,86 +195,3 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             generation = self._generation
         if generation is not None:
             generation.services.close()
-
-
-class Stage(IntEnum):
-    """How far the end of the server has come."""
-
-    SERVING = 0
-    LAST_ANSWERS = 1
-    LAST_WORDS = 2
-    OVER = 3
-
-
-class Connections:
-    """Who is connected. Called by the accepting thread, handler threads and whoever stops the server."""
-
-    def __init__(self) -> None:
-        # Protects all below; notified whenever somebody leaves.
-        self._changed = threading.Condition()
-        # Counted from their admission on, because a thread may take its time to begin.
-        self._count = 0
-        self._open: set[ClientConnection] = set()
-        self._stage = Stage.SERVING
-        self.stopping = Wakeup()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def admit(self, limit: int) -> bool:
-        """Whether there is room for one more, who is then counted until `leave`."""
-        with self._changed:
-            has_room = self._count < limit
-            self._count += has_room
-        return has_room
-
-    def leave(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def serve(self, connection: ClientConnection) -> None:
-        """Serve it, within reach of whoever stops the server."""
-        with self._changed:
-            self._open.add(connection)
-            stage = self._stage
-        _tell(connection, stage)
-        try:
-            connection.serve()
-        finally:
-            with self._changed:
-                self._open.discard(connection)
-
-    def stop(self, stage: Stage) -> None:
-        """Tell everybody, also those who are only just coming in."""
-        with self._changed:
-            self._stage = stage
-            connections = list(self._open)
-        for each in connections:
-            _tell(each, stage)
-        self.stopping.set()
-
-    def close(self) -> None:
-        """After the last stage; what somebody still waits for is left to its thread."""
-        with self._changed:
-            if not self._count:
-                self.stopping.close()
-
-    def wait_until_empty(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while self._count and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-
-
-def _tell(connection: ClientConnection, stage: Stage) -> None:
-    match stage:
-        case Stage.SERVING:
-            return
-        case Stage.LAST_ANSWERS:
-            # No request is read any more; connections in the middle of an answer end after it.
-            connection.stop_after_answer()
-        case Stage.LAST_WORDS:
-            connection.end_answer()
-        case Stage.OVER:
-            connection.abort()

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.http1.messages import Awaited, Peer
 from deepseek_cursor_proxy.net.wait import has_left
-from deepseek_cursor_proxy.wire import Awaited, Peer
 
 _log = logging.getLogger(__name__)
 

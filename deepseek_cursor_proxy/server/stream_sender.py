@@ -10,8 +10,9 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
+from deepseek_cursor_proxy.http1.messages import Awaited, Body, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.server.stream_loop import Pump
-from deepseek_cursor_proxy.wire import Awaited, Body, Peer, encode_json
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.threads import started
 
 _SECONDS_BETWEEN_WARNINGS = 30.0
+
+
 # Long enough for a thread that waits to wake up and be first; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
 
@@ -108,13 +111,3 @@ class Pruner:
             if not goes_on:
                 self._thread = None
             return goes_on
-
-
-def started(target: Callable[[], None], name: str) -> threading.Thread | None:
-    """A running thread; None when the system has no room for one more, which is no reason to fail an answer."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread

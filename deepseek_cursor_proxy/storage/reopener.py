@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.pruner import started
+from deepseek_cursor_proxy.threads import started
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0

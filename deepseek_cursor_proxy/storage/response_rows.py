@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepseek_cursor_proxy.wire import encode_json
+from deepseek_cursor_proxy.json_codec import encode_json
 
 UNFINISHED = ("queued", "in_progress")
 # In the words of the index, which is used for nothing else.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.json_codec import beginnings, encode_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -31,7 +32,6 @@ from deepseek_cursor_proxy.storage.response_rows import (
     unpack,
     unpack_json,
 )
-from deepseek_cursor_proxy.wire import beginnings, encode_json
 
 _log = logging.getLogger(__name__)
 

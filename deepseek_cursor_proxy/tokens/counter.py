@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.pruner import started
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
+from deepseek_cursor_proxy.threads import started
 from deepseek_cursor_proxy.tokens.estimate import estimated_prompt, prompt_tokens
 
 _log = logging.getLogger(__name__)

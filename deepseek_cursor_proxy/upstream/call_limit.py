@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from deepseek_cursor_proxy.deepseek.models import counted_as
 from deepseek_cursor_proxy.errors import QueueFull
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
-from deepseek_cursor_proxy.wire import Peer
 
 # Each holds two descriptors and a thread; beyond that, waiting would only take from those who are being served.
 _MOST_WAITING = 512

@@ -16,13 +16,13 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import refusal
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import Gates, Place
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.upstream.response_head import CutHead, DeadBeforeAnswer
-from deepseek_cursor_proxy.wire import Peer
 
 _CHAT = "/chat/completions"
 

@@ -21,9 +21,9 @@ from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import extended, wait_readable, wait_writable
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
-from deepseek_cursor_proxy.wire import Peer
 
 # Long enough for a lost packet to be sent again; then the next address of the name gets its chance.
 _ADDRESS_SECONDS = 2.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import Stirred, Watch, wait
-from deepseek_cursor_proxy.wire import Peer
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
 _IDLE_SECONDS = 50.0

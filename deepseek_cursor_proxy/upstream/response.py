@@ -24,12 +24,14 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.net.wait import extended
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream import response_head
 from deepseek_cursor_proxy.upstream.call_limit import Place
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
-from deepseek_cursor_proxy.wire import Peer, decode_foreign_json, safe_text
 
 # More than any answer: a million tokens are a few megabytes.
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.pool import Connection
-from deepseek_cursor_proxy.wire import Peer
 
 # Announcements (100, 102, 103) before an answer; a server that has more of them has no answer.
 _MOST_ANNOUNCEMENTS = 16

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait
-from deepseek_cursor_proxy.wire import Peer
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _FIRST_PAUSE_SECONDS = 0.5

@@ -11,13 +11,13 @@ from itertools import pairwise
 from unittest.mock import Mock, patch
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench import load_upstream
 from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Wish
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
 from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
 from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
-from deepseek_cursor_proxy.wire import encode_json
 
 
 class UpstreamTest(unittest.TestCase):

@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.chat_api import Need
+from deepseek_cursor_proxy.deepseek.rules import Need
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import identity

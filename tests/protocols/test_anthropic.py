@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.protocols.anthropic import request
+from deepseek_cursor_proxy.protocols.anthropic import errors, request
 from deepseek_cursor_proxy.protocols.anthropic.request import Asked
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
@@ -268,13 +268,13 @@ class TestFailures(unittest.TestCase):
         )
         for error, status, kind in cases:
             with self.subTest(error):
-                told = request.failure(error, "req_1")
+                told = errors.failure(error, "req_1")
                 expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
-                self.assertEqual((status, expected), (request.status(error), told))
+                self.assertEqual((status, expected), (errors.status(error), told))
 
     def test_words_of_upstream_are_passed_on_and_its_fields_are_not(self) -> None:
         body = {"error": {"message": "Its own words.", "type": "odd", "code": "odd"}, "trace": "x"}
-        told = request.failure(UpstreamRefused(400, "ours", body, None), "req_1")
+        told = errors.failure(UpstreamRefused(400, "ours", body, None), "req_1")
         self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, told["error"])
         self.assertEqual({"type", "error", "request_id"}, set(told))
 

@@ -7,9 +7,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.wire import encode_json
 from tests.histories import TOOLS
 
 CONFIG = ProxyConfig()

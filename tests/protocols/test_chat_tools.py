@@ -3,8 +3,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import tools as chat_tools
-from deepseek_cursor_proxy.wire import encode_json
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 NESTED: dict[str, Any] = {"type": "function", "function": {"name": "Shell", "description": "d", "parameters": SCHEMA}}

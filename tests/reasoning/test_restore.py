@@ -2,7 +2,7 @@ import unittest
 from collections.abc import Collection, Sequence
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.chat_api import FILLER
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.notices import NOTICE

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import CHAT, Client, post
 from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.bench.rounds import Contest, laps
@@ -16,7 +17,6 @@ from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.upstream.call_limit import Admission
-from deepseek_cursor_proxy.wire import encode_json
 
 _MODEL = "deepseek-v4-pro"
 _PATIENCE_SECONDS = 20.0

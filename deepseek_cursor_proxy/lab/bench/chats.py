@@ -14,13 +14,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
 from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, laps, medians
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent, quantile
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.wire import encode_json
 
 
 class Chat:

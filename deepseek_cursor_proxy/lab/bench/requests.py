@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post, requests_per_second
 from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, means, medians
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
-from deepseek_cursor_proxy.wire import encode_json
 
 
 def question(wish: str, *, stream: bool = False) -> bytes:

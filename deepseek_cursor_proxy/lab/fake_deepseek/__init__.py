@@ -23,10 +23,10 @@ from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import endpoints
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, listed_model
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
-from deepseek_cursor_proxy.wire import encode_json
 
 __all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
 

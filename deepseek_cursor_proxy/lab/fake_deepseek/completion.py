@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import VISION_MODELS, is_thinking
-from deepseek_cursor_proxy.wire import encode_json
 
 
 @dataclass(frozen=True)

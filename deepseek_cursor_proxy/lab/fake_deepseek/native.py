@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Call, Completion, pieces
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, MISSING_REASONING, UNANSWERED_CALLS, Refusal
-from deepseek_cursor_proxy.wire import encode_json
 
 MISSING_REASONING_TEXT = "The `reasoning_text` in the thinking mode must be passed back to the API."
 NO_OUTPUT = "No tool output found for tool call"

@@ -15,7 +15,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_names
-from deepseek_cursor_proxy.errors import BadRequest, ProxyError
+from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
 from deepseek_cursor_proxy.protocols.request.fields import Json, memory, optional, optional_name, optional_string, wrong
@@ -23,18 +23,32 @@ from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 # Names that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
+
+
 # Taken, because clients send them, and without effect on DeepSeek; a message is one answer, whatever n says.
 _WITHOUT_EFFECT = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
+
+
 _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
+
+
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
 _BILLING = "x-anthropic-billing-header:"
+
+
 # Claude Code's id of a user ends with that of the session, in JSON or after underscores. DeepSeek keeps a cache for
 # each user, so that every new session would pay anew for the same long prompt.
 _SESSION = re.compile(r'"session_id"\s*:\s*"[^"]*"|_session_[0-9a-fA-F-]+\Z')
+
+
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
 _LONGEST_USER_ID = 512
+
+
 _THREADS = "thread_unsupported_request"
 
 
@@ -267,47 +281,3 @@ def _usage(fresh: int, cached: int, said: int) -> dict[str, int]:
 def _count(found: Mapping[str, Any], name: str) -> int:
     value = found.get(name)
     return value if isinstance(value, int) and value > 0 else 0
-
-
-# … and how it fails.
-
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
-_OVERFLOW = "context_length_exceeded"
-_NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
-# What another try cannot change; Claude Code would go on for minutes, and the libraries try a 409 again as well.
-_FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
-
-
-def status(error: ProxyError) -> int:
-    """The status this API knows for a failure."""
-    if error.status == 503 or error.code == "insufficient_system_resource":
-        return 529
-    return error.status if error.status < 500 else 500
-
-
-def is_final(error: ProxyError) -> bool:
-    return error.status in _FINAL or error.code == "reasoning_refused"
-
-
-def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
-    """A failure as the JSON of this API."""
-    kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
-    told = error.payload()["error"]
-    details = {"details": {"error_code": _THREADS}} if error.code == _THREADS else {}
-    message = told.get("message") or error.message
-    if told.get("code") == _OVERFLOW:
-        # The words by which clients know that they have to shorten the chat.
-        numbers = _NUMBERS.search(message)
-        limit = int(numbers[1]) if numbers else 0
-        asked = int(numbers[2]) if numbers and numbers[2] else limit + 1
-        kind, message = "invalid_request_error", f"prompt is too long: {asked} tokens > {limit} maximum"
-    return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}

@@ -15,10 +15,10 @@ from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
 from deepseek_cursor_proxy.deepseek.error_messages import broken_off
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols.anthropic import partial_json, request
+from deepseek_cursor_proxy.json_codec import decode_foreign_json, encode_json
+from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json, request
 from deepseek_cursor_proxy.protocols.anthropic.request import Asked
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
-from deepseek_cursor_proxy.wire import decode_foreign_json, encode_json
 
 PING = sse.event(b'{"type": "ping"}', "ping")
 _STOP_REASONS = {
@@ -63,7 +63,7 @@ class MessageWriter:
 
     def fail(self, error: ProxyError, request_id: str) -> bytes:
         """The last events of an answer that broke."""
-        failed = encode_json(request.failure(error, request_id))
+        failed = encode_json(errors.failure(error, request_id))
         return b"".join(self._close_open()) + sse.event(failed, "error")
 
     def message(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from sys import maxsize
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import size_of
-from deepseek_cursor_proxy.wire import encode_json
 
 Json = Mapping[str, Any]
 

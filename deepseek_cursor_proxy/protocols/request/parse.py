@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import chat_api, images, model_names
+from deepseek_cursor_proxy.deepseek import images, model_names, rules
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
@@ -50,7 +50,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)
         box.dropped.append("prefix")
-    if chat_api.sees_pictures(named.model):
+    if rules.sees_pictures(named.model):
         images.check(messages)
     wish = thinking_mode.read(body)
     thinks = config.thinking == "enabled" if named.thinking is None else named.thinking
@@ -65,9 +65,9 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         stream=optional(body, "stream", bool, "true or false") or False,
         include_usage=_includes_usage(body),
         choices=_choices(body),
-        thinking=thinks and not chat_api.is_forced(box.choice),
+        thinking=thinks and not rules.is_forced(box.choice),
         # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
-        effort=chat_api.EFFORTS.get(wish.effort or "", chat_api.EFFORTS[named.effort or config.reasoning_effort]),
+        effort=rules.EFFORTS.get(wish.effort or "", rules.EFFORTS[named.effort or config.reasoning_effort]),
         params=_params(body),
         conversation=conversation,
         dropped=tuple(sorted({*_dropped(body), *wish.dropped, *box.dropped, *history.dropped})),

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
 from deepseek_cursor_proxy.protocols.request.fields import Json, memory, object_at, optional, optional_string, wrong
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, arguments_text
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 # An item of an answer of ours: the mark of that answer, and its place there.
 OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")

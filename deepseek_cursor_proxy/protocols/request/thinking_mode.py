@@ -15,7 +15,7 @@ A request that says nothing leaves it to the name of the model, then to the sett
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.protocols.request.fields import Json, optional, optional_string, wrong
 
 # Fields of a body that are read here.
@@ -98,5 +98,5 @@ def _dropped(body: Json, extra: Json, effort: str | None) -> Iterator[str]:
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         if kind is not None and kind not in _TYPES and kind not in _ADAPTIVE:
             yield f"thinking.type {kind[:40]}"
-    if effort is not None and effort != "none" and effort not in chat_api.EFFORTS:
+    if effort is not None and effort != "none" and effort not in rules.EFFORTS:
         yield f"reasoning_effort {effort}"

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.protocols.request.fields import (
     wrong,
 )
 from deepseek_cursor_proxy.protocols.request.free_text import FIELD
-from deepseek_cursor_proxy.wire import safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _NAMING_CHOICES = ("function", "custom", "tool")

@@ -15,6 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.request import compaction
 from deepseek_cursor_proxy.protocols.request.fields import (
@@ -30,7 +31,7 @@ from deepseek_cursor_proxy.protocols.request.fields import (
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import logprobs
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
-from deepseek_cursor_proxy.wire import encode_json, safe_text
+from deepseek_cursor_proxy.redaction import safe_text
 
 _SEALED = "reasoning.encrypted_content"
 # OpenAI's own bounds; every event with the object in it repeats all of it.

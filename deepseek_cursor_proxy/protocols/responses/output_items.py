@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, joined
-from deepseek_cursor_proxy.deepseek.chat_api import is_whole_call
+from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import compaction
 from deepseek_cursor_proxy.protocols.request.free_text import RawArguments
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
-from deepseek_cursor_proxy.wire import encode_json
 
 # Of the log probabilities of one text as many are repeated at its end, some 25 MB; all of them were in its pieces.
 _MOST_LOGPROBS = 50_000

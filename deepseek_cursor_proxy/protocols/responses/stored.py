@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.fields import Json
-from deepseek_cursor_proxy.wire import encode_json
 
 _PREFIXES = {
     "reasoning": "rs",

@@ -16,6 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, broken_off, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.responses import logprobs
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (
@@ -26,7 +27,6 @@ from deepseek_cursor_proxy.protocols.responses.output_items import (
     ReasoningItem,
     TextItem,
 )
-from deepseek_cursor_proxy.wire import encode_json
 
 # Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive. …
 _SECONDS_BETWEEN_SIGNS = 10.0

@@ -1,0 +1,56 @@
+"""Failures in the words of Anthropic's API: status, type, whether a retry makes sense."""
+
+import re
+from typing import Any
+
+from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.protocols.anthropic.request import _THREADS
+
+# … and how it fails.
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+_OVERFLOW = "context_length_exceeded"
+
+
+_NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
+
+
+# What another try cannot change; Claude Code would go on for minutes, and the libraries try a 409 again as well.
+_FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
+
+
+def status(error: ProxyError) -> int:
+    """The status this API knows for a failure."""
+    if error.status == 503 or error.code == "insufficient_system_resource":
+        return 529
+    return error.status if error.status < 500 else 500
+
+
+def is_final(error: ProxyError) -> bool:
+    return error.status in _FINAL or error.code == "reasoning_refused"
+
+
+def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
+    """A failure as the JSON of this API."""
+    kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
+    told = error.payload()["error"]
+    details = {"details": {"error_code": _THREADS}} if error.code == _THREADS else {}
+    message = told.get("message") or error.message
+    if told.get("code") == _OVERFLOW:
+        # The words by which clients know that they have to shorten the chat.
+        numbers = _NUMBERS.search(message)
+        limit = int(numbers[1]) if numbers else 0
+        asked = int(numbers[2]) if numbers and numbers[2] else limit + 1
+        kind, message = "invalid_request_error", f"prompt is too long: {asked} tokens > {limit} maximum"
+    return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
