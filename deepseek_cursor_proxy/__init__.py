@@ -1,17 +1,25 @@
-"""A local reverse proxy that makes DeepSeek's thinking models work in Cursor.
+"""A local reverse proxy that makes DeepSeek's thinking models work in Cursor and other coding agents.
 
-A request walks in through six doors, and the reply walks out through the same doors in reverse:
+A request walks in from the top of this list and its reply walks back; no folder imports one above it:
 
-    server      bytes <-> HttpRequest / HttpReply (http1 reads the bytes)
-    app         routes, keys, errors
-    protocols   the client's dialect <-> the canonical conversation
-    reasoning   identity -> restore -> recovery on the way in, record -> display on the way out
-    deepseek    the canonical conversation <-> DeepSeek's dialect
-    upstream    one call to DeepSeek, over a pool of kept-alive connections
+    cli         commands; serve, signals, tunnel
+    server      accept connections, read requests, send replies
+    api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
+    exchange    one generation: prepare, call, remember, hand on
+    observers   the events of an exchange; console and traces
+    protocols   the JSON of clients <-> the canonical conversation
+    chats       the request before this one: tool order, divergence
+    reasoning   identify a turn, restore its reasoning, show it, take it out again
+    upstream    calls to DeepSeek over kept connections
+    tokens      counting
+    storage     one SQLite file
+    deepseek    what DeepSeek accepts, wants and says
+    net, http1  waiting on sockets; HTTP as bytes
+    config      every setting, declared once
 
-`exchange` (with `calling`, its first half) is the corridor that calls them in this order; `observers` look on and never
-steer. On the way in, `tool_history` repairs and `tool_order` sorts what goes to DeepSeek.
-Reading order: conversation, reasoning/identity, reasoning/restore, exchange, app; then whatever you need.
+`conversation` has the values that travel: Message, ChatRequest, Delta. `lab` has the made-up DeepSeek, the demo and
+the benchmark. tests/test_architecture.py says which folder imports which.
+Reading order: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes; then what you need.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports go down only, and the pure core stays pure."""
+"""The layout of the package: which folder imports which, which do no I/O, and nothing beyond the standard library."""
 
 import ast
 import functools
@@ -10,174 +10,72 @@ from pathlib import Path
 PACKAGE = "deepseek_cursor_proxy"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
-# A room may import from its own level and those below; whole directories are written with a star.
-LEVELS = {
-    6: [
-        "__main__",
-        "lab",
-        "lab.*",
-        "observers.explain_trace",
-        "cli.local_address",
-        "cli.__init__",
-        "cli.serve",
-        "cli.signals",
-        "resource_limits",
-    ],
-    5: [
-        "server.proxy_server",
-        "server.acceptor",
-        "server.client_connection",
-        "server.request_body",
-        "server.stream_sender",
-        "server.stream_loop",
-        "server",
-        "server.__init__",
-    ],
-    4: [
-        "api.plain_reply",
-        "api.routes",
-        "api.chat",
-        "api.responses",
-        "api.messages",
-    ],
-    3: [
-        "observers.*",
-        "chats.tracker",
-        "exchange.exchange",
-        "exchange.upstream_call",
-        "exchange.choices",
-        "exchange.services",
-        "exchange.background_jobs",
-        "exchange",
-        "exchange.__init__",
-        "api.passthrough",
-    ],
-    2: [
-        "reasoning_store",
-        "steady_clock",
-        "access",
-        "private_files",
-        "net.wakeup",
-        "net.wait",
-        "net",
-        "net.__init__",
-        "storage.reasoning_rows",
-        "storage.sqlite_connection",
-        "storage.database",
-        "storage.schema",
-        "storage.faults",
-        "storage.file_check",
-        "storage.pruner",
-        "storage.reopener",
-        "storage.group_commit",
-        "storage.pending",
-        "storage.reasonings",
-        "storage.responses",
-        "storage.response_rows",
-        "storage.token_ratios",
-        "storage.installation_secret",
-        "chats.store",
-        "tokens.counter",
-        "upstream.client",
-        "upstream.response",
-        "upstream.response_head",
-        "upstream.connect",
-        "upstream.pool",
-        "upstream.call_limit",
-        "upstream.retry",
-        "observers.log_writer",
-        "observers.log_lines",
-        "observers",
-        "cli.child_process",
-        "cli.windows_job",
-        "cli.tunnel",
-        "cli",
-    ],
-    1: [
-        "protocols",
-        "protocols.*",
-        "reasoning",
-        "reasoning.*",
-        "deepseek.shortcut",
-        "deepseek.chat_api",
-        "deepseek.request_json",
-        "deepseek.chat_stream",
-        "deepseek.responses_api",
-        "deepseek.responses_stream",
-        "deepseek.api",
-        "deepseek.error_messages",
-        "deepseek.repeated_chunks",
-        "deepseek.model_names",
-        "deepseek.models",
-        "deepseek.history_repair",
-        "deepseek.forced_tools",
-        "chats.divergence",
-        "chats.tool_order",
-        "chats",
-        "chats.__init__",
-        "tokens.estimate",
-        "tokens.bpe",
-        "api.clients",
-        "api.key_settings",
-    ],
-    0: [
-        "conversation",
-        "memo",
-        "wire",
-        "errors",
-        "own_hosts",
-        "__init__",
-        "config.__init__",
-        "config.settings",
-        "config.sources",
-        "config.access_keys",
-        "config.https_proxy",
-        "config",
-        "http1.heads",
-        "http1.bodies",
-        "http1.content_encoding",
-        "http1.sse",
-        "http1",
-        "http1.__init__",
-        "deepseek.images",
-        "deepseek",
-        "deepseek.__init__",
-        "storage.event_log",
-        "storage",
-        "storage.__init__",
-        "tokens.regex",
-        "tokens",
-        "tokens.__init__",
-        "upstream.destination",
-        "upstream",
-        "upstream.__init__",
-        "api.growing_json",
-        "api",
-        "api.__init__",
-    ],
+# The folders that each folder imports. ROOT_FILES and `config` are open to all and are not repeated.
+DIRECTIONS = {
+    "config": "",
+    "http1": "",
+    "net": "http1",
+    "deepseek": "http1",
+    "reasoning": "deepseek",
+    "protocols.request": "deepseek reasoning",
+    "protocols.chat": "deepseek http1 protocols.request",
+    "protocols.responses": "deepseek http1 protocols.request reasoning",
+    "protocols.anthropic": "deepseek http1 protocols.request reasoning",
+    "storage": "",
+    "chats": "reasoning storage",
+    "tokens": "deepseek storage",
+    "upstream": "deepseek http1 net",
+    "observers": "chats deepseek reasoning",
+    "exchange": "access chats deepseek http1 net observers protocols.request reasoning storage tokens upstream",
+    "api": "access deepseek exchange http1 protocols.anthropic protocols.chat protocols.request protocols.responses "
+    "reasoning storage upstream",
+    "server": "api http1 net storage",
+    "lab": "reasoning server storage upstream",
+    "cli": "access deepseek lab observers server storage",
+    # Files of the top level that are not open to all.
+    "access": "http1 own_hosts",
+    "own_hosts": "http1",
+    "reasoning_store": "storage",
+    "__main__": "cli",
+    "__init__": "",
 }
-PURE_LEVELS = (0, 1)
+# Small things that every folder may use, and what these use themselves.
+ROOT_FILES = {
+    "errors": "",
+    "redaction": "json_codec",
+    "json_codec": "errors",
+    "memo": "",
+    "threads": "",
+    "private_files": "",
+    "steady_clock": "",
+    "resource_limits": "",
+    "conversation": "memo",
+}
+# Folders and files that do no I/O, keep no clock and start no thread.
+PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
+PURE |= {"errors", "redaction", "json_codec", "memo"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.
 HARMLESS = {"urllib.parse"}
 
 
 @functools.cache
-def rooms() -> list[tuple[str, Path]]:
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below it."""
     paths = sorted(ROOT.rglob("*.py"))
-    return [(path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."), path) for path in paths]
+    names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in paths]
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
-def level(room: str) -> int:
-    for number, names in LEVELS.items():
-        if room in names or any(name.endswith(".*") and room.startswith(name[:-1]) for name in names):
-            return number
-    raise AssertionError(f"{room} has no level; say in LEVELS where it belongs")
+def folder(module: str) -> str:
+    """The row of DIRECTIONS that a module belongs to; the protocols have one each."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "protocols" and len(parts) > 1 else parts[0]
 
 
 @functools.cache
-def imports(path: Path) -> list[str]:
-    return list(_imports(path))
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(_imports(path))
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -190,54 +88,84 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def own_imports(path: Path) -> Iterator[str]:
-    known = {room for room, _ in rooms()} | {room.removesuffix(".__init__") for room, _ in rooms()}
+    """The modules of this package that a file imports."""
     for name in imports(path):
         if name.startswith(PACKAGE + "."):
             inner = name.removeprefix(PACKAGE + ".")
-            yield next((each for each in (inner, inner.rpartition(".")[0]) if each in known), "__init__")
+            yield next((each for each in (inner, inner.rpartition(".")[0]) if each in modules()), "__init__")
 
 
 class TestArchitecture(unittest.TestCase):
-    def test_imports_go_down_only(self) -> None:
-        for room, path in rooms():
+    def test_a_folder_imports_only_the_folders_named_for_it(self) -> None:
+        for module, path in modules().items():
+            if module == "protocols":
+                # No more than a docstring.
+                self.assertEqual((), imports(path))
+                continue
+            here = folder(module)
+            self.assertIn(here, DIRECTIONS.keys() | ROOT_FILES.keys(), f"{here} has no row in DIRECTIONS")
+            allowed = {here, *ROOT_FILES, "config", "__init__", *DIRECTIONS.get(here, "").split()}
+            if here in ROOT_FILES:
+                allowed = set(ROOT_FILES[here].split())
+            if here == "config":
+                allowed -= {"conversation"}
             for other in own_imports(path):
-                with self.subTest(f"{room} imports {other}"):
-                    self.assertGreaterEqual(level(room), level(other))
+                with self.subTest(f"{module} imports {other}"):
+                    self.assertIn(folder(other), allowed)
 
-    def test_no_two_rooms_import_each_other(self) -> None:
-        graph = {room.removesuffix(".__init__"): set(own_imports(path)) for room, path in rooms()}
-        for start in graph:
-            with self.subTest(start):
-                self.assertNotIn(start, _reachable(graph, graph[start] - {start}))
+    def test_no_two_folders_import_each_other(self) -> None:
+        graph = {name: set(named.split()) for name, named in {**DIRECTIONS, **ROOT_FILES}.items()}
+        for name in graph:
+            with self.subTest(name):
+                self.assertNotIn(name, _reachable(graph, graph[name]))
 
-    def test_the_core_does_no_io(self) -> None:
-        for room, path in rooms():
-            if level(room) in PURE_LEVELS:
+    def test_no_two_modules_import_each_other(self) -> None:
+        graph = {module: set(own_imports(path)) - {module} for module, path in modules().items()}
+        for module in graph:
+            with self.subTest(module):
+                self.assertNotIn(module, _reachable(graph, graph[module]))
+
+    def test_the_pure_folders_do_no_io(self) -> None:
+        for module, path in modules().items():
+            if module.split(".")[0] in PURE:
                 for name in imports(path):
-                    with self.subTest(f"{room} imports {name}"):
+                    with self.subTest(f"{module} imports {name}"):
                         is_harmless = any(name.startswith(each) for each in HARMLESS)
                         self.assertFalse(name.split(".")[0] in IMPURE and not is_harmless)
                         self.assertFalse(name.startswith(("http.client", "http.server")))
 
     def test_nothing_outside_the_standard_library_is_imported(self) -> None:
-        for room, path in rooms():
+        for module, path in modules().items():
             for name in imports(path):
-                with self.subTest(f"{room} imports {name}"):
+                with self.subTest(f"{module} imports {name}"):
                     self.assertIn(name.split(".")[0], {*sys.stdlib_module_names, PACKAGE})
 
     def test_files_stay_readable_in_one_sitting(self) -> None:
         # Generous: a file is one subject, and a subject is not split to satisfy a number.
-        for room, path in rooms():
-            with self.subTest(room):
+        for module, path in modules().items():
+            with self.subTest(module):
                 self.assertLessEqual(len(path.read_text(encoding="utf-8").splitlines()), 450)
+
+    def test_every_folder_says_what_it_is_for(self) -> None:
+        for init in sorted(ROOT.rglob("__init__.py")):
+            with self.subTest(init.parent.name):
+                self.assertTrue(ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))))
+
+    def test_outside_code_finds_the_public_names(self) -> None:
+        from deepseek_cursor_proxy.config import ProxyConfig
+        from deepseek_cursor_proxy.reasoning_store import ReasoningStore
+        from deepseek_cursor_proxy.server import DeepSeekProxyHandler, DeepSeekProxyServer
+
+        for public in (ProxyConfig, ReasoningStore, DeepSeekProxyHandler, DeepSeekProxyServer):
+            self.assertIsInstance(public, type)
 
 
 def _reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:
     seen: set[str] = set()
     waiting = list(start)
     while waiting:
-        room = waiting.pop()
-        if room not in seen:
-            seen.add(room)
-            waiting += graph.get(room, set()) - {room}
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += graph.get(name, set()) - {name}
     return seen

@@ -1,0 +1,1 @@
+"""Waiting on sockets, shared by `server` (clients) and `upstream` (DeepSeek)."""

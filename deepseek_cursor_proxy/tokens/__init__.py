@@ -1,0 +1,1 @@
+"""Counting prompt tokens: an estimate, or exact byte-pair encoding with a tokenizer file."""
