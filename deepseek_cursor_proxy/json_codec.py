@@ -15,14 +15,11 @@ from deepseek_cursor_proxy.errors import BadRequest
 # Python's own limit differs by version, and where it is generous the next encoder's may be lower.
 MAX_JSON_DEPTH = 200
 
-
 # Decoding costs by the value, and nobody else runs meanwhile: 45 MB of empty lists were a gigabyte, of short keys
 # thirteen seconds. The longest histories of agents have some ten thousand.
 MAX_JSON_VALUES = 500_000
 
-
 _NESTS = frozenset((dict, list))
-
 
 # Characters of JSON from which on walking through it takes no longer than looking for its brackets.
 _LONG_TO_COUNT = 16_384
@@ -133,18 +130,13 @@ def _finite_or_none(text: str) -> float | None:
 
 _decode_foreign = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
 
-
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
-
 _decode = _decoder.decode
-
 
 # The one value that begins at a place of a text, and where it ends; ValueError where none does.
 scan = _decoder.raw_decode
 
-
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
 
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

@@ -34,6 +34,5 @@ _UNSAFE = re.compile(
     r"\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
-
 # Not the end of a word, as in task-list; but an escape of JSON's in front of it is none.
 _KEY = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4}))sk-[A-Za-z0-9_-]{8,}")

@@ -7,7 +7,6 @@ from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
-
 # DeepSeek's own table from the effort asked for to the effort done; "none" turns thinking off for the request.
 EFFORTS = {
     "minimal": "low",
@@ -19,18 +18,14 @@ EFFORTS = {
     "ultra": "max",
 }
 
-
 # Where reasoning must be present and there is none. V4-Pro has refused ""; a single space passes everywhere.
 FILLER = " "
-
 
 # The largest request body that DeepSeek takes.
 MOST_BODY_BYTES = 48 * 1024 * 1024
 
-
 # Beyond this a call counts as whole only when the answer says that it has finished.
 _LONG_ARGUMENTS = 16_384
-
 
 # What chat completions and Responses call reasoning that has to be sent back.
 _REASONING_NAMES = ("reasoning_content", "reasoning_text")

@@ -3,13 +3,9 @@
 import threading
 import time
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
-
-if TYPE_CHECKING:
-    pass
 
 
 class Stage(IntEnum):

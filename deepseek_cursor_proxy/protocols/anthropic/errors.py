@@ -19,12 +19,9 @@ _TYPES = {
     529: "overloaded_error",
 }
 
-
 _OVERFLOW = "context_length_exceeded"
 
-
 _NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
-
 
 # What another try cannot change; Claude Code would go on for minutes, and the libraries try a 409 again as well.
 _FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
