@@ -12,7 +12,7 @@ from pathlib import Path
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
-from tests.harness import running_proxy
+from tests.support.harness import running_proxy
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.harness import running_proxy
 from tests.interop.command_line import AWKWARD, ClientCase, Json, Program
+from tests.support.harness import running_proxy
 
 QUESTION = "Put Brötchen on my list instead of bread."
 RUN_SECONDS = 120

@@ -20,7 +20,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
-from tests.harness import running_proxy
+from tests.support.harness import running_proxy
 
 MODEL = "deepseek-v4-pro"
 KEY = "sk-right"

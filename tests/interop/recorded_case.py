@@ -10,8 +10,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.harness import RunningProxy
 from tests.interop.typed import Answered, Recording
+from tests.support.harness import RunningProxy
 
 MODEL = "deepseek-v4-pro"
 KEY = "sk-right"

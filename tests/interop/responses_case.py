@@ -6,11 +6,11 @@ from typing import Any
 import openai
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Call
-from tests.harness import RunningProxy
 from tests.interop import typed_responses
 from tests.interop.recorded_case import KEY, SECONDS, RecordedCase
 from tests.interop.typed import Answered, Json
 from tests.interop.typed_responses import Recorder
+from tests.support.harness import RunningProxy
 
 SEALED = "reasoning.encrypted_content"
 

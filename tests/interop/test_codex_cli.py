@@ -19,9 +19,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.harness import PATIENCE, RunningProxy
 from tests.interop import npm
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
+from tests.support.harness import PATIENCE, RunningProxy
 from tests.test_readme import block
 
 CODEX = "@openai/codex@0.166.0"

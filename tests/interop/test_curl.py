@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.harness import running_proxy
+from tests.support.harness import running_proxy
 
 CURL = shutil.which("curl")
 Json = dict[str, Any]

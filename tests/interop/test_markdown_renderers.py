@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
 from tests.interop import npm
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.interop.node_case import NodeCase
-from tests.reasoning.test_markdown_escape import WORDS
+from tests.unit.reasoning.test_markdown_escape import WORDS
 
 RENDERERS = (
     "markdown-it@15.0.3", "marked@18.2.0", "unified@11.0.5", "remark-parse@11.0.0", "remark-gfm@4.0.1",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 try:
     import openai

@@ -17,7 +17,7 @@ from openai.types.shared import ErrorObject
 from pydantic import TypeAdapter
 
 from tests.interop.typed import Answered, Json, Recording, check_names, fit
-from tests.responses_client import check_object
+from tests.support.responses_client import check_object
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 # Codes of failed responses that the types do not have: ours for a restart, and two that Codex knows: it gives up at

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.tokens.bpe import _LETTERS
 from deepseek_cursor_proxy.tokens.regex import Splitter
-from tests.test_tokens import REAL
+from tests.unit.tokens.test_estimate import REAL
 
 PATTERNS = (
     r"\p{N}{1,3}",

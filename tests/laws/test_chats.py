@@ -1,0 +1,195 @@
+"""The law of this project, over generated answers: what the door writes, echoed as the client echoes it, is found.
+
+For streaming and plain, display on (both forms) and off, with and without a notice. Seeded; no socket, no store.
+"""
+
+import contextlib
+import http.client
+import json
+import random
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Batches, Message, Reply
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.support.generated_chats import Chat, World
+from tests.support.harness import SocketTestCase
+from tests.support.histories import TOOLS
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+DOOR = ChatCompletions(lambda: 0)
+CONFIG = ProxyConfig()
+FORMS = (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None)
+WORDS = (
+    "think", " ", "\n", "\n\n", "<details>", "</details>", "<think>", "</think>", "\\", "<", "</", "```", "é", "思",
+    "<summary>Thinking</summary>", "\n</details>\n\n", NOTICE, "data: [DONE]\n\n", "\r\n", '"', "\u2028", "\U0001f600",
+)  # fmt: skip
+
+
+def words(rng: random.Random, most: int) -> str:
+    return "".join(rng.choice(WORDS) for _ in range(rng.randrange(most)))
+
+
+def generated(rng: random.Random) -> Answer:
+    calls = tuple(
+        Call(f"call_{rng.randrange(10**6)}", "read_file", json.dumps({"path": words(rng, 4), "n": rng.random()}))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    )
+    # Content that begins with a block of its own is the model's business; see test_restore.
+    content = words(rng, 6).lstrip("<") or rng.choice((None, "x"))
+    if content is not None and content.startswith(NOTICE):
+        content = "x" + content
+    # An answer that says nothing at all leaves the history; see test_tool_history.
+    reasoning = words(rng, 12).strip(" ") or ("" if calls or (content or "").strip() else "hm")
+    return Answer(reasoning=reasoning, content=content, calls=calls, piece=rng.choice((1, 3, 16)))
+
+
+def chunks(answer: Answer, stream: bool) -> Batches:
+    """The answer as DeepSeek would send it, read through our own door to DeepSeek."""
+    payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
+    completion = Completion(answer, payload, PrefixCache(), "1", 0)
+    if not stream:
+        yield list(chat_api.completion(json.loads(completion.body())))
+        return
+    for event in sse.Parser().feed(b"".join(completion.events())):
+        if isinstance(event, sse.Event) and event.data != "[DONE]":
+            yield list(chat_api.deltas(json.loads(event.data)))
+
+
+class TestTheLaw(unittest.TestCase):
+    def test_what_the_door_writes_comes_back_and_is_found(self) -> None:
+        for seed in range(60):
+            rng = random.Random(seed)
+            stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
+            history: list[dict[str, Any]] = [{"role": "user", "content": words(rng, 5)}]
+            found: dict[bytes, list[str]] = {}
+            thoughts: list[str] = []
+            for _ in range(3):
+                answer = generated(rng)
+                request = DOOR.parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
+                said = _record(request.messages, answer, stream, found)
+                thoughts.append(said.reasoning or "")
+                echoed = _echo(request, answer, stream, form, notice)
+                history += [echoed, *_results(answer), {"role": "user", "content": words(rng, 5)}]
+            with self.subTest(seed=seed, history=history):
+                self._assert_found(history, found, thoughts)
+
+    def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
+        request = DOOR.parse({"messages": history, "tools": TOOLS}, CONFIG)
+        prepared = prepare(request, identity.identify(ME, request.messages), found, "reject")
+        sent = [message for message in prepared.request.messages if message.role == "assistant"]
+        self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
+        for message in sent:
+            self.assertIsNone(thinking_blocks.leading_block(str(message.content)))
+
+
+def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: dict[bytes, list[str]]) -> Message:
+    reply = Reply()
+    for batch in chunks(answer, stream):
+        for delta in batch:
+            reply.add(delta)  # type: ignore[arg-type]
+    message = reply.message()
+    for key in identity.identify(ME, before).answer_keys(message).all():
+        found[key] = [message.reasoning or ""]
+    return message
+
+
+def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form | None, notice: str) -> dict[str, Any]:
+    """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
+    shown = thinking_blocks.mirror(chunks(answer, stream), form, lambda choice: notice)
+    if stream:
+        events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
+        datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]
+        content = "".join(json.loads(data)["choices"][0]["delta"].get("content") or "" for data in datas)
+    else:
+        reply = DOOR.reply(request, [delta for batch in shown for delta in batch])  # type: ignore[misc]
+        content = json.loads(json.dumps(reply))["choices"][0]["message"]["content"]
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.calls
+    ]
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def _results(answer: Answer) -> Iterator[dict[str, Any]]:
+    for call in answer.calls:
+        yield {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+
+
+class TestTheFiveLaws(unittest.TestCase):
+    """Exactness, no foreign reasoning, nothing lost, a stable prefix, histories that carry themselves."""
+
+    def run_worlds(self, seeds: range, steps: int, **details: bool) -> None:
+        for seed in seeds:
+            failure = _first_failure(seed, steps, details)
+            if failure is not None:
+                fewest = min(count for count in range(1, steps + 1) if _first_failure(seed, count, details))
+                self.fail(f"seed {seed}, smallest after {fewest} steps: {_first_failure(seed, fewest, details)}")
+
+    def test_every_law_holds_on_every_request_of_generated_chats(self) -> None:
+        self.run_worlds(range(120), 14)
+
+    def test_a_proxy_that_forgot_everything_restores_from_what_clients_show(self) -> None:
+        self.run_worlds(range(60), 10, forgets=True)
+
+
+def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | None:
+    world = World(seed, **details)
+    for _ in range(steps):
+        try:
+            chat = world.step()
+        except AssertionError as error:
+            last = [chat.messages() for chat in world.chats]
+            return f"{error}\n{json.dumps(last, indent=1)[:6000]}"
+        del chat
+    return None
+
+
+class TestTheLawsOverSockets(SocketTestCase):
+    def test_sixteen_chats_interleaved_keep_every_law(self) -> None:
+        for form, settings in ((thinking_blocks.COLLAPSIBLE, {}), (None, {"display_reasoning": False})):
+            proxy = self.proxy(**settings)
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
+                world = _SocketWorld(7, self.fake, connection, form)
+                for _ in range(120):
+                    world.step()
+
+
+class _SocketWorld(World):
+    """The same world with a real proxy in the middle; what the client echoes is what the proxy showed it."""
+
+    def __init__(self, seed: int, fake: FakeDeepSeek, connection: http.client.HTTPConnection, form: Any) -> None:
+        super().__init__(seed, chats=16, forms=(form,))
+        self._fake = fake
+        self._connection = connection
+        self._shown = ""
+
+    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
+        calls = tuple(Call(call.id, call.name, call.arguments) for call in said.tool_calls)
+        self._fake.answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
+        body = json.dumps({"messages": chat.messages(), "tools": TOOLS, "stream": self.rng.random() < 0.5})
+        self._connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer sk-test"})
+        reply = self._connection.getresponse()
+        text = reply.read().decode()
+        assert reply.status == 200, text
+        self._shown = _shown_text(text)
+        return self._fake.accepted[-1]
+
+    def shown(self, chat: Chat, said: Message) -> str:
+        return self._shown
+
+
+def _shown_text(body: str) -> str:
+    if body.startswith("{"):
+        return json.loads(body)["choices"][0]["message"]["content"] or ""
+    chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])

@@ -1,0 +1,123 @@
+"""The law of this project across APIs: whoever wrote a talk and whoever goes on with it, DeepSeek gets all of it back.
+
+Two callers say the same to each other's letter, with the same ids, and think something else: nothing of one is ever
+seen in a request of the other. Seeded.
+"""
+
+import contextlib
+import http.client
+import json
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.deepseek.rules import FILLER
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.laws.test_chats import words
+from tests.support.generated_talks import APIS, SYSTEM, Api, Talk, Turn
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+
+CALLERS = ("sk-alice-and-her-key", "sk-bob-and-his-key")
+
+
+class Visible:
+    """What can be seen of a talk, made up from a seed, so that two callers can have it each with other thoughts."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self.rng = random.Random(f"{seed} {number}")
+        self._opening = f"Talk {number}: "
+        self._count = 0
+
+    def question(self) -> str:
+        opening, self._opening = self._opening, ""
+        return opening + self.rng.choice(("continue", "Please fix it.", words(self.rng, 4) or "x"))
+
+    def answer(self, thought: str) -> Answer:
+        calls = tuple(self._call() for _ in range(self.rng.choice((0, 0, 1, 2, 3))))
+        said = self.rng.choice(("Done.", "I see. " + words(self.rng, 5), "" if calls else "Well."))
+        # Some calls come without a thought.
+        reasoning = None if calls and self.rng.random() < 0.15 else thought + words(self.rng, 8)
+        return Answer(reasoning=reasoning, content=said or None, calls=calls, piece=self.rng.choice((1, 5, 100)))
+
+    def _call(self) -> Call:
+        self._count += 1
+        call_id = f"call_{self._count:02}_{self.rng.getrandbits(64):016x}"
+        return Call(call_id, "read_file", json.dumps({"path": words(self.rng, 4), "n": [1, {"a": "é"}]}))
+
+
+class TestTheLawAcrossApis(SocketTestCase):
+    def test_every_thought_comes_back_byte_for_byte_and_to_nobody_else(self) -> None:
+        for seed in range(8):
+            proxy = self.proxy(display_reasoning=seed % 3 > 0)
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                for number in range(3):
+                    self.run_pair(seed, number, connection)
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_talk_goes_on_in_another_api_after_a_restart(self) -> None:
+        rng = random.Random(1)
+        path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
+        talk, visible = Talk(CALLERS[0]), Visible(1, 1)
+        for number, api in enumerate(APIS * 3):
+            with contextlib.closing(RunningProxy(self.fake.url, ReasoningStore(path))) as proxy:
+                with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                    self.go_on(talk, visible, f"thought {number} ", api, connection, rng)
+        self.assertEqual([], self.fake.refused)
+
+    def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
+        """The same talk of two callers, side by side, each through APIs of its own choice."""
+        rng = random.Random(f"{seed} {number} who")
+        talks = [(Talk(key), Visible(seed, number)) for key in CALLERS]
+        for step in range(7):
+            for talk, visible in talks:
+                self.go_on(talk, visible, f"{talk.key} thinks {step}: ", rng.choice(APIS), connection, rng)
+
+    def go_on(
+        self,
+        talk: Talk,
+        visible: Visible,
+        thought: str,
+        api: Api,
+        connection: http.client.HTTPConnection,
+        rng: random.Random,
+    ) -> None:
+        if not talk.turns or not talk.rounds[-1][1][-1].answer.calls:
+            talk.rounds.append((visible.question(), []))
+        answer = visible.answer(thought)
+        self.fake.answer(answer)
+        body = {**api.body(talk, rng), "model": "deepseek-v4-pro", "stream": rng.random() < 0.6}
+        connection.request("POST", api.path, json.dumps(body), {"Authorization": f"Bearer {talk.key}"})
+        reply = connection.getresponse()
+        told = reply.read()
+        self.assertEqual(200, reply.status, told)
+        self.check(talk, self.fake.accepted[-1])
+        turn = Turn(answer, [f"result of {call.id}" for call in answer.calls])
+        api.keep(turn, told, is_stream=bool(body["stream"]))
+        talk.rounds[-1][1].append(turn)
+
+    def check(self, talk: Talk, payload: dict[str, Any]) -> None:
+        """What DeepSeek got is the talk, and nothing of anybody else."""
+        messages = payload["messages"]
+        self.assertEqual({"role": "system", "content": SYSTEM}, messages[0])
+        asked = [message["content"] for message in messages if message["role"] == "user"]
+        self.assertEqual([question for question, _ in talk.rounds], asked)
+        said = [message for message in messages if message["role"] == "assistant"]
+        thoughts = [turn.answer.reasoning or FILLER for turn in talk.turns]
+        self.assertEqual(thoughts, [message.get("reasoning_content") for message in said])
+        self.assertEqual(
+            [turn.answer.content or "" for turn in talk.turns], [message["content"] or "" for message in said]
+        )
+        calls = [call for message in said for call in message.get("tool_calls", ())]
+        expected = [call for turn in talk.turns for call in turn.answer.calls]
+        self.assertEqual([call.id for call in expected], [call["id"] for call in calls])
+        self.assertEqual(
+            [json.loads(call.arguments) for call in expected],
+            [json.loads(call["function"]["arguments"]) for call in calls],
+        )
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        self.assertEqual([result for turn in talk.turns for result in turn.results], results)
+        for other in CALLERS:
+            if other != talk.key:
+                self.assertNotIn(other, json.dumps(payload))

@@ -1,0 +1,49 @@
+"""The laws over generated chains: whichever door a turn comes through, all reasoning is there in the next request."""
+
+import contextlib
+import os
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.response_rows import unpack_json
+from deepseek_cursor_proxy.storage.responses import ResponseStore
+from tests.support.generated_chains import Proxy, Twins
+
+CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
+
+
+class TestChains(unittest.TestCase):
+    def setUp(self) -> None:
+        """What is remembered of a stored response is what is stored, to the type of every value."""
+        remembered = ResponseStore._unpack
+
+        def checked(store: ResponseStore, packed: bytes) -> Any:
+            found = remembered(store, packed)
+            self.assertEqual(repr(unpack_json(packed)), repr(found.value))
+            return found
+
+        self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))
+
+    def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
+        secret = Secret(Path(":memory:"))
+        with contextlib.closing(Proxy(secret)) as proxy, contextlib.closing(Proxy(secret)) as other:
+            # Two chains each.
+            for seed in range(CHAINS // 2):
+                with self.subTest(seed=seed):
+                    twins = Twins(seed, proxy)
+                    for _ in range(3 if seed % 8 == 0 else 2):
+                        twins.step()
+                    if seed % 8 == 0:
+                        twins.move(other)
+            self.assertGreater(proxy.services.responses.stats().responses, CHAINS // 2)
+
+    def test_long_chains_too(self) -> None:
+        with contextlib.closing(Proxy(Secret(Path(":memory:")))) as proxy:
+            for seed in range(3):
+                with self.subTest(seed=seed):
+                    twins = Twins(seed, proxy)
+                    for _ in range(20):
+                        twins.step()

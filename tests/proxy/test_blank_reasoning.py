@@ -1,0 +1,149 @@
+"""Reasoning that a client sends back blank, trimmed or without its spaces: the remembered bytes go up, on every API."""
+
+import http.client
+import json
+import logging
+from contextlib import closing
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support import messages_client, responses_client
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.histories import TOOLS
+
+THOUGHT = " Look at\n\n  a.py first, \u2028then decide.\n"
+CALL = Call("call_0", "read_file", "{}")
+CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL,))
+MANGLED = {
+    "empty": "",
+    "a space": " ",
+    "line breaks": "\n\n",
+    "an invisible space": "\ufeff",
+    "trimmed": THOUGHT.strip(),
+    "without spaces": "".join(THOUGHT.split()),
+    "in one line": " ".join(THOUGHT.split()),
+}
+
+
+class BlankReasoningTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy()
+
+    def post(self, path: str, body: dict[str, Any], proxy: RunningProxy | None = None) -> dict[str, Any]:
+        with closing(http.client.HTTPConnection(*(proxy or self.running).address)) as connection:
+            headers = {"Authorization": "Bearer sk-test", "anthropic-version": "2023-06-01"}
+            connection.request("POST", path, json.dumps(body), headers)
+            reply = connection.getresponse()
+            said = reply.read()
+            self.assertEqual(200, reply.status, said)
+            return dict(json.loads(said))
+
+    def chat(self, *history: dict[str, Any], proxy: RunningProxy | None = None, **body: Any) -> None:
+        self.post("/v1/chat/completions", {"messages": list(history), "tools": TOOLS, **body}, proxy)
+
+
+class TestChat(BlankReasoningTestCase):
+    def turn(self, **changes: Any) -> list[dict[str, Any]]:
+        function = {"name": CALL.name, "arguments": CALL.arguments}
+        calls = [{"id": CALL.id, "type": "function", "function": function}]
+        said = {"role": "assistant", "content": "Looking.", "tool_calls": calls, **changes}
+        return [{"role": "user", "content": "q"}, said, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
+
+    def test_blank_or_mangled_reasoning_never_beats_what_was_thought(self) -> None:
+        self.fake.answer(CALLING)
+        self.chat({"role": "user", "content": "q"})
+        for name, mangled in MANGLED.items():
+            with self.subTest(name):
+                self.chat(*self.turn(reasoning_content=mangled))
+                self.assert_upstream_saw(THOUGHT)
+
+    def test_other_words_of_the_client_win(self) -> None:
+        self.fake.answer(CALLING)
+        self.chat({"role": "user", "content": "q"})
+        self.chat(*self.turn(reasoning_content="My own words."))
+        self.assert_upstream_saw("My own words.")
+
+    def test_a_blank_that_nobody_knows_better_is_lost_where_reasoning_matters(self) -> None:
+        for blank in ("", " ", "\n"):
+            with self.subTest(blank):
+                self.fake.forget()
+                self.chat(*self.turn(reasoning_content=blank))
+                self.assertIn("could not be replayed natively", self.fake.accepted[-1]["messages"][0]["content"])
+
+    def test_a_blank_on_a_plain_answer_gets_the_filler(self) -> None:
+        for blank in ("", "\n\n"):
+            said = {"role": "assistant", "content": "Hello.", "reasoning_content": blank}
+            self.chat({"role": "user", "content": "q"}, said, {"role": "user", "content": "go on"})
+            self.assert_upstream_saw(" ")
+
+    def test_a_blank_on_a_turn_known_to_have_none_is_no_loss(self) -> None:
+        self.fake.answer(Answer(content="Looking.", calls=(CALL,)))
+        self.chat({"role": "user", "content": "q"})
+        self.chat(*self.turn(reasoning_content=""))
+        self.assert_upstream_saw(" ")
+
+    def test_mangled_words_tell_apart_two_turns_that_share_everything_else(self) -> None:
+        for thought in ("It is 1.", "It is 2."):
+            self.fake.answer(Answer(reasoning=thought, content="Looking.", calls=(CALL,)))
+            self.chat({"role": "user", "content": "q"})
+        for mangled, thought in (("Itis1.", "It is 1."), ("It is\n2.", "It is 2.")):
+            self.chat(*self.turn(reasoning_content=mangled))
+            self.assert_upstream_saw(thought)
+
+    def test_the_console_says_how_many_came_along(self) -> None:
+        self.fake.answer(CALLING)
+        self.chat({"role": "user", "content": "q"})
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+            self.chat(*self.turn(reasoning_content="My own words."))
+            self.chat(*self.turn(reasoning_content=THOUGHT))
+            self.chat(*self.turn(reasoning_content=" "))
+        lines = [text for record in logged.records if "reasoning  " in (text := record.getMessage())]
+        said = [line.partition("reasoning  ")[2] for line in lines]
+        self.assertEqual(
+            ["0 filled · 1 kept · 0 missing", "0 filled · 1 kept · 0 missing", "1 filled · 0 missing"], said
+        )
+
+
+class TestMessages(BlankReasoningTestCase):
+    def test_blank_or_mangled_thinking_never_beats_what_was_thought(self) -> None:
+        self.fake.answer(CALLING)
+        body = {"model": "m", "max_tokens": 100, "tools": messages_client.TOOLS}
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        question = messages_client.user("q")
+        said = self.post("/v1/messages", {**body, "messages": [question], "thinking": thinking})["content"]
+        results = messages_client.user(messages_client.result(CALL.id, "ok"))
+        for name, mangled in MANGLED.items():
+            with self.subTest(name):
+                blocks = [{"type": "thinking", "thinking": mangled, "signature": ""}, *said[1:]]
+                turn = {"role": "assistant", "content": blocks}
+                self.post("/v1/messages", {**body, "messages": [question, turn, results]})
+                self.assert_upstream_saw(THOUGHT)
+
+
+class TestResponses(BlankReasoningTestCase):
+    def ask(self, *items: dict[str, Any], **body: Any) -> dict[str, Any]:
+        body = {"store": False, "tools": responses_client.TOOLS, **body}
+        return self.post("/v1/responses", {"model": "deepseek-v4-pro", "input": list(items), **body})
+
+    def test_blank_or_mangled_reasoning_items_never_beat_what_was_thought(self) -> None:
+        question = {"role": "user", "content": "q"}
+        self.fake.answer(CALLING)
+        output = self.ask(question)["output"]
+        result = {"type": "function_call_output", "call_id": CALL.id, "output": "ok"}
+        for name, mangled in MANGLED.items():
+            with self.subTest(name):
+                content = [{"type": "reasoning_text", "text": mangled}]
+                self.ask(question, {**output[0], "content": content}, *output[1:], result)
+                self.assert_upstream_saw(THOUGHT)
+
+    def test_a_blank_beside_its_envelope_is_read_from_the_envelope(self) -> None:
+        question = {"role": "user", "content": "q"}
+        self.fake.answer(CALLING)
+        output = self.ask(question, include=["reasoning.encrypted_content"])["output"]
+        result = {"type": "function_call_output", "call_id": CALL.id, "output": "ok"}
+        self.running.store.clear()
+        for blank in ("", " "):
+            content = [{"type": "reasoning_text", "text": blank}]
+            self.ask(question, {**output[0], "content": content}, *output[1:], result)
+            self.assert_upstream_saw(THOUGHT)

@@ -1,0 +1,98 @@
+"""The thinking block as clients send it back: cut short, escaped or split, it never goes upstream as text."""
+
+import html
+import http.client
+import json
+from contextlib import closing
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from tests.proxy.test_scenarios import streamed
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.histories import TOOLS
+
+THOUGHT = "Take Vec<String>.\n\n```\n<b> & </details>\n"
+TEXT = "Is a < b?\n\nYes."
+FORMS = ((thinking_blocks.COLLAPSIBLE, True), (thinking_blocks.PLAIN, False))
+
+
+class EchoTestCase(SocketTestCase):
+    def ask(self, proxy: RunningProxy, *messages: dict[str, Any], stream: bool = False) -> str:
+        with closing(http.client.HTTPConnection(*proxy.address)) as connection:
+            body = {"messages": [{"role": "user", "content": "q"}, *messages], "tools": TOOLS, "stream": stream}
+            headers = {"Authorization": "Bearer sk-test"}
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+            reply = connection.getresponse()
+            said = reply.read().decode()
+            self.assertEqual(200, reply.status, said)
+        if not stream:
+            return str(json.loads(said)["choices"][0]["message"]["content"])
+        chunks = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")]
+        return "".join(choice.get("delta", {}).get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+    def echo(self, proxy: RunningProxy, content: Any, *behind: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """What DeepSeek gets for an answer that a client sends back like this."""
+        said = {"role": "assistant", "content": content, **fields}
+        self.ask(proxy, said, *(behind or ({"role": "user", "content": "go on"},)))
+        return dict(self.fake.accepted[-1]["messages"][1])
+
+
+class TestEchoedBlocks(EchoTestCase):
+    def test_a_block_is_taken_out_whatever_the_client_made_of_the_text(self) -> None:
+        for form, is_collapsible in FORMS:
+            for stream in (True, False):
+                proxy = self.proxy(collapsible_reasoning=is_collapsible)
+                self.fake.answer(Answer(reasoning=THOUGHT, content=TEXT, piece=3))
+                shown = self.ask(proxy, stream=stream)
+                self.assertTrue(shown.startswith(form.opening))
+                for name, content in self.variants(shown).items():
+                    for store in (True, False):
+                        with self.subTest(name, form=form.tag, stream=stream, store=store):
+                            sent = self.echo(proxy if store else self.proxy(), content)
+                            self.assertEqual((TEXT, THOUGHT), (sent["content"], sent["reasoning_content"]))
+
+    def variants(self, shown: str) -> dict[str, Any]:
+        escaped = html.escape(shown)
+        end = shown.index(TEXT)
+        parts = {f"cut at {at}": (shown[:at], shown[at:]) for at in (3, 12, 30, end - 2, end - 1, end, end + 4)}
+        parts["trimmed"] = shown[:end].strip(), TEXT
+        found: dict[str, Any] = {"as it is": shown, "HTML": escaped, "CRLF": shown.replace("\n", "\r\n")}
+        found["HTML and CRLF"] = escaped.replace("\n", "\r\n")
+        for name, texts in parts.items():
+            found[name] = [{"type": "text", "text": text} for text in texts]
+        found["in three"] = [{"type": "text", "text": text} for text in (shown[:9], shown[9:20], shown[20:])]
+        return found
+
+    def test_a_block_that_stop_cut_short_is_taken_out(self) -> None:
+        for form, is_collapsible in FORMS:
+            proxy = self.proxy(collapsible_reasoning=is_collapsible)
+            thought = "A thought about <b> that nobody waited for, and then some more."
+            self.fake.answer(Answer(reasoning=thought, content="", piece=5))
+            shown = self.ask(proxy, stream=True)
+            whole = shown[: shown.index(form.end)]
+            for cut in (len(form.opening), len(form.opening) + 5, len(whole) - 3, len(whole)):
+                with self.subTest(form=form.tag, cut=cut):
+                    sent = self.echo(proxy, whole[:cut])
+                    self.assertEqual(("", thought), (sent["content"], sent["reasoning_content"]))
+            sent = self.echo(self.proxy(), form.opening + "nobody knows this th")
+            self.assertEqual(("", "nobody knows this th"), (sent["content"], sent["reasoning_content"]))
+
+
+class TestThinkingBehindACall(EchoTestCase):
+    def test_a_short_block_is_taken_out_when_the_rest_was_thought_behind_a_call(self) -> None:
+        function = {"name": "read_file", "arguments": "{}"}
+        call = {"id": "call_0", "type": "function", "function": function}
+        piece = {"tool_calls": [{"index": 0, **call}]}
+        result = {"role": "tool", "tool_call_id": "call_0", "content": "ok"}
+        for form, is_collapsible in FORMS:
+            for spans in (("Hm.",), ("Hm.", "Oh")):
+                deltas = [each for span in spans for each in ({"reasoning_content": span}, {"content": "Well, "})]
+                proxy = self.proxy(collapsible_reasoning=is_collapsible)
+                self.fake.answer(streamed(*deltas, piece, {"reasoning_content": " And now this."}))
+                shown = self.ask(proxy, stream=True)
+                self.assertIn(form.opening, shown)
+                with self.subTest(form=form.tag, spans=spans):
+                    sent = self.echo(proxy, shown, result, tool_calls=[call])
+                    self.assertEqual("Well, " * len(spans), sent["content"])
+                    self.assertEqual("".join(spans) + " And now this.", sent["reasoning_content"])

@@ -1,0 +1,267 @@
+"""Hostile and odd requests over a real socket: each is answered once, in the error shape, and ends its connection.
+
+The rules themselves, and that they hold however the bytes are split, are in test_http1; here is what a client sees.
+Every case is followed by a second request on the same connection: after a refusal it must not be answered, because a
+reader in front of us may have taken it for a part of the first.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
+from tests.support.raw_upstream import wait_until
+
+
+class EdgeTest(SocketTestCase):
+    def received(self, proxy: RunningProxy, data: bytes) -> bytes:
+        """All that comes back until the proxy ends the connection."""
+        sock = socket.create_connection(proxy.address, PATIENCE)
+        with sock:
+            sock.sendall(data)
+            pieces = []
+            while piece := sock.recv(65536):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+    def assert_refused(self, cases: Mapping[str, tuple[bytes, int]]) -> None:
+        proxy = self.proxy(max_request_body_bytes=1024 * 1024)
+        for name, (data, status) in cases.items():
+            with self.subTest(name):
+                raw = self.received(proxy, data + NEXT)
+                self.assert_error(raw, status)
+        self.assertEqual(200, self.reply(self.received(proxy, _last(NEXT)))[0], "the server goes on")
+        self.assertEqual([], self.fake.seen)
+
+    def assert_error(self, raw: bytes, status: int) -> None:
+        """Exactly one reply, an error in OpenAI's shape, said to be the last."""
+        got, headers, body = self.reply(raw)
+        self.assertEqual((status, 1), (got, raw.count(b"HTTP/1.1 ")), raw[:300])
+        self.assertEqual(("application/json", "close"), (headers["content-type"], headers["connection"]))
+        self.assertEqual(str(len(body)), headers["content-length"])
+        self.assertEqual(set(headers), {"content-type", "content-length", "connection"})
+        error = json.loads(body)["error"]
+        self.assertEqual(["code", "message", "param", "type"], sorted(error))
+        self.assertTrue(error["message"] and error["type"] and error["code"])
+        self.assertNotIn("sk-test", error["message"])
+
+    def reply(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+        start, _, body = raw.partition(b"\r\n\r\n")
+        line, *fields = start.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}
+        return int(line.split()[1]), headers, body
+
+
+def _last(request: bytes) -> bytes:
+    """The same request, after which the connection may end."""
+    return request.replace(b"\r\nHost:", b"\r\nConnection: close\r\nHost:", 1)
+
+
+class TestRefusals(EdgeTest):
+    def test_request_lines(self) -> None:
+        self.assert_refused(LINES)
+
+    def test_fields(self) -> None:
+        self.assert_refused(FIELDS)
+
+    def test_lengths(self) -> None:
+        self.assert_refused(LENGTHS)
+
+    def test_transfer_codings(self) -> None:
+        self.assert_refused(CODINGS)
+
+    def test_chunks(self) -> None:
+        self.assert_refused(CHUNKS)
+
+
+class TestSmuggling(EdgeTest):
+    def test_a_second_request_hidden_in_the_first_is_never_answered(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=1024 * 1024)
+        for name, (data, status) in SMUGGLED.items():
+            with self.subTest(name):
+                raw = self.received(proxy, data + NEXT)
+                got, headers, _ = self.reply(raw)
+                self.assertEqual((status, "close", 1), (got, headers["connection"], raw.count(b"HTTP/1.1 ")), raw)
+                self.assertNotIn(b'"status":"ok"', raw)
+
+
+class TestServed(EdgeTest):
+    def test_whatever_is_legal_is_answered_and_so_is_what_follows(self) -> None:
+        proxy = self.proxy()
+        for name, (data, status) in SERVED.items():
+            with self.subTest(name):
+                raw = self.received(proxy, data + _last(NEXT))
+                statuses = [int(each[:3]) for each in raw.split(b"HTTP/1.1 ")[1:]]
+                self.assertEqual([status, 200], statuses, raw[:300])
+                self.assertNotIn(b"\r\nServer:", raw)
+
+    def test_a_dozen_requests_at_once_are_answered_in_order(self) -> None:
+        proxy = self.proxy()
+        paths = [b"/healthz", b"/health", b"/nowhere", b"/v1/models"] * 3
+        requests = [head(line=b"GET " + path + b" HTTP/1.1") for path in paths]
+        raw = self.received(proxy, b"".join(requests[:-1]) + _last(requests[-1]))
+        replies = raw.split(b"HTTP/1.1 ")[1:]
+        marks = [b'"ok":true', b'"status":"ok"', b'"error"', b'"list"'] * 3
+        self.assertEqual(len(marks), len(replies))
+        for mark, reply in zip(marks, replies, strict=True):
+            self.assertIn(mark, reply)
+
+    def test_a_stream_between_two_requests_keeps_its_place(self) -> None:
+        streamed = request_bytes({**CHAT, "stream": True})
+        raw = self.received(self.proxy(), NEXT + streamed + _last(NEXT))
+        first, stream, last = raw.split(b"HTTP/1.1 200 OK\r\n")[1:]
+        self.assertIn(b'{"ok":true}', first)
+        self.assertTrue(stream.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+        self.assertTrue(last.endswith(b'{"ok":true}'))
+
+    def test_http_1_0_ends_its_connection_unless_asked(self) -> None:
+        raw = self.received(self.proxy(), head(line=b"GET /healthz HTTP/1.0", host=b"") + NEXT)
+        self.assertEqual(1, raw.count(b"HTTP/1.1 200"))
+        self.assertIn(b"Connection: close", raw)
+
+    def test_a_refused_expectation_costs_the_client_no_body(self) -> None:
+        """The client waits for a 100 that never comes: it learns at once that its key or path is wrong."""
+        for line, status in ((b"POST /nowhere HTTP/1.1", 404), (b"POST /v1/chat/completions HTTP/1.1", 401)):
+            sock = self.connect(self.proxy())
+            sock.sendall(head(b"Expect: 100-continue", b"Content-Length: 999999", line=line))
+            self.assertEqual(status, read_reply(sock)[0])
+
+    def test_an_early_refusal_can_be_read_while_the_client_still_sends(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=1000)
+        huge = b"Content-Length: 30000000"
+        for line, fields, status in (
+            (b"POST /nowhere HTTP/1.1", (huge,), 404),
+            (b"POST /v1/chat/completions HTTP/1.1", (huge,), 401),
+            (b"POST /v1/chat/completions HTTP/1.1", (huge, b"Authorization: Bearer sk"), 413),
+            (b"POST /v1/chat/completions HTTP/1.1", (huge, b"Transfer-Encoding: chunked"), 400),
+        ):
+            with self.subTest(status):
+                sock = self.connect(proxy)
+                # A client such as curl: it looks at the answer only when it has sent everything.
+                sock.sendall(head(*fields, line=line) + b" " * 30_000_000)
+                self.assertEqual(status, read_reply(sock)[0])
+
+    def test_header_text_from_upstream_or_client_never_comes_back_unchecked(self) -> None:
+        proxy = self.proxy()
+        raw = self.received(proxy, _last(head(b"X-Evil: evil", b"Origin: http://evil", line=b"GET /evil HTTP/1.1")))
+        self.assertNotIn(b"evil", raw.partition(b"\r\n\r\n")[0])
+
+
+class TestHalfClose(EdgeTest):
+    def test_a_client_that_half_closes_counts_as_gone(self) -> None:
+        """As it does for nginx: nobody pays for an answer that is perhaps not wanted."""
+        for stream in (False, True):
+            self.fake.hung_up.clear()
+            self.fake.seen.clear()
+            self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
+            sock = self.connect(self.proxy())
+            sock.sendall(request_bytes({**CHAT, "stream": stream}))
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+            # Seen early enough, DeepSeek is not even called.
+            self.assertTrue(not self.fake.seen or self.fake.wait_for_hangup(PATIENCE))
+
+    def test_so_does_one_that_half_closes_in_the_middle_of_its_call(self) -> None:
+        for stream in (False, True):
+            self.fake.forget()
+            self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
+            sock = self.connect(self.proxy())
+            sock.sendall(request_bytes({**CHAT, "stream": stream}))
+            wait_until(lambda: self.fake.seen)
+            sock.shutdown(socket.SHUT_WR)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_what_needs_no_call_is_answered_even_so(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(NEXT)
+        sock.shutdown(socket.SHUT_WR)
+        self.assertEqual(200, read_reply(sock)[0])
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+class TestDepth(EdgeTest):
+    """However deep, wherever it is: an answer, and a server that goes on. Deeper than 200 levels is 400."""
+
+    DEPTHS = (50, 900, 5_000, 100_000, 400_000)
+
+    def places(self, depth: int) -> Sequence[tuple[str, bytes, bool]]:
+        """The name of a place, a request with that depth there, and whether it is text that nobody has to read."""
+        deep, objects = nested(depth), '{"a":' * depth + "1" + "}" * depth
+        user: Any = {"role": "user", "content": "hi"}
+        call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": deep}}
+        turn: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result: Any = {"role": "tool", "tool_call_id": "call_1", "content": deep}
+        tool = {"type": "function", "function": {"name": "f", "parameters": "DEEP"}}
+        texts = [
+            ("arguments", {**CHAT, "messages": [user, turn, result]}),
+            ("content", {**CHAT, "messages": [{**user, "content": deep}]}),
+        ]
+        values = [
+            ("body", '"DEEP"'),
+            ("tools", json.dumps({**CHAT, "tools": [tool]})),
+            ("a message", json.dumps({**CHAT, "messages": [user, "DEEP"]})),
+            ("parts", json.dumps({**CHAT, "messages": [{**user, "content": "DEEP"}]})),
+            ("metadata", json.dumps({**CHAT, "metadata": "DEEP"})),
+            (
+                "response_format",
+                json.dumps({**CHAT, "response_format": {"type": "json_schema", "json_schema": "DEEP"}}),
+            ),
+        ]
+        shapes = [(f"{name}, {each[:1]}", text, each) for name, text in values for each in (deep, objects)]
+        return [
+            *((name, json.dumps(body).encode(), True) for name, body in texts),
+            *(
+                (name, text.replace('"DEEP"', each).replace("DEEP", each).encode(), False)
+                for name, text, each in shapes
+            ),
+        ]
+
+    def test_every_depth_in_every_place(self) -> None:
+        proxy = self.proxy()
+        for depth in self.DEPTHS:
+            for name, body, is_text in self.places(depth):
+                with self.subTest(name, depth=depth):
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes(body))
+                    status, _, answer = read_reply(sock)
+                    sock.close()
+                    if is_text:
+                        self.assertEqual(200, status, answer[:300])
+                    elif depth > 200:
+                        self.assertEqual(400, status, answer[:300])
+                        self.assertIn("nested too deeply", json.loads(answer)["error"]["message"])
+                    else:
+                        self.assertIn(status, (200, 400), answer[:300])
+        self.assertEqual(200, self.reply(self.received(proxy, _last(NEXT)))[0])
+
+    def test_a_thread_that_has_walked_deep_is_not_the_worse_for_it(self) -> None:
+        sock = self.connect(self.proxy())
+        for _ in range(3):
+            sock.sendall(request_bytes(b'{"messages":' + nested(100_000).encode() + b"}"))
+            self.assertEqual(400, read_reply(sock)[0])
+            sock.sendall(request_bytes(CHAT))
+            self.assertEqual(200, read_reply(sock)[0])
+
+    def test_many_at_once(self) -> None:
+        proxy = self.proxy()
+        statuses: list[int] = []
+
+        def ask() -> None:
+            with socket.create_connection(proxy.address, PATIENCE) as sock:
+                sock.sendall(request_bytes(nested(20_000).encode()))
+                statuses.append(read_reply(sock)[0])
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([400] * 20, statuses)

@@ -1,0 +1,139 @@
+"""Chats in the same words: what was sent in a chat goes on being sent there, whatever other chats say meanwhile."""
+
+import http.client
+import json
+import random
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.histories import TOOLS
+
+Json = dict[str, Any]
+
+
+class EqualChatsTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
+        self.settings: Json = {"display_reasoning": False}
+        self.running = self.started()
+        self.addCleanup(lambda: self.running.close())
+
+    def started(self) -> RunningProxy:
+        return RunningProxy(self.fake.url, ReasoningStore(self.path), **self.settings)
+
+    def restart(self, **settings: Any) -> None:
+        self.running.close()
+        self.settings |= settings
+        self.running = self.started()
+
+    def ask(self, history: list[Json], answer: Answer, *, stream: bool = False, **body: Any) -> list[Json]:
+        """Send a history and add the answer to it as it was shown; what DeepSeek saw."""
+        self.fake.answer(answer)
+        with closing(http.client.HTTPConnection(*self.running.address)) as connection:
+            asked = json.dumps({"messages": history, "tools": TOOLS, "stream": stream, **body})
+            connection.request("POST", "/v1/chat/completions", asked, {"Authorization": "Bearer sk-test"})
+            reply = connection.getresponse()
+            said = reply.read().decode()
+        self.assertEqual(200, reply.status, said)
+        history.append(_echo(said, answer))
+        return list(self.fake.accepted[-1]["messages"])
+
+
+def _echo(said: str, answer: Answer) -> Json:
+    if said.startswith("{"):
+        content = json.loads(said)["choices"][0]["message"]["content"]
+    else:
+        chunks = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")]
+        content = "".join(each["delta"].get("content") or "" for chunk in chunks for each in chunk["choices"])
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.calls
+    ]
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+class TestEqualChats(EqualChatsTestCase):
+    def test_a_second_chat_in_the_same_words_does_not_move_the_prefix_of_the_first(self) -> None:
+        first, second = [user("Hello")], [user("Hello")]
+        self.ask(first, Answer(reasoning="Thought of the first.", content="Hi."))
+        first.append(user("first goes on"))
+        before = self.ask(first, Answer(reasoning="x", content="One."))
+        self.assertEqual("Thought of the first.", before[1]["reasoning_content"])
+        self.ask(second, Answer(reasoning="Thought of the second.", content="Hi."))
+        second.append(user("second goes on"))
+        other = self.ask(second, Answer(reasoning="y", content="Two."))
+        self.assertNotEqual("Thought of the first.", other[1]["reasoning_content"])
+        for _ in range(2):
+            for history, sent in ((first, before), (second, other)):
+                history.append(user("and on"))
+                self.assertEqual(sent, self.ask(history, Answer(reasoning="z", content="."))[: len(sent)])
+            self.restart()
+
+    def test_a_turn_that_was_unknown_stays_it_when_another_chat_says_the_same(self) -> None:
+        mine = [user("Hello"), {"role": "assistant", "content": "Hi."}, user("go on")]
+        before = self.ask(mine, Answer(reasoning="x", content="One."))
+        self.assertEqual(" ", before[1]["reasoning_content"])
+        self.ask([user("Hello")], Answer(reasoning="Thought of another.", content="Hi."))
+        mine.append(user("and on"))
+        self.assertEqual(before, self.ask(mine, Answer(reasoning="z", content="."))[:3])
+
+    def test_many_chats_in_the_same_words_take_nothing_from_the_first(self) -> None:
+        first = [user("Hello")]
+        self.ask(first, Answer(reasoning="Thought of the first.", content="Hi."))
+        first.append(user("go on"))
+        before = self.ask(first, Answer(reasoning="x", content="One."))
+        for number in range(40):
+            self.ask([user("Hello")], Answer(reasoning=f"Thought {number}.", content="Hi."))
+        first.append(user("and on"))
+        self.assertEqual(before, self.ask(first, Answer(reasoning="z", content="."))[:3])
+
+    def test_chats_that_the_client_names_keep_their_own_thoughts(self) -> None:
+        chats = {name: [user("Hello")] for name in ("a", "b")}
+        for name, history in chats.items():
+            body = {"metadata": {"cursorConversationId": name}}
+            self.ask(history, Answer(reasoning=f"Thought of {name}.", content="Hi."), **body)
+            history.append(user("go on"))
+        for name, history in chats.items():
+            body = {"metadata": {"cursorConversationId": name}}
+            sent = self.ask(history, Answer(reasoning="x", content="."), **body)
+            self.assertEqual(f"Thought of {name}.", sent[1]["reasoning_content"])
+
+    def test_no_interleaving_of_equal_chats_moves_a_prefix(self) -> None:
+        for seed in range(40):
+            rng = random.Random(seed)
+            self.restart(display_reasoning=rng.random() < 0.3)
+            chats: list[tuple[list[Json], list[Json]]] = [([], []) for _ in range(4)]
+            for step in range(16):
+                at = rng.randrange(len(chats))
+                history, sent = chats[at]
+                self.go_on(history, rng, f"{seed}-{step}")
+                seen = self.ask(history, self.made_up(rng, f"{seed}-{step}"), stream=rng.random() < 0.5)
+                self.assertEqual(sent, seen[: len(sent)], (seed, step))
+                chats[at] = history, seen
+                if rng.random() < 0.1:
+                    self.restart()
+
+    def go_on(self, history: list[Json], rng: random.Random, name: str) -> None:
+        calls = history[-1].get("tool_calls", ()) if history else ()
+        history += [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in calls]
+        if not calls:
+            history.append(user(rng.choice(("go on", "again")) if history else f"Hello {name.partition('-')[0]}"))
+        if not calls and rng.random() < 0.15:
+            # Made up by the client, as another model's answer is.
+            history += [{"role": "assistant", "content": rng.choice(("Done.", "Yes."))}, user("go on")]
+
+    def made_up(self, rng: random.Random, name: str) -> Answer:
+        letters = "abcdefghijklmnopqrstuvwxyzABCDEF0123456789"
+        call = Call("call_00_" + "".join(rng.choices(letters, k=24)), "read_file", "{}")
+        calls = (call,) if rng.random() < 0.25 else ()
+        return Answer(reasoning=f"Thought {name}.", content=rng.choice(("Done.", "Yes.")), calls=calls)

@@ -1,0 +1,282 @@
+"""Whatever comes in, an answer in the right shape comes out, and it does not depend on how the bytes were split.
+
+Seeded and bounded, see fuzzing. The log is part of the verdict: an error in it is a bug, however good the answer.
+"""
+
+import json
+import random
+import socket
+import unittest
+from collections.abc import Iterable
+from typing import Any
+
+from deepseek_cursor_proxy.api.chat import Generation
+from deepseek_cursor_proxy.api.routes import App
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1 import bodies, heads
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.test_shapes import APPLY_PATCH, BARE, FLAT
+from tests.support import hostile_requests as hostile
+from tests.support.fuzzing import cases, mutated, mutated_value, pieces
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.unit.http1.test_heads import assert_agreed
+
+LIMIT = 100_000
+TABLES = (hostile.SERVED, hostile.SERVED, hostile.LINES, hostile.FIELDS, hostile.LENGTHS, hostile.CODINGS)
+SEEDS = tuple(
+    data
+    for table in (*TABLES, hostile.CHUNKS, hostile.SMUGGLED)
+    for data, _ in table.values()
+    # A mutation somewhere in a hundred kilobytes of the same byte is seldom one.
+    if len(data) < 5000
+)
+
+
+def read_all(arriving: Iterable[bytes]) -> list[object]:
+    """Every request that a connection carries, and how it ended: with a status, or for want of more bytes."""
+    incoming, rest, read = iter(arriving), b"", []
+    try:
+        while True:
+            buffer = heads.HeadBuffer()
+            while (raw := buffer.feed(rest)) is None:
+                if (more := next(incoming, None)) is None:
+                    return [*read, "idle" if buffer.is_empty else "incomplete head"]
+                rest = more
+            head, rest = heads.parse_request_head(raw), buffer.take_rest()
+            heads.expects_continue(head)
+            body, payload = bodies.request_body(head, LIMIT), b""
+            if body is not None:
+                payload = body.feed(rest)
+                while not body.is_complete:
+                    if (more := next(incoming, None)) is None:
+                        return [*read, head, "incomplete body"]
+                    payload += body.feed(more)
+                rest = body.rest
+            read.append((head, payload))
+    except ProxyError as error:
+        return [*read, error.status]
+
+
+class TestReader(unittest.TestCase):
+    def test_any_split_of_any_bytes_is_read_alike(self) -> None:
+        for name, rng in cases(1500):
+            data = mutated(rng, SEEDS)
+            whole = read_all([data])
+            for _ in range(3):
+                split = pieces(rng, data)
+                self.assertEqual(whole, read_all(split), f"{name}: {data!r} as {split!r}")
+
+    def test_a_head_that_is_read_at_once_is_what_collecting_it_gives(self) -> None:
+        at_once = 0
+        for _, rng in cases(1500):
+            at_once += assert_agreed(mutated(rng, SEEDS), heads.parse_request_head, heads.HeadBuffer())
+        self.assertGreater(at_once, 100)
+
+    def test_what_is_read_has_nothing_in_it_that_could_be_two_things(self) -> None:
+        for name, rng in cases(1500):
+            data = mutated(rng, SEEDS)
+            for each in read_all([data]):
+                if isinstance(each, tuple):
+                    head = each if isinstance(each, heads.RequestHead) else each[0]
+                    text = "".join((head.method, head.target, *head.headers, *head.headers.values()))
+                    self.assertFalse(set(text) & {"\r", "\n", "\0"}, f"{name}: {data!r}")
+                    self.assertFalse({"content-length", "transfer-encoding"} <= set(head.headers), f"{name}: {data!r}")
+
+
+class FuzzTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # A bug is logged, not raised: it must not hide behind a good-looking 500.
+        self.enterContext(self.assertNoLogs("deepseek_cursor_proxy", "ERROR"))
+
+    def assert_error_shape(self, body: bytes, name: str) -> None:
+        error = json.loads(body)["error"]
+        self.assertTrue({"message", "type", "code", "param"} <= set(error), f"{name}: {error}")
+        self.assertTrue(isinstance(error["message"], str) and error["message"], name)
+
+
+class TestSockets(FuzzTestCase):
+    STATUSES = frozenset({100, 200, 204, 400, 401, 404, 405, 408, 413, 414, 415, 417, 431, 501, 505})
+
+    def test_mutated_requests_get_whole_replies_and_never_more_than_were_asked_for(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=LIMIT)
+        for name, rng in cases(250):
+            data = mutated(rng, SEEDS)
+            with self.subTest(name):
+                replies = list(self.replies(self.exchanged(proxy, data), name))
+                # A request cut off in the middle, or refused, is told so: one reply more than there are requests.
+                self.assertLessEqual(len(replies), len(read_all([data])), f"{name}: {data!r}")
+        sock = self.connect(proxy)
+        sock.sendall(hostile.NEXT)
+        self.assertIn(b"200 OK", sock.recv(1000))
+
+    def exchanged(self, proxy: RunningProxy, data: bytes) -> bytes:
+        """All that comes back; we have no more to say, so whatever waits for more ends, calls to DeepSeek included."""
+        received = b""
+        with socket.create_connection(proxy.address, PATIENCE) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while piece := sock.recv(65536):
+                received += piece
+        return received
+
+    def replies(self, raw: bytes, name: str) -> Iterable[int]:
+        """The statuses of a series of whole replies."""
+        while raw:
+            start, _, rest = raw.partition(b"\r\n\r\n")
+            head = heads.parse_response_head(start)
+            self.assertIn(head.status, self.STATUSES, f"{name}: {raw[:200]!r}")
+            self.assertNotIn("server", head.headers)
+            if head.status == 100:
+                raw = rest
+                continue
+            # Without a table of requests nobody knows which replies were to HEAD: those have a length and no body.
+            is_bodiless = head.status in (200, 404, 405) and (not rest or rest.startswith(b"HTTP/1.1 "))
+            body = bodies.response_body(head, request_method="HEAD" if is_bodiless else "GET")
+            payload = body.feed(rest)
+            body.end()
+            if head.status >= 400 and payload:
+                self.assert_error_shape(payload, name)
+            raw = b"" if is_bodiless and not rest else body.rest if not is_bodiless else rest
+            yield head.status
+
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "Shell", "arguments": '{"c": 1}'}}
+TEXT = {"type": "text", "text": "42"}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+NESTED = {"type": "function", "function": {"name": "Shell", "parameters": {"type": "object", "properties": {}}}}
+TOOL_TURN = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "look"}, PICTURE]},
+    {"role": "assistant", "content": "Looking.", "reasoning_content": "Hm.", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+    {"role": "user", "content": "and?"},
+]
+BODIES: tuple[Any, ...] = (
+    {"model": "deepseek-v4-pro", "messages": [USER]},
+    {"model": "deepseek-v4-pro", "messages": TOOL_TURN, "tools": [NESTED, FLAT, BARE, APPLY_PATCH], "stream": True},
+    {
+        "model": "gpt-4o-high",
+        "messages": [USER],
+        "temperature": 0.5,
+        "top_p": 1,
+        "max_tokens": 100,
+        "max_completion_tokens": 100,
+        "stop": ["a", "b"],
+        "seed": 1,
+        "n": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tool_choice": {"type": "function", "function": {"name": "Shell"}},
+        "tools": [NESTED],
+        "response_format": {"type": "json_object"},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "reasoning_effort": "high",
+        "thinking": {"type": "enabled"},
+        "user": "u",
+        "metadata": {"a": "b"},
+    },
+    {
+        "model": "gpt-5.6-sol",
+        "instructions": "Be brief.",
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "Shell", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "42"},
+            {"type": "custom_tool_call", "call_id": "call_2", "name": "ApplyPatch", "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "ok"},
+        ],
+        "tools": [FLAT, APPLY_PATCH],
+        "reasoning": {"effort": "medium"},
+        "stream": True,
+    },
+    {
+        "model": "claude-sonnet",
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                    {"type": "tool_use", "id": "toolu_1", "name": "Grep", "input": {"q": "x"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "4"}]}
+                ],
+            },
+        ],
+        "tools": [BARE],
+        "max_tokens": 100,
+    },
+    {"model": "deepseek-flash", "messages": [{"role": "user", "content": [PICTURE]}], "functions": [{"name": "f"}]},
+)
+
+
+class TestBodies(FuzzTestCase):
+    STATUSES = frozenset({200, 400, 401, 404, 409, 413, 422})
+
+    def setUp(self) -> None:
+        super().setUp()
+        store = ReasoningStore(":memory:")
+        self.addCleanup(store.close)
+        config = ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0, models={"gpt-4o*": "deepseek-flash"})
+        services = Services.build(config, store)
+        self.addCleanup(services.close)
+        self.app = App(services.config, lambda: Generation(services))
+
+    def test_mutated_bodies_get_an_answer_or_a_refusal_that_says_why(self) -> None:
+        for name, rng in cases(300):
+            body = self.body(rng)
+            self.script(rng)
+            with self.subTest(name):
+                self.assert_answered(self.ask(body), f"{name}: {body[:2000]!r}")
+            # The fake notes all it has seen, which is much in a long run.
+            self.fake.forget()
+
+    def body(self, rng: random.Random) -> bytes:
+        # Escaped, so that lone surrogates get through; some are harmed once more as bytes.
+        body = json.dumps(mutated_value(rng, BODIES)).encode()
+        return mutated(rng, [body]) if rng.random() < 0.15 else body
+
+    def script(self, rng: random.Random) -> None:
+        """DeepSeek's answers vary as well; one that is not asked for is forgotten."""
+        calls: tuple[Call, ...] = (
+            Call("call_9", rng.choice(("Shell", "ApplyPatch")), rng.choice(('{"c": 1}', '{"input": "x"}', "{"))),
+        )
+        self.fake.answer(
+            Answer("Hm.", "Hello.", calls=calls if rng.random() < 0.3 else (), piece=rng.choice((1, 5, 99)))
+        )
+
+    def ask(self, body: bytes) -> HttpReply:
+        headers = {"authorization": "Bearer sk-test"}
+        return self.app(HttpRequest("POST", "/v1/chat/completions", "", headers, lambda: body))
+
+    def assert_answered(self, reply: HttpReply, name: str) -> None:
+        self.assertIn(reply.status, self.STATUSES, name)
+        if isinstance(reply.body, bytes):
+            answer = json.loads(reply.body)
+            if reply.status == 200:
+                self.assertIn("choices", answer, name)
+            else:
+                self.assert_error_shape(reply.body, name)
+            return
+        try:
+            stream = b"".join(reply.body)
+        finally:
+            reply.body.close()
+        events = [line for line in stream.split(b"\n") if line.startswith(b"data: ")]
+        self.assertEqual(b"data: [DONE]", events[-1], name)
+        for event in events[:-1]:
+            said = json.loads(event.removeprefix(b"data: "))
+            self.assertTrue("choices" in said or "error" in said, name)

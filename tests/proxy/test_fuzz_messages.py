@@ -1,0 +1,84 @@
+"""Whatever is asked of the Messages API, a message or an error in its shape comes out; see fuzzing."""
+
+import json
+import random
+from typing import Any
+
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.proxy import test_fuzz
+from tests.support.fuzzing import mutated, mutated_value
+from tests.support.messages_client import TOOLS, Told, added_up, events, result, user
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+CALLS = [{"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": {"q": "x"}} for number in (1, 2)]
+BODIES: tuple[Any, ...] = (
+    {
+        "model": "claude-opus-4-5[1m]",
+        "max_tokens": 100,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.325"},
+            {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+        ],
+        "messages": [
+            user("q"),
+            {"role": "system", "content": "Tools: 12."},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "", "signature": "dcp1.AAAA"},
+                    {"type": "text", "text": "Looking."},
+                    *CALLS,
+                ],
+            },
+            user(result("toolu_2", [PICTURE], is_error=True), result("toolu_1"), {"type": "text", "text": "go on"}),
+        ],
+        "tools": [*TOOLS, {"type": "web_search_20250305", "name": "web_search"}, {**TOOLS[0], "defer_loading": True}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "adaptive", "display": "omitted"},
+        "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "metadata": {"user_id": '{"device_id":"d"}'},
+        "stop_sequences": ["END"],
+        "stream": True,
+    },
+    {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 5,
+        "messages": [user(PICTURE, {"type": "text", "text": "?"})],
+        "tools": TOOLS,
+        "tool_choice": {"type": "tool", "name": "read_file"},
+    },
+)
+
+
+class TestBodies(test_fuzz.TestBodies):
+    def body(self, rng: random.Random) -> bytes:
+        body = json.dumps(mutated_value(rng, BODIES)).encode()
+        return mutated(rng, [body]) if rng.random() < 0.15 else body
+
+    def script(self, rng: random.Random) -> None:
+        calls = tuple(
+            Call(f"call_{number}", "read_file", rng.choice(('{"c": 1}', "", "{", "[1]"))) for number in range(2)
+        )
+        words = rng.choice(("Hello.", '{"name": "read_file", "input": {"q": 1}}', None))
+        called = calls if rng.random() < 0.4 else ()
+        self.fake.answer(Answer(rng.choice(("Hm.", None)), words, called, piece=rng.choice((1, 5, 99))))
+
+    def ask(self, body: bytes) -> HttpReply:
+        headers = {"x-api-key": "sk-test", "anthropic-version": "2023-06-01"}
+        return self.app(HttpRequest("POST", "/v1/messages", "beta=true", headers, lambda: body))
+
+    def assert_answered(self, reply: HttpReply, name: str) -> None:
+        self.assertIn(reply.status, self.STATUSES, name)
+        if isinstance(reply.body, bytes):
+            told = Told(reply.status, {}, reply.body)
+            self.assertTrue(told.value["type"] == "message" if reply.status == 200 else told.error["message"], name)
+            return
+        try:
+            found = events(b"".join(reply.body))
+        finally:
+            reply.body.close()
+        if "partial_json" not in str(found):
+            self.assertEqual("message", added_up(found)["type"], name)
+        self.assertEqual("message_stop", found[-1]["type"], name)

@@ -1,0 +1,97 @@
+"""Killed or stopped in the middle of a response, the proxy leaves a row that tells the truth to the next one."""
+
+import json
+import os
+import signal
+import socket
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.proxy.test_serve import PATIENCE, Process, ServeTest, address
+from tests.support.gauges import eventually
+from tests.support.harness import read_reply, request_bytes
+from tests.support.responses_client import PATH, check_stream, events
+
+SHORT = Answer(reasoning="Hm.", content="Hello.")
+STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_after=3)
+
+
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
+class TestKill9(ServeTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake = self.enterContext(FakeDeepSeek())
+
+    def start(self, *more: str) -> Process:
+        process, welcome = self.serve("--base-url", self.fake.url, "--background-workers", "1", *more)
+        self.address = address(welcome)
+        return process
+
+    def send(self, method: str, path: str, body: Any = b"") -> tuple[int, bytes]:
+        with socket.create_connection(self.address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(body, path=path).replace(b"POST", method.encode(), 1))
+            status, _, data = read_reply(sock)
+        return status, data
+
+    def found(self, response: Any) -> Any:
+        status, data = self.send("GET", f"{PATH}/{response['id']}")
+        self.assertEqual(200, status, data)
+        return json.loads(data)
+
+    def queued(self) -> Any:
+        status, data = self.send("POST", PATH, {"input": "q", "background": True})
+        self.assertEqual(200, status, data)
+        return json.loads(data)
+
+    def started(self) -> list[Any]:
+        """One response that is finished, one in the middle of its answer, and one that waits."""
+        self.fake.answer(SHORT, STALLED)
+        finished = self.queued()
+        self.assertTrue(eventually(lambda: self.found(finished)["status"] == "completed"))
+        running = self.queued()
+        self.fake.stalls.get(timeout=PATIENCE)
+        return [self.found(finished), running, self.queued()]
+
+    def test_what_was_interrupted_is_called_failed_and_what_was_finished_is_not(self) -> None:
+        process = self.start()
+        finished, *interrupted = self.started()
+        process.send(signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, process.wait())
+        process = self.start()
+        self.assertEqual(finished, self.found(finished))
+        for each in interrupted:
+            found = self.found(each)
+            self.assertEqual(("failed", "server_restarted"), (found["status"], found["error"]["code"]))
+            self.assertEqual(found, json.loads(self.send("POST", f"{PATH}/{each['id']}/cancel")[1]))
+            # Whoever followed it comes back for the rest, and whoever did not for all of it.
+            rest = events(self.send("GET", f"{PATH}/{each['id']}?stream=true&starting_after=7")[1])
+            self.assertEqual((["response.failed"], found), ([event["type"] for event in rest], check_stream(rest, 8)))
+            self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true")[1])))
+        process.send(signal.SIGTERM)
+        self.assertEqual(0, process.wait())
+        self.assertRegex(process.errors, r"\b2\b.*response")
+
+    def test_a_proxy_that_is_stopped_lets_a_response_finish_within_its_grace(self) -> None:
+        process = self.start("--shutdown-grace", "3600")
+        _, running, _ = self.started()
+        process.send(signal.SIGTERM)
+        process.read_until("Stopping")
+        self.fake.release.set()
+        self.assertEqual(0, process.wait())
+        self.start()
+        self.assertEqual(("completed", "Half of it."), tuple(map(self.found(running).get, ("status", "output_text"))))
+        check_stream(events(self.send("GET", f"{PATH}/{running['id']}?stream=true")[1]))
+
+    def test_what_does_not_finish_in_time_is_called_failed(self) -> None:
+        process = self.start("--shutdown-grace", "0")
+        finished, *interrupted = self.started()
+        process.send(signal.SIGTERM)
+        self.assertEqual(0, process.wait())
+        self.start()
+        self.assertEqual(finished, self.found(finished))
+        for each in interrupted:
+            found = self.found(each)
+            self.assertEqual(("failed", "server_error"), (found["status"], found["error"]["code"]))
+            status, data = self.send("GET", f"{PATH}/{each['id']}?stream=true")
+            self.assertEqual((200, found), (status, check_stream(events(data))))

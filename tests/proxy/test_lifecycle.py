@@ -1,0 +1,441 @@
+"""How the proxy stops, is hurried, and takes new settings while it runs: a process, its signals, its last words."""
+
+import contextlib
+import http.client
+import io
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.cli import serve, tunnel
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.test_serve import (
+    COMMAND,
+    ENDLESS_GRACE,
+    PATIENCE,
+    WINDOWS,
+    NgrokServeTest,
+    Process,
+    ServeTest,
+    address,
+)
+from tests.support.harness import read_reply, request_bytes
+from tests.unit.cli import test_tunnel
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+NO_GRACE = ("--shutdown-grace", "0.1")
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that no event tells."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE * 100)):
+        if is_so():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came to that")
+
+
+class RunningTest(ServeTest):
+    def connect(self, welcome: str) -> http.client.HTTPConnection:
+        """A kept-alive connection that has been served before."""
+        connection = http.client.HTTPConnection(*address(welcome), timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        connection.request("GET", "/healthz")
+        self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
+        return connection
+
+    def stream(self, welcome: str) -> http.client.HTTPResponse:
+        """A streamed answer whose first event has arrived."""
+        connection = self.connect(welcome)
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": "Bearer sk-test"})
+        response = connection.getresponse()
+        self.addCleanup(response.close)
+        self.assertTrue(response.readline().startswith(b"data: "))
+        return response
+
+    def fake(self, content: str) -> FakeDeepSeek:
+        """A DeepSeek that pauses in the middle of its thinking."""
+        fake = self.enterContext(FakeDeepSeek())
+        fake.answer(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
+        return fake
+
+
+# Windows' Ctrl-Break, played by a signal that exists here.
+WITH_BREAK = """
+import signal, sys
+signal.SIGBREAK = signal.SIGUSR1
+from deepseek_cursor_proxy.__main__ import main
+sys.exit(main())
+"""
+# Ctrl-C at the moment the command line is about to be imported.
+INTERRUPTED_WHILE_LOADING = """
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "deepseek_cursor_proxy.cli":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from deepseek_cursor_proxy.__main__ import main
+main()
+"""
+
+
+@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+class StopTest(RunningTest):
+    def setUp(self) -> None:
+        super().setUp()
+        hear_signals(self)
+
+    def test_an_interrupt_while_it_loads_ends_it_without_a_traceback(self) -> None:
+        command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, timeout=PATIENCE)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (-signal.SIGINT, b"", b""))
+
+    def test_either_signal_stops_it_cleanly(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                process, _ = self.serve()
+                process.send(number)
+                self.expect_stopped(process)
+                self.assertEqual(process.errors, "")
+
+    def test_ctrl_break_stops_it_too(self) -> None:
+        command = [sys.executable, "-c", WITH_BREAK, "--port", "0"]
+        with subprocess.Popen(command, env=self.environment(), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while b"Stop with Ctrl-C." not in (line := process.stdout.readline()):
+                self.assertTrue(line)
+            process.send_signal(signal.SIGUSR1)
+            self.assertTrue(process.stdout.read().endswith(b"Stopped.\n"))
+        self.assertEqual(0, process.returncode)
+
+    def test_an_answer_in_progress_is_finished_first(self) -> None:
+        fake = self.fake("Here it is, whole.")
+        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
+        idle, response = self.connect(welcome), self.stream(welcome)
+        process.send(signal.SIGTERM)
+        self.assertEqual(idle.sock.recv(1), b"")  # those who wait for nothing are sent away first
+        fake.release.set()
+        events = list(read_events(response))
+        self.assertEqual(events.pop(), "[DONE]")
+        said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+        self.assertTrue(said.endswith("One moment.\n</details>\n\nHere it is, whole."), said)
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "stop")
+        self.expect_stopped(process)
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 1)
+
+    def test_a_client_that_only_stays_connected_is_not_waited_for(self) -> None:
+        process, welcome = self.serve(*ENDLESS_GRACE)
+        self.connect(welcome)
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
+    def test_the_tunnel_outlives_the_last_answer(self) -> None:
+        """Cursor's answers leave through it."""
+        order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
+        with (
+            mock.patch.object(tunnel, "Tunnel", return_value=order.tunnel),
+            mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
+            mock.patch.object(serve, "_log_to_stderr"),
+            mock.patch.object(serve, "_welcome", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            before = signal.getsignal(signal.SIGTERM)
+            config = ProxyConfig(port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
+            self.assertEqual(serve.run(config, Path("unused")), 0)
+        self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    # What the clients of a proxy that stops are told …
+
+    def ask(self, welcome: str, data: bytes) -> socket.socket:
+        sock = socket.create_connection(address(welcome), PATIENCE)
+        self.addCleanup(sock.close)
+        sock.sendall(data)
+        return sock
+
+    def assert_told(self, sock: socket.socket) -> None:
+        status, headers, body = read_reply(sock)
+        error = json.loads(body)["error"]
+        self.assertEqual((503, "proxy_stopping", None), (status, error["code"], error["param"]))
+        self.assertEqual(("5", "close"), (headers["retry-after"], headers["connection"]))
+        self.assertIn("Ask again", error["message"])
+
+    def test_a_stream_that_outlasts_the_grace_period_is_ended_properly(self) -> None:
+        fake = self.fake("Never said.")
+        process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
+        response = self.stream(welcome)
+        process.send(signal.SIGTERM)
+        *_, told, done = read_events(response)
+        self.assertEqual("[DONE]", done)
+        self.assertEqual(("proxy_stopping", "server_error"), (told["error"]["code"], told["error"]["type"]))
+        self.expect_stopped(process)
+        self.assertTrue(fake.wait_for_hangup(PATIENCE))
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
+
+    def test_a_stream_that_never_pauses_is_ended_all_the_same(self) -> None:
+        fake = self.enterContext(FakeDeepSeek())
+        fake.answer(Answer(content="x" * 200_000, piece=1))
+        process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
+        response = self.stream(welcome)
+        process.send(signal.SIGTERM)
+        *_, told, done = read_events(response)
+        self.assertEqual(("proxy_stopping", "[DONE]"), (told["error"]["code"], done))
+        self.expect_stopped(process)
+
+    def test_whoever_has_no_byte_of_an_answer_yet_gets_a_503_to_come_back_after(self) -> None:
+        fake = self.enterContext(FakeDeepSeek())
+        fake.answer(Raw(b"", then_close=False), Answer(content="Never said.", stall_after=0))
+        process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
+        waiting = [self.ask(welcome, request_bytes(CHAT))]
+        until(lambda: len(fake.seen) == 1)
+        waiting.append(self.ask(welcome, request_bytes(CHAT)))
+        until(lambda: len(fake.seen) == 2)
+        half_a_body = self.ask(welcome, request_bytes(CHAT, headers=["Expect: 100-continue"]).partition(b"{")[0])
+        self.assertEqual(100, read_reply(half_a_body)[0])
+        process.send(signal.SIGTERM)
+        for sock in (*waiting, half_a_body):
+            self.assert_told(sock)
+        self.expect_stopped(process)
+
+    def test_half_a_head_is_not_waited_for(self) -> None:
+        process, welcome = self.serve(*ENDLESS_GRACE)
+        # The first request is answered, so what stands behind it has been read.
+        sock = self.ask(welcome, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
+        self.assertEqual(200, read_reply(sock)[0])
+        process.send(signal.SIGTERM)
+        self.assert_told(sock)
+        self.expect_stopped(process)
+
+    def test_nobody_new_comes_in_while_the_last_answers_run(self) -> None:
+        fake = self.fake("Here it is.")
+        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
+        idle, response = self.connect(welcome), self.stream(welcome)
+        process.send(signal.SIGTERM)
+        self.assertEqual(idle.sock.recv(1), b"")
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(address(welcome), PATIENCE)
+        fake.release.set()
+        self.assertEqual("[DONE]", list(read_events(response))[-1])
+        self.expect_stopped(process)
+
+    def test_a_client_that_does_not_read_is_not_waited_for_after_the_grace_period(self) -> None:
+        fake = self.enterContext(FakeDeepSeek())
+        fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
+        process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
+        sock = socket.socket()
+        self.addCleanup(sock.close)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(address(welcome))
+        sock.sendall(request_bytes({**CHAT, "stream": True}))
+        until(lambda: fake.seen)
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
+
+@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+class HurryTest(RunningTest, NgrokServeTest):
+    def test_two_signals_within_a_second_are_one_wish_to_stop(self) -> None:
+        """GNU timeout signals the process, and then the group it is in."""
+        fake = self.fake("Here it is, whole.")
+        process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
+        response = self.stream(welcome)
+        process.send(signal.SIGTERM)
+        process.read_until("Stopping; running answers may finish.\n")
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGINT)
+        fake.release.set()
+        self.assertEqual("[DONE]", list(read_events(response))[-1])
+        self.expect_stopped(process)
+
+    def test_the_second_signal_ends_it_at_once_and_leaves_no_tunnel_behind(self) -> None:
+        for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
+            with self.subTest(second):
+                fake = self.fake("Never said.")
+                environment = self.install(test_tunnel.OK)
+                process, welcome = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
+                response = self.stream(self.local(welcome))
+                process.send(first)
+                process.read_until("Stopping; running answers may finish.\n")
+                time.sleep(1.1)  # later than one wish is told twice
+                process.send(second)
+                self.assertEqual(128 + second, process.wait())
+                self.assertRegex(process.errors.splitlines()[-1], "^deepseek-cursor-proxy: asked to stop twice")
+                self.assertNotIn("Traceback", process.errors)
+                with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
+                    response.read()
+                until(self.is_agent_gone)
+
+    def local(self, welcome: str) -> str:
+        """The welcome as it would be without the tunnel."""
+        [_, _, arguments] = json.loads((self.bin / "launches").read_text().splitlines()[-1])
+        return f"http://127.0.0.1:{arguments[1]}/v1"
+
+    def is_agent_gone(self) -> bool:
+        try:
+            self.expect_agent_gone()
+        except AssertionError:
+            return False
+        return True
+
+
+@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+class ReloadTest(RunningTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.home / "mine.toml"
+        self.path.write_text('model = "one"\n')
+
+    def serve_mine(self, *arguments: str) -> tuple[Process, str]:
+        return self.serve("--config", str(self.path), *arguments)
+
+    def model(self, connection: http.client.HTTPConnection) -> str:
+        connection.request("GET", "/health")
+        return str(json.loads(connection.getresponse().read())["model"])
+
+    def test_new_settings_hold_for_the_next_request_also_on_an_old_connection(self) -> None:
+        process, welcome = self.serve_mine()
+        connection = self.connect(welcome)
+        self.assertEqual("one", self.model(connection))
+        self.path.write_text('model = "two"\nngrok = true\nreasoning_cache_max_rows = 7\n')
+        process.send(signal.SIGHUP)
+        line = process.read_until(" again: ")
+        self.assertIn(
+            f"Read {self.path} again: model changed. Restart for reasoning_cache_max_rows, ngrok.",
+            line.replace("\n", ""),
+        )
+        self.assertEqual("two", self.model(connection))
+        process.send(signal.SIGHUP)
+        self.assertIn("again: nothing changed.", process.read_until(" again: "))
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
+    def test_who_may_spend_the_owners_keys_is_told_when_that_changes(self) -> None:
+        process, _ = self.serve_mine()
+        route = '[passthrough."gpt-*"]\nbase_url = "https://x"\nkey_env = "K"\n'
+        for text, told in (
+            (route, "again: model, passthrough changed.\n[passthrough] is for the first key"),
+            ('pin_key = "never"\n' + route, "again: pin_key changed.\n[passthrough] is closed: name the keys"),
+        ):
+            self.path.write_text(text)
+            process.send(signal.SIGHUP)
+            self.assertIn(told, process.read_until("[passthrough] is"))
+
+    def test_flags_stay_above_the_file(self) -> None:
+        process, welcome = self.serve_mine("--model", "flag")
+        self.path.write_text('model = "two"\n')
+        process.send(signal.SIGHUP)
+        self.assertIn("nothing changed", process.read_until(" again: "))
+        self.assertEqual("flag", self.model(self.connect(welcome)))
+
+    def test_a_mistake_in_them_is_one_line_and_changes_nothing(self) -> None:
+        process, welcome = self.serve_mine()
+        connection = self.connect(welcome)
+        for text in ('modle = "two"\n', 'model = "two"\ncors = 7\n', "model =\n", None):
+            before = process.errors
+            if text is None:
+                self.path.unlink()
+            else:
+                self.path.write_text(text)
+            process.send(signal.SIGHUP)
+            until(lambda before=before: process.errors.endswith("\n") and process.errors != before)  # type: ignore[misc]
+            self.assertRegex(
+                process.errors.removeprefix(before), r"\Aconfig: [^\n]+; the settings stay as they were\n\Z"
+            )
+            self.assertEqual("one", self.model(connection))
+
+    def test_a_running_answer_keeps_its_settings_and_is_not_cut(self) -> None:
+        old, new = self.fake("From the old one."), self.enterContext(FakeDeepSeek())
+        self.path.write_text(f'base_url = "{old.url}"\n')
+        process, welcome = self.serve_mine()
+        response = self.stream(welcome)
+        self.path.write_text(f'base_url = "{new.url}"\n')
+        process.send(signal.SIGHUP)
+        process.read_until("again: base_url changed.")
+        self.stream(welcome).read()
+        self.assertEqual((1, 1), (len(old.seen), len(new.seen)))
+        old.release.set()
+        events = list(read_events(response))
+        self.assertEqual(("stop", "[DONE]"), (events[-2]["choices"][0]["finish_reason"], events[-1]))
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
+
+@unittest.skipIf(WINDOWS, "terminals are a POSIX thing")
+class TerminalTest(ServeTest):
+    def setUp(self) -> None:
+        super().setUp()
+        hear_signals(self)
+
+    def test_whoever_has_read_enough_of_it_does_not_end_it(self) -> None:
+        """A supervisor waits for the welcome and closes the pipe; the next SIGHUP would have been the end."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
+            with log_lines.serving_streams():
+                for _ in range(2):
+                    serve._say("Read the settings again.")
+                    log_lines.drain(PATIENCE)
+
+    def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
+        ours, theirs = os.openpty()
+        name = os.ttyname(theirs)
+        # The first to open a terminal without having one gets it as its own.
+        command = shlex.join([*COMMAND, "--port", "0"])
+        script = f"{before}; exec {command} <>{name} >&0 2>&0"
+        process = subprocess.Popen(["/bin/sh", "-c", script], env=self.environment(), start_new_session=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        printed = b""
+        while b"Stop with Ctrl-C." not in printed:
+            printed += os.read(ours, 4096)
+        os.close(theirs)
+        return process, ours
+
+    def test_closing_the_terminal_stops_it(self) -> None:
+        process, terminal = self.serve_in_a_terminal("true")
+        os.close(terminal)
+        self.assertEqual(0, process.wait(PATIENCE))
+
+    def test_unless_it_was_told_to_stay(self) -> None:
+        process, terminal = self.serve_in_a_terminal("trap '' HUP")
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(PATIENCE))
+
+
+def hear_signals(test: unittest.TestCase) -> None:
+    """Whoever runs these tests in the background, or with nohup, has what they start ignore these signals."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            test.addCleanup(signal.signal, number, signal.SIG_IGN)
+            signal.signal(number, signal.SIG_DFL)
+
+
+def read_events(response: http.client.HTTPResponse) -> Iterator[Any]:
+    """The events still to come, decoded; the last one is a word."""
+    for line in response.read().splitlines():
+        if line.startswith(b"data: "):
+            yield "[DONE]" if line == b"data: [DONE]" else json.loads(line.removeprefix(b"data: "))

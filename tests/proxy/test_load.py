@@ -1,0 +1,317 @@
+"""Many at once, and those who take their time: everybody is served or dropped, and memory has a bound.
+
+Small versions of what a laptop behind a public tunnel may meet. How fast any of it is, is measured elsewhere.
+"""
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+import types
+import unittest
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab import processes
+from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.server import client_connection
+from tests.support.gauges import StartLine
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**BODY, "stream": True}
+JSON, EVENTS = b"application/json", b"text/event-stream"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+# A busy machine with two cores takes its time for hundreds of clients.
+MUCH_PATIENCE = 60.0
+
+
+def setUpModule() -> None:
+    """Both ends of every connection are ours, and some systems begin with 256 descriptors."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        enough = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+        if soft < enough:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+            unittest.addModuleCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class CrowdTestCase(SocketTestCase):
+    def crowd(self, proxy: RunningProxy, count: int) -> list[socket.socket]:
+        """That many clients, all of which begin to connect before one of them is waited for."""
+        socks = [socket.socket() for _ in range(count)]
+        for sock in socks:
+            self.addCleanup(sock.close)
+            sock.setblocking(False)
+            sock.connect_ex(proxy.address)
+        for sock in socks:
+            sock.settimeout(MUCH_PATIENCE)
+        return socks
+
+
+class TestCrowds(CrowdTestCase):
+    def test_three_hundred_connects_at_once_are_all_answered(self) -> None:
+        socks = self.crowd(self.proxy(), 300)
+        for sock in socks:
+            sock.sendall(HEALTH)
+        self.assertEqual([200] * 300, [read_reply(sock)[0] for sock in socks])
+
+    def test_a_hundred_streams_side_by_side_are_whole_and_never_mixed_up(self) -> None:
+        count, fake = 100, FakeDeepSeek(responder=_own_words)
+        self.addCleanup(fake.close)
+        fake.start()
+        proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False)
+
+        def chat(number: int) -> list[tuple[str | None, str, bool]]:
+            with CursorClient(proxy.url, tools=TOOLS, system=f"chat {number}") as client:
+                answers = [client.ask(f"{number}.{turn}").final for turn in range(2)]
+            return [(answer.reasoning, answer.content, answer.is_whole and answer.done) for answer in answers]
+
+        with ThreadPoolExecutor(count) as pool:
+            chats = [pool.submit(chat, number) for number in range(count)]
+            for _ in range(count):
+                fake.stalls.get(timeout=MUCH_PATIENCE)
+            # All of them are in the middle of their first answer now.
+            fake.release.set()
+            for number, told in enumerate(chats):
+                expected = [(*_words(f"{number}.{turn}"), True) for turn in range(2)]
+                self.assertEqual(expected, told.result(MUCH_PATIENCE))
+        self.assertEqual((2 * count, []), (len(fake.accepted), fake.refused))
+        for payload in fake.accepted:
+            for question, answer in zip(payload["messages"][1::2], payload["messages"][2::2], strict=False):
+                self.assertEqual(_words(question["content"])[0], answer["reasoning_content"])
+
+    def test_clients_that_stay_keep_their_streams_when_others_reset(self) -> None:
+        """A descriptor that a reset frees is the next client's within the same batch of events."""
+        fake = FakeDeepSeek(responder=lambda payload: Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01))
+        self.addCleanup(fake.close)
+        fake.start()
+        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + 2.0
+
+        def stay() -> list[bytes]:
+            replies = []
+            while time.monotonic() < until:
+                with socket.create_connection(proxy.address, timeout=MUCH_PATIENCE) as sock:
+                    sock.sendall(request_bytes(STREAM))
+                    replies.append(read_reply(sock)[2])
+            return replies
+
+        def reset() -> None:
+            for count in itertools.count():
+                if time.monotonic() >= until:
+                    return
+                with socket.create_connection(proxy.address, timeout=MUCH_PATIENCE) as sock:
+                    sock.sendall(request_bytes(STREAM, headers=["Connection: close"]))
+                    for _ in range(count % 6):
+                        sock.recv(65536)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        with ThreadPoolExecutor(50) as pool:
+            for _ in range(30):
+                pool.submit(reset)
+            staying = [pool.submit(stay) for _ in range(20)]
+            replies = [reply for each in staying for reply in each.result(MUCH_PATIENCE)]
+        self.assertEqual(
+            [], [reply for reply in replies if not reply.endswith(b"data: [DONE]\n\n") or b"error" in reply]
+        )
+
+
+def _words(question: str) -> tuple[str, str]:
+    """What the model thinks and says about a question: as unlike another's as can be."""
+    return f"Thinking of {question}. " * 8, f"This answers {question}. " * 8
+
+
+def _own_words(payload: dict[str, Any]) -> Answer:
+    question = payload["messages"][-1]["content"]
+    thought, said = _words(question)
+    return Answer(thought, said, stall_after=5 if question.endswith(".0") else None)
+
+
+class TestSlowness(CrowdTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # A lingering farewell is for those who still send a lot; here it only takes time.
+        self.enterContext(mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05))
+
+    def test_heads_that_drip_are_cut_short_while_others_are_served(self) -> None:
+        proxy = self.proxy(header_timeout=0.5)
+        start = StartLine(proxy.address)
+        slow = self.crowd(proxy, 50)
+        with self.dripping(slow, b"GET /healthz HTTP/1.1\r\nX: "):
+            probe = self.connect(proxy)
+            probe.sendall(HEALTH)
+            self.assertEqual(200, read_reply(probe)[0])
+            self.assertEqual([408] * 50, [read_reply(sock)[0] for sock in slow])
+        for sock in (*slow, probe):
+            sock.close()
+        start.assert_reached(self)
+
+    def test_bodies_that_drip_are_cut_short_and_cost_no_call(self) -> None:
+        proxy = self.proxy(body_timeout=0.5)
+        start = StartLine(proxy.address)
+        slow = self.crowd(proxy, 30)
+        with self.dripping(slow, request_bytes(b" " * 1_000_000)[:-1_000_000]):
+            self.assertEqual([408] * 30, [read_reply(sock)[0] for sock in slow])
+        for sock in slow:
+            sock.close()
+        start.assert_reached(self)
+        self.assertEqual([], self.fake.seen)
+
+    @contextlib.contextmanager
+    def dripping(self, socks: list[socket.socket], beginning: bytes) -> Iterator[None]:
+        """All of them send this at once, and then a byte now and then."""
+        is_over = threading.Event()
+
+        def drip() -> None:
+            while not is_over.wait(0.02):
+                for sock in socks:
+                    with contextlib.suppress(OSError):
+                        sock.send(b"x")
+
+        for sock in socks:
+            sock.sendall(beginning)
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def test_readers_that_stall_are_dropped_and_their_calls_closed(self) -> None:
+        count, proxy = 6, self.proxy(write_timeout=0.3)
+        # More than the buffers between DeepSeek and a client hold.
+        self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
+        start = StartLine(proxy.address)
+        socks = []
+        for _ in range(count):
+            sock = socket.socket()
+            self.addCleanup(sock.close)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(PATIENCE)
+            sock.connect(proxy.address)
+            sock.sendall(request_bytes(STREAM))
+            socks.append(sock)
+        for _ in range(count):
+            self.fake.hang_ups.get(timeout=MUCH_PATIENCE)
+        for sock in socks:
+            # What lay between us and him; as much was held for him in the proxy, and paid for.
+            self.assertLess(sum(map(len, iter(partial(sock.recv, 65536), b""))), 1_000_000)
+            sock.close()
+        start.assert_reached(self)
+
+
+class TestGarbage(SocketTestCase):
+    def test_what_failed_is_freed_at_once_and_not_by_the_collector(self) -> None:
+        """An error in a cycle keeps megabytes of a broken answer alive; a few of these at once were a gigabyte."""
+        proxy = self.proxy()
+        cases: dict[str, tuple[dict[str, Any], Step]] = {
+            "refused": (BODY, Failure(503)),
+            "cut": (BODY, Answer(content="Half of it.", cut_after=20)),
+            "cut stream": (STREAM, Answer(content="Half of it.", cut_after=2)),
+            "no event": (STREAM, answer(EVENTS, b"data: {no json\n\n")),
+            "one of three refused": ({**BODY, "n": 3}, Failure(503)),
+            "one of three cut": ({**STREAM, "n": 3}, Answer(content="Half of it.", cut_after=2)),
+        }
+        for name, (body, step) in cases.items():
+            with self.subTest(name), collected() as garbage:
+                # The first of several that fails ends the others, whose requests may still be under way.
+                self.fake.answer(*[step] * (5 if "n" in body else 1))
+                with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+                    sock.sendall(request_bytes(body, headers=["Connection: close"]))
+                    self.assertIn(b'"error"', read_reply(sock)[2])
+                proxy.server.connections.wait_until_empty(PATIENCE)
+            self.assertEqual([], [each for each in garbage if _is_ours(each)])
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[Any]]:
+    """Gets what the collector found at the end of the block, and would have had to free."""
+    found: list[Any] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def _is_ours(each: object) -> bool:
+    package = str(Path(client_connection.__file__).parent)
+    return isinstance(each, types.FrameType) and each.f_code.co_filename.startswith(package + os.sep)
+
+
+class TestMemory(SocketTestCase):
+    """The proxy as a process of its own, whose highest mark the system keeps."""
+
+    # Well above what is held at most (48 MiB of a request, 32 MiB of an answer), far below what the bombs hold.
+    MOST_MEGABYTES = 160
+
+    def setUp(self) -> None:
+        super().setUp()
+        home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        upstream = processes.Server(self.fake.url, 0)
+        self.server = self.enterContext(processes.running_proxy(upstream, home, "--retry-budget", "0"))
+        if self.server.peak_megabytes() is None:
+            self.skipTest("this system does not tell how much memory a process had")
+        self.ask(request_bytes(BODY))
+        self.ask(request_bytes(STREAM))
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        port = int(self.server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=MUCH_PATIENCE) as sock:
+            sock.sendall(request)
+            status, _, body = read_reply(sock)
+            return status, body
+
+    def test_bombs_and_endless_answers_take_no_more_memory_than_large_ones(self) -> None:
+        packed, endless = b"Content-Encoding: gzip\r\n", b"x" * 70_000_000
+        call = {"index": 400_000, "id": "a", "function": {"name": "f", "arguments": "{}"}}
+        far_out = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}).encode()
+        before = self.server.peak_megabytes() or 0.0
+        for name, request, step, status in (
+            ("a call far out", STREAM, answer(EVENTS, b"data: %b\n\n" % far_out), 200),
+            ("an endless head", BODY, Raw(b"HTTP/1.1 200 OK\r\nX: " + endless), 502),
+            ("an endless line", STREAM, answer(EVENTS, b"data: " + endless), 200),
+            ("an endless body", BODY, answer(JSON, endless), 502),
+            ("a packed stream", STREAM, answer(EVENTS, bomb(), packed), 200),
+            ("a packed body", BODY, answer(JSON, bomb(), packed), 502),
+            ("a packed request", bomb(), None, 413),
+        ):
+            with self.subTest(name):
+                self.fake.answer(*[step] if step is not None else [])
+                got, body = self.ask(request_bytes(request, headers=[] if step else ["Content-Encoding: gzip"]))
+                self.assertEqual(status, got, body[:300])
+                self.assertIn(b'"error"', body)
+                self.assertLess((self.server.peak_megabytes() or 0.0) - before, self.MOST_MEGABYTES)
+
+
+def bomb(megabytes: int = 1024) -> bytes:
+    """gzip that unpacks to that much, made in no time: one packed megabyte, over and over."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + block * megabytes
+
+
+def answer(kind: bytes, body: bytes, header: bytes = b"") -> Raw:
+    return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%b\r\n%b" % (kind, header, body))

@@ -1,0 +1,239 @@
+"""Messages over real sockets: what is asked, what DeepSeek gets to see, what comes back."""
+
+import contextlib
+import http.client
+import json
+import os
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.harness import PATIENCE
+from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user, without_ids
+from tests.support.raw_upstream import Play, RawUpstream
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
+CALLING = Answer(reasoning="First look.", content="Looking.", calls=(CALL, OTHER_CALL), piece=3)
+
+
+class TestMakingOne(MessagesTestCase):
+    def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
+        self.fake.answer(CALLING, CALLING)
+        proxy = self.proxy()
+        answers = [self.good(proxy, tools=TOOLS, stream=stream) for stream in (True, False)]
+        for answer in answers:
+            self.assertEqual(["thinking", "text", "tool_use", "tool_use"], kinds(answer))
+            thought, said, *calls = answer["content"]
+            self.assertEqual("First look.", thought["thinking"])
+            self.assertEqual({"type": "text", "text": "Looking."}, said)
+            expected = [(CALL.id, "read_file", {"path": "a.py"}), (OTHER_CALL.id, "read_file", {"path": "b.py"})]
+            self.assertEqual(expected, [(call["id"], call["name"], call["input"]) for call in calls])
+            self.assertEqual(("message", "assistant", "tool_use"), tuple(answer[name] for name in FRAME))
+            self.assertTrue(answer["id"].startswith("msg_"))
+            self.assertIsNone(answer["stop_sequence"])
+        self.assertEqual(*map(without_ids, answers))
+
+    def test_an_answer_says_only_what_there_is(self) -> None:
+        for answer, expected in (
+            (Answer(content="Hi."), ["text"]),
+            (Answer(reasoning="Hm.", calls=(CALL,)), ["thinking", "tool_use"]),
+            (Answer(calls=(CALL,)), ["tool_use"]),
+            (Answer(reasoning="Hm."), ["thinking"]),
+        ):
+            for stream in (True, False):
+                with self.subTest(expected, stream=stream):
+                    self.fake.answer(answer)
+                    self.assertEqual(expected, kinds(self.good(self.proxy(), tools=TOOLS, stream=stream)))
+
+    def test_the_events_of_a_stream_come_in_order(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
+        told = self.create(self.proxy(), tools=TOOLS, stream=True)
+        block = ["content_block_start", "content_block_delta", "content_block_stop"]
+        thought = ["content_block_start", "content_block_delta", *block[1:]]
+        found = [event["type"] for event in told.events]
+        self.assertEqual(["message_start", *thought, *block, *block, "message_delta", "message_stop"], found)
+        self.assertNotIn(b"[DONE]", told.body)
+        deltas = [event["delta"]["type"] for event in told.events if event["type"] == "content_block_delta"]
+        self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
+
+    def test_either_header_brings_the_key_and_the_one_of_this_api_wins(self) -> None:
+        proxy = self.proxy()
+        body = {"max_tokens": 10, "messages": [user("q")]}
+        bearer, named = {"Authorization": "Bearer sk-a"}, {"x-api-key": "sk-a"}
+        for headers in (bearer, named, {**bearer, **named}):
+            self.assertEqual(200, self.send(proxy, body, headers=headers).status)
+            self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
+            self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
+        # Claude Code sends both when both of its variables are set.
+        self.assertEqual(200, self.send(proxy, body, headers={"Authorization": "Bearer sk-b", **named}).status)
+        self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
+        told = self.send(proxy, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
+        self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
+        told = self.send(proxy, body, headers={})
+        self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
+        self.assertEqual(4, len(self.fake.seen))
+
+    def test_what_stands_behind_the_path_and_beside_it_makes_no_difference(self) -> None:
+        proxy = self.proxy()
+        for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):
+            headers = {"x-api-key": "sk-test", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
+            told = self.send(proxy, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
+            self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
+
+    def test_fields_go_to_deepseek_in_its_words(self) -> None:
+        self.good(
+            self.proxy(),
+            system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            temperature=0.5,
+            top_p=0.5,
+            stop_sequences=["END"],
+            metadata={"user_id": '{"device_id":"d1","session_id":"s 1"}'},
+            tools=TOOLS,
+            thinking={"type": "adaptive"},
+            output_config={"effort": "max"},
+        )
+        sent = self.fake.accepted[-1]
+        self.assertEqual({"role": "system", "content": "Be brief."}, sent["messages"][0])
+        expected = {"temperature": 0.5, "top_p": 0.5, "stop": ["END"], "max_tokens": 1000, "reasoning_effort": "max"}
+        self.assertEqual(expected, {name: sent[name] for name in expected})
+        self.assertEqual("device_id-d1", sent["user_id"])
+        function = {"name": "read_file", "description": "Reads.", "parameters": TOOLS[0]["input_schema"]}
+        self.assertEqual([{"type": "function", "function": function}], sent["tools"])
+
+    def test_a_schema_for_the_answer_is_told_to_deepseek(self) -> None:
+        schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+        self.good(self.proxy(), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}})
+        sent = self.fake.accepted[-1]
+        self.assertEqual({"type": "json_object"}, sent["response_format"])
+        self.assertIn('"title"', sent["messages"][0]["content"])
+        for form in (None, {}, {"type": "a form of tomorrow"}):
+            self.good(self.proxy(), output_config={"format": form})
+            self.assertNotIn("response_format", self.fake.accepted[-1])
+
+    def test_what_means_nothing_to_deepseek_is_taken_and_left_out(self) -> None:
+        ignored: Json = {
+            "cache_control": {"type": "ephemeral"},
+            "container": "c",
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "mcp_servers": [],
+            "service_tier": "auto",
+            "top_k": 5,
+            "inference_geo": "eu",
+            "some_field_of_tomorrow": {"x": 1},
+            "betas": ["a"],
+        }
+        self.good(self.proxy(), **ignored)
+        self.assertFalse(set(ignored) & set(self.fake.accepted[-1]))
+
+    def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
+        self.assertEqual("Hello.", self.good(self.proxy(), n=3, stream=True)["content"][-1]["text"])
+        self.assertEqual(1, len(self.fake.seen))
+
+    def test_thinking_can_be_turned_off(self) -> None:
+        for thinking, expected in (
+            ({"type": "disabled"}, "disabled"),
+            ({"type": "enabled", "budget_tokens": 2000}, "enabled"),
+            ({"type": "adaptive"}, "enabled"),
+            (None, "enabled"),
+        ):
+            answer = self.good(self.proxy(), thinking=thinking, output_config={"effort": "high"})
+            self.assertEqual({"type": expected}, self.fake.accepted[-1]["thinking"])
+            self.assertEqual(expected == "enabled" and thinking is not None, "thinking" in kinds(answer))
+
+
+FRAME = ("type", "role", "stop_reason")
+
+
+class TestModels(MessagesTestCase):
+    def test_names_stand_for_deepseeks_models_and_are_told_back(self) -> None:
+        configured: dict[str, Any] = {"models": {"claude-sonnet-4*": "deepseek-v4-pro", "mine": "deepseek-flash"}}
+        for asked, settings, expected in (
+            ("claude-opus-4-5-20251101", {}, "deepseek-v4-pro"),
+            ("claude-opus-4-5[1m]", {}, "deepseek-v4-pro"),
+            ("Claude-Opus-5", {}, "deepseek-v4-pro"),
+            ("claude-sonnet-4-5", {}, "deepseek-flash"),
+            ("claude-haiku-4-5[1m]", {}, "deepseek-flash"),
+            ("claude-3-5-haiku-latest", {}, "deepseek-flash"),
+            ("deepseek-v4-pro", {}, "deepseek-v4-pro"),
+            ("deepseek-flash[1m]", {}, "deepseek-flash"),
+            ("something-else", {}, "deepseek-v4-pro"),
+            ("claude-sonnet-4-5", configured, "deepseek-v4-pro"),
+            ("claude-sonnet-4-5[1m]", configured, "deepseek-v4-pro"),
+            ("claude-haiku-4-5", configured, "deepseek-flash"),
+            ("mine", configured, "deepseek-flash"),
+        ):
+            for stream in (True, False):
+                with self.subTest(asked, **settings):
+                    self.assertEqual(asked, self.good(self.proxy(**settings), model=asked, stream=stream)["model"])
+                    self.assertEqual(expected, self.fake.accepted[-1]["model"])
+
+    def test_the_list_has_the_shape_of_whoever_asks(self) -> None:
+        proxy = self.proxy(models={"mine": "deepseek-flash"})
+        told = self.ask(proxy, "GET", "/v1/models?limit=1000").value
+        names = ["deepseek-v4-pro", "deepseek-flash", "mine"]
+        self.assertEqual(names, [model["id"] for model in told["data"]])
+        self.assertEqual((False, names[0], names[-1]), (told["has_more"], told["first_id"], told["last_id"]))
+        for model in told["data"]:
+            self.assertEqual("model", model["type"])
+            self.assertLessEqual({"display_name", "created_at", "lifecycle"}, model.keys())
+        with mock.patch.dict("tests.support.messages_client.VERSION", clear=True):
+            other = self.ask(proxy, "GET", "/v1/models").value
+        self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
+
+    def test_a_model_is_told_alone_in_both_shapes(self) -> None:
+        proxy = self.proxy()
+        for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                for name, status in (("deepseek-flash", 200), ("nobody", 404)):
+                    connection.request("GET", f"/v1/models/{name}", headers=headers)
+                    reply = connection.getresponse()
+                    told = json.loads(reply.read())
+                    self.assertEqual(status, reply.status)
+                    if status == 200:
+                        self.assertEqual((name, "model"), (told["id"], told[kind]))
+                    else:
+                        self.assertEqual(kind == "type", told.get("type") == "error")
+
+    def test_a_request_has_a_name(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            told = self.create(proxy, stream=stream)
+            self.assertRegex(told.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
+
+
+class TestPassingOn(MessagesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
+        self.said = b""
+        self.other = self.enterContext(RawUpstream(lambda request: Play.of(self.said)))
+        routes = {"claude-real-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
+        self.running = self.proxy(passthrough=routes, access_keys=["sk-test"])
+        self.body: Json = {"model": "claude-real-1", "max_tokens": 5, "messages": [], "stream": True, "odd": [1.50]}
+
+    def test_a_model_of_somebody_else_is_asked_there_as_it_came(self) -> None:
+        stream = b'event: message_start\ndata: {"odd":  1}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+        self.said = EVENTS + b"\r\n" + stream
+        told = self.send(self.running, self.body)
+        self.assertEqual((200, stream), (told.status, told.body))
+        head, _, body = self.other.requests[-1].partition(b"\r\n\r\n")
+        self.assertEqual(json.dumps(self.body).encode(), body)
+        self.assertTrue(head.startswith(b"POST /v1/messages HTTP/1.1\r\n"), head)
+        self.assertNotIn(b"sk-test", head)
+        self.assertEqual([], self.fake.seen)
+        self.assertEqual("Hello.", self.good(self.running, model="claude-opus-4-5")["content"][-1]["text"])
+
+    def test_a_break_is_told_in_the_shape_of_this_api(self) -> None:
+        self.said = EVENTS + b"Content-Length: 900\r\n\r\n: x\n\n"
+        told = self.send(self.running, self.body)
+        self.assertIn(b"event: error\n", told.body)
+        event = json.loads(told.body.split(b"data: ")[-1])
+        self.assertEqual(("error", "api_error"), (event["type"], event["error"]["type"]))
+
+    def test_a_route_without_a_key_is_refused_in_the_shape_of_this_api(self) -> None:
+        os.environ.pop("ROUTE_KEY")
+        self.assertEqual("authentication_error", self.send(self.running, self.body).error["type"])
+
+
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"

@@ -1,0 +1,51 @@
+"""How long a request is: counted without asking DeepSeek, for whoever has a key."""
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.support.gauges import eventually
+from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user
+
+COUNT = f"{PATH}/count_tokens"
+
+
+class TestCounting(MessagesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy()
+
+    def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
+        told = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
+        self.assertEqual((200, {"input_tokens"}), (told.status, set(told.value)), told.body)
+        return int(told.value["input_tokens"])
+
+    def test_more_is_longer_and_deepseek_is_not_asked(self) -> None:
+        short = self.count(user("Hello"))
+        self.assertGreater(self.count(user("Hello, how are you today?")), short)
+        self.assertGreater(self.count(user("Hello"), system="Be brief."), short)
+        self.assertGreater(self.count(user("Hello"), tools=TOOLS), short)
+        self.assertEqual(short, self.count(user("Hello"), path=f"{COUNT}?beta=true"))
+        self.assertEqual([], self.fake.seen)
+
+    def test_thinking_counts_where_deepseek_will_read_it_also_when_it_was_emptied(self) -> None:
+        self.fake.answer(Answer("A long thought. " * 50, "Yes."))
+        said = assistant(self.good(self.running, tools=TOOLS))
+        emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in said["content"]]
+        whole = self.count(user("q"), said, user("go on"), tools=TOOLS)
+        self.assertEqual(whole, self.count(user("q"), {**said, "content": emptied}, user("go on"), tools=TOOLS))
+        self.assertGreater(whole, 100 + self.count(user("q"), user("Yes."), user("go on"), tools=TOOLS))
+
+    def test_what_deepseek_tells_is_learned(self) -> None:
+        question = user("Some words that are longer than a few. " * 40)
+        before = self.count(question)
+        counter = self.running.server.generation().services.counter
+        for _ in range(8):
+            told = self.good(self.running, question)["usage"]
+            self.assertTrue(eventually(lambda: counter._learning is None))
+        true = told["input_tokens"] + told["cache_read_input_tokens"]
+        after = self.count(question)
+        self.assertLess(abs(after - true), abs(before - true))
+
+    def test_it_needs_a_key_and_a_list_of_messages(self) -> None:
+        told = self.send(self.running, {"messages": 5}, path=COUNT)
+        self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
+        told = self.send(self.running, {"messages": []}, path=COUNT, headers={"x-api-key": ""})
+        self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))

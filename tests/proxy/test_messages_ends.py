@@ -1,0 +1,254 @@
+"""How messages end: what they cost, why they stopped, and every way to fail, in the shape of this API."""
+
+import json
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
+from tests.proxy.test_leaving import read_until
+from tests.support.harness import PATIENCE, request_bytes
+from tests.support.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."
+PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+class TestUsage(MessagesTestCase):
+    def test_what_was_read_from_the_cache_is_not_part_of_the_input(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            words = user(f"{stream} words " * 100)
+            first = self.good(proxy, words, stream=stream)
+            answer = self.good(proxy, words, assistant(first), user("go on"), stream=stream)
+            usage = answer["usage"]
+            self.assertGreater(usage["cache_read_input_tokens"], 100)
+            self.assertEqual(0, usage["cache_creation_input_tokens"])
+            self.assertGreater(usage["output_tokens"], 0)
+            self.assertLess(0, usage["input_tokens"])
+            self.assertLess(usage["input_tokens"], usage["cache_read_input_tokens"])
+
+    def test_a_stream_tells_at_its_beginning_about_how_long_it_was_asked(self) -> None:
+        told = self.create(self.proxy(), user("words " * 1000), stream=True)
+        start = told.events[0]["message"]["usage"]
+        self.assertTrue(1000 < start["input_tokens"] < 2000, start)
+        self.assertEqual(0, start["output_tokens"])
+        self.assertEqual(told.message["usage"], told.events[-2]["usage"])
+
+    def test_an_answer_that_counts_nothing_has_a_usage_all_the_same(self) -> None:
+        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        self.fake.answer(Raw(HEAD + PIECE + end))
+        usage = self.good(self.proxy(), stream=True)["usage"]
+        self.assertEqual({"input_tokens", "output_tokens"}, {name for name in usage if "cache" not in name})
+
+
+class TestStopReasons(MessagesTestCase):
+    def test_why_it_stopped_is_told_in_the_words_of_this_api(self) -> None:
+        for answer, expected in (
+            (Answer(content="x"), "end_turn"),
+            (Answer(content="x", finish_reason="length"), "max_tokens"),
+            (Answer(content="x", finish_reason="content_filter"), "refusal"),
+            (Answer(calls=(CALL,)), "tool_use"),
+            (Answer(calls=(CALL,), finish_reason="stop"), "tool_use"),
+            (Answer(content="x", finish_reason="a reason of tomorrow"), "end_turn"),
+            (Answer(calls=(CALL,), finish_reason="a reason of tomorrow"), "tool_use"),
+            (Answer(content="x", finish_reason="tool_calls"), "end_turn"),
+        ):
+            for stream in (True, False):
+                with self.subTest(expected, stream=stream):
+                    self.fake.answer(answer)
+                    message = self.good(self.proxy(), tools=TOOLS, stream=stream)
+                    self.assertEqual((expected, None), (message["stop_reason"], message["stop_sequence"]))
+
+    def test_a_stop_sequence_is_told_where_upstream_tells_it(self) -> None:
+        end = (
+            b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":"%b"}]}\n\ndata: [DONE]\n\n'
+        )
+        for word, expected in ((b"END", ("stop_sequence", "END")), (b"other", ("end_turn", None))):
+            self.fake.answer(Raw(HEAD + PIECE + end % word))
+            message = self.good(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
+            self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
+
+    def test_a_call_that_was_cut_short_is_still_told(self) -> None:
+        """As far as it is whole, which is also what the official packages make of the stream."""
+        cut = Call(CALL.id, CALL.name, '{"path": "a.py", "line": 1')
+        self.fake.answer(Answer(calls=(cut,), finish_reason="length"))
+        message = self.good(self.proxy(), tools=TOOLS)
+        self.assertEqual(("max_tokens", ["tool_use"]), (message["stop_reason"], kinds(message)))
+        self.assertEqual("a.py", message["content"][0]["input"]["path"])
+
+
+class TestRefusals(MessagesTestCase):
+    def assert_told(self, told: Told, status: int, kind: str, *, is_final: bool) -> None:
+        self.assertEqual((status, kind), (told.status, told.error["type"]), told.body)
+        self.assertEqual(told.value["request_id"], told.headers["request-id"])
+        self.assertEqual("false" if is_final else None, told.headers.get("x-should-retry"))
+
+    def test_what_deepseek_refuses_is_told_in_the_shape_of_this_api(self) -> None:
+        for status, expected, kind, is_final in (
+            (400, 400, "invalid_request_error", True),
+            (401, 401, "authentication_error", True),
+            (402, 402, "billing_error", True),
+            (403, 403, "permission_error", True),
+            (404, 404, "not_found_error", True),
+            (413, 413, "request_too_large", True),
+            (422, 422, "invalid_request_error", True),
+            (429, 429, "rate_limit_error", False),
+            (500, 500, "api_error", False),
+            (502, 500, "api_error", False),
+            (503, 529, "overloaded_error", False),
+            (504, 500, "api_error", False),
+        ):
+            for stream in (True, False):
+                with self.subTest(status, stream=stream):
+                    self.fake.answer(Failure(status, f"words of {status}"))
+                    told = self.create(self.proxy(), stream=stream)
+                    self.assert_told(told, expected, kind, is_final=is_final)
+                    self.assertIn(f"words of {status}", told.error["message"])
+
+    def test_whoever_has_to_come_back_is_told_when(self) -> None:
+        for status in (429, 503):
+            for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
+                self.fake.answer(Failure(status, headers=headers))
+                told = self.create(self.proxy(), stream=True)
+                self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
+
+    def test_a_chat_that_is_too_long_is_told_in_words_that_clients_know(self) -> None:
+        for words, expected in (
+            (TOO_LONG, "prompt is too long: 140000 tokens > 131072 maximum"),
+            ("The prompt is too long.", "prompt is too long: 1048577 tokens > 1048576 maximum"),
+        ):
+            for stream in (True, False):
+                self.fake.answer(Failure(400, words))
+                told = self.create(self.proxy(), stream=stream)
+                self.assert_told(told, 400, "invalid_request_error", is_final=True)
+                self.assertEqual(expected, told.error["message"])
+
+    def test_what_this_proxy_refuses_has_the_same_shape(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=1000)
+        self.assert_told(self.create(proxy, user("x" * 2000)), 413, "request_too_large", is_final=True)
+        self.assert_told(self.create(proxy, max_tokens=None), 400, "invalid_request_error", is_final=True)
+        self.assert_told(self.send(proxy, b"{"), 400, "invalid_request_error", is_final=True)
+        for path in (PATH, f"/{PATH}", "/v1//messages/"):
+            told = self.send(proxy, {}, path=path, headers={})
+            self.assert_told(told, 401, "authentication_error", is_final=True)
+        listed = self.proxy(access_keys=("sk-somebody-elses-key",))
+        self.assert_told(self.create(listed), 401, "authentication_error", is_final=True)
+        self.assertEqual([], self.fake.seen)
+
+    def test_reasoning_that_nobody_has_is_not_asked_for_again_and_again(self) -> None:
+        """Libraries try a 409 again by themselves."""
+        call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
+        history = (user("q"), {"role": "assistant", "content": [call]}, user("go on"))
+        told = self.create(self.proxy(missing_reasoning_strategy="reject"), *history, tools=TOOLS)
+        self.assert_told(told, 409, "invalid_request_error", is_final=True)
+
+    def test_keys_are_in_no_error(self) -> None:
+        self.fake.answer(Failure(401, "Your api key sk-a-rather-secret-key is invalid"))
+        told = self.create(self.proxy(), key="sk-a-rather-secret-key")
+        self.assertNotIn(b"secret", told.body)
+
+    def test_a_plain_answer_that_breaks_is_an_error(self) -> None:
+        for step, status, kind in (
+            (Answer("Hm.", "Some text.", cut_after=2), 500, "api_error"),
+            (Answer("Hm.", "x", finish_reason="insufficient_system_resource"), 529, "overloaded_error"),
+            (Answer("Hm.", "x", finish_reason="aborted"), 500, "api_error"),
+            (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnope"), 500, "api_error"),
+        ):
+            with self.subTest(step):
+                self.fake.answer(step)
+                self.assert_told(self.create(self.proxy()), status, kind, is_final=False)
+
+    def test_no_http_client_is_needed_to_be_told_in_this_shape(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes([], path=PATH))
+        self.assertIn(b'{"type":"error","error":{"type":"invalid_request_error"', sock.recv(65536))
+
+
+class TestBreaks(MessagesTestCase):
+    def test_an_error_midway_comes_behind_the_end_of_the_open_block(self) -> None:
+        error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
+        nonsense = b"data: {nope\n\n"
+        for step, kind in (
+            (Answer("Hm. " * 9, "Some text.", cut_after=3, piece=4), "api_error"),
+            (Answer("Hm.", "Some text.", cut_after=4, piece=4), "api_error"),
+            (Answer("Hm.", None, (CALL,), cut_after=5, piece=4), "api_error"),
+            (Answer("Hm.", "x", cut_after=0), "api_error"),
+            (Raw(HEAD + PIECE + error), "api_error"),
+            (Raw(HEAD + PIECE + nonsense), "api_error"),
+            (Answer("Hm.", "x", finish_reason="insufficient_system_resource"), "overloaded_error"),
+            (Answer("Hm.", "x", finish_reason="aborted"), "api_error"),
+        ):
+            with self.subTest(step):
+                self.fake.answer(step)
+                told = self.create(self.proxy(), stream=True, tools=TOOLS)
+                *found, last = told.events
+                self.assertEqual((200, "error", kind), (told.status, last["type"], last["error"]["type"]))
+                self.assertTrue(last["request_id"].startswith("req_"))
+                self.assertTrue(last["error"]["message"])
+                kinds_of = {event["type"] for event in found}
+                self.assertFalse({"message_delta", "message_stop"} & kinds_of)
+                if found[-1]["type"] == "content_block_stop" and "partial_json" not in str(found):
+                    blocks(found[1:])
+                self.assertIn(found[-1]["type"], ("message_start", "content_block_stop"))
+
+    def test_what_was_thought_before_a_break_is_kept(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("A thought.", "Half of it.", piece=10, cut_after=3))
+        told = self.create(proxy, stream=True)
+        said = blocks([event for event in told.events if event["type"].startswith("content_block")])
+        self.assertEqual("Half of it", said[1]["text"])
+        dropped = {"role": "assistant", "content": said[1:]}
+        self.good(proxy, user("q"), dropped, user("go on"), tools=TOOLS)
+        self.assert_upstream_saw("A thought.")
+
+
+class TestTakingLong(MessagesTestCase):
+    """A message in one piece may take minutes, which nobody between us and the client puts up with in silence."""
+
+    def test_blanks_come_before_a_message_that_takes_long(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            seen = read_until(sock, b"\r\n1\r\n \r\n1\r\n ")
+            self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK\r\n"), seen)
+            self.fake.release.set()
+            seen += read_until(sock, b"\r\n0\r\n\r\n")
+        body = seen.partition(b"\r\n\r\n")[2]
+        message = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+        self.assertEqual(["A thought.", "Said."], [message["content"][0]["thinking"], message["content"][1]["text"]])
+
+    def test_one_that_breaks_by_then_breaks_off(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.2)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            seen = b""
+            while piece := sock.recv(65536):
+                seen += piece
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)
+
+    def test_a_bug_by_then_breaks_off_as_well(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
+            with self.asking(proxy, stream=False) as sock:
+                seen = read_until(sock, b"\r\n1\r\n ")
+                self.fake.release.set()
+                while piece := sock.recv(65536):
+                    seen += piece
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)
+
+    def test_a_client_that_leaves_meanwhile_ends_the_call(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.asking(proxy, stream=False) as sock:
+            read_until(sock, b"\r\n1\r\n ")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.fake.release.set()
+
+    def test_a_wrong_method_is_told_in_the_shape_of_this_api(self) -> None:
+        told = self.ask(self.proxy(), "PUT", PATH)
+        self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))

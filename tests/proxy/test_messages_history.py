@@ -1,0 +1,424 @@
+"""What clients keep of messages and how they send it back: DeepSeek gets the same history, byte for byte."""
+
+import json
+import secrets
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
+from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RunningProxy
+from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py", "n": 1.0}')
+OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
+THOUGHT = "First look. \n\n\u2028 思 </details>"
+CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL, OTHER_CALL))
+DONE = Answer(reasoning="Now I know.", content="Done.")
+RESULTS = (result(CALL.id, "one"), result(OTHER_CALL.id, "two"))
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+FOREIGN = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
+
+
+def with_thinking(message: Json, **changes: Any) -> Json:
+    """The message as a client sends it back that changed its thinking; without changes, one that dropped it."""
+    content = [{**block, **changes} if block["type"] == "thinking" else block for block in message["content"]]
+    return assistant({"content": content if changes else [each for each in content if each["type"] != "thinking"]})
+
+
+def tampered(signature: str) -> str:
+    return signature[:40] + ("A" if signature[40] != "A" else "B") + signature[41:]
+
+
+class HistoryTestCase(MessagesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = Path(self.enterContext(TemporaryDirectory()))
+
+    def with_new_store(self) -> RunningProxy:
+        """A proxy that has lost everything but its secret."""
+        return self.proxy(ReasoningStore(self.place / f"{secrets.token_hex(4)}.sqlite3"))
+
+    def called(self, proxy: RunningProxy, **body: Any) -> Json:
+        self.fake.answer(CALLING)
+        return self.good(proxy, tools=TOOLS, **body)
+
+    def signature(self, message: Json) -> str:
+        return str(message["content"][0]["signature"])
+
+
+class TestAClientThatSentNoThinking(HistoryTestCase):
+    """It knows no thinking blocks: it reads content[0].text, and sends back what it got."""
+
+    def assert_restored(self, proxy: RunningProxy, *chat: Json, **body: Any) -> Json:
+        answer = self.good(proxy, *chat, tools=TOOLS, thinking=None, **body)
+        self.assertNotIn("thinking", kinds(answer))
+        return answer
+
+    def test_the_first_block_is_the_text_and_every_thought_is_restored(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy, chat = self.with_new_store(), [user("q")]
+                self.fake.answer(CALLING, DONE, DONE)
+                answer = self.assert_restored(proxy, *chat, stream=stream)
+                self.assertEqual(["text", "tool_use", "tool_use"], kinds(answer))
+                self.assertEqual("Looking.", answer["content"][0]["text"])
+                chat += [assistant(answer), user(*RESULTS)]
+                chat += [assistant(self.assert_restored(proxy, *chat, stream=stream)), user("And?")]
+                self.assert_upstream_saw(THOUGHT)
+                self.assert_restored(proxy, *chat, stream=stream)
+                self.assert_upstream_saw(THOUGHT, "Now I know.")
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_text_that_thinking_interrupts_is_one_block_and_comes_back_byte_for_byte(self) -> None:
+        pieces = [{"reasoning_content": "First."}, {"content": "Let me "}, {"reasoning_content": " Then."}]
+        call = {"index": 0, "id": CALL.id, "type": "function", "function": {"name": CALL.name, "arguments": "{}"}}
+        pieces += [{"content": "look."}, {"tool_calls": [call]}]
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy = self.with_new_store()
+                self.fake.answer(streamed(*pieces))
+                answer = self.assert_restored(proxy, stream=stream)
+                self.assertEqual(["text", "tool_use"], kinds(answer))
+                self.assert_restored(proxy, user("q"), assistant(answer), user(result(CALL.id)), stream=stream)
+                self.assert_upstream_saw("First. Then.")
+                self.assertEqual("Let me look.", self.sent()[1]["content"])
+
+    def test_the_setting_gives_it_to_all(self) -> None:
+        proxy = self.proxy(messages_thinking="always")
+        for stream in (True, False):
+            self.fake.answer(DONE)
+            self.assertEqual(["thinking", "text"], kinds(self.good(proxy, thinking=None, stream=stream)))
+
+    def test_who_turned_it_off_is_told_none_even_if_the_model_thinks(self) -> None:
+        """Some who serve DeepSeek's models do not know how to turn it off."""
+        for setting in ("requested", "always"):
+            self.fake.answer(streamed({"reasoning_content": "Hm."}, {"content": "Hi."}))
+            answer = self.good(self.proxy(messages_thinking=setting), thinking={"type": "disabled"}, stream=True)
+            self.assertEqual(["text"], kinds(answer))
+
+    def test_a_silent_thought_keeps_the_stream_alive(self) -> None:
+        """Claude's libraries give up on a stream that says nothing for minutes."""
+        self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))
+        told = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
+        self.assertGreater([event["type"] for event in told.events].count("ping"), 1)
+
+
+def streamed(*deltas: Json) -> Raw:
+    """A stream of these deltas."""
+    chunks: list[Json] = [{"index": 0, "delta": each, "finish_reason": None} for each in deltas]
+    chunks.append({"index": 0, "delta": {}, "finish_reason": "tool_calls"})
+    data = b"".join(b"data: %b\n\n" % json.dumps({"choices": [each]}).encode() for each in chunks)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    return Raw(head + data + b"data: [DONE]\n\n")
+
+
+class TestThinking(HistoryTestCase):
+    def test_however_it_is_sent_back_deepseek_gets_the_same_bytes(self) -> None:
+        for stream in (True, False):
+            proxy = self.with_new_store()
+            message = self.called(proxy, stream=stream)
+            whole = self.called(proxy, stream=stream)
+            self.assertEqual(message["content"], whole["content"])
+            signature = self.signature(message)
+            echoes = {
+                "whole": assistant(message),
+                "emptied": with_thinking(message, thinking=""),
+                "dropped": with_thinking(message),
+                "changed": with_thinking(message, thinking="Something else."),
+                "cut": with_thinking(message, thinking=THOUGHT[:5]),
+                "unsigned": with_thinking(message, signature=""),
+                "signed by others": with_thinking(message, signature=FOREIGN),
+                "emptied and signed by others": with_thinking(message, thinking="", signature=FOREIGN),
+                "tampered": with_thinking(message, signature=tampered(signature)),
+                "emptied and tampered": with_thinking(message, thinking="", signature=tampered(signature)),
+                "emptied and unsigned": with_thinking(message, thinking="", signature=None),
+            }
+            bodies = set()
+            for name, echo in echoes.items():
+                with self.subTest(name, stream=stream):
+                    self.fake.answer(DONE)
+                    self.good(proxy, user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
+                    self.assert_upstream_saw(THOUGHT)
+                    bodies.add(json.dumps(self.sent()))
+            self.assertEqual(1, len(bodies))
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_signature_restores_a_turn_where_the_database_is_gone(self) -> None:
+        message = self.called(self.with_new_store())
+        for echo in (assistant(message), with_thinking(message, thinking="")):
+            for stream in (True, False):
+                self.good(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
+                self.assert_upstream_saw(THOUGHT)
+
+    def test_signatures_that_are_not_ours_open_nothing_there_and_are_no_error(self) -> None:
+        message = self.called(self.with_new_store())
+        signature = self.signature(message)
+        others = self.signature(self.called(self.with_new_store(), key="sk-other"))
+        self.assertNotEqual(signature, others)
+        for name, other in {
+            "cut": signature[:-4],
+            "changed": tampered(signature),
+            "another caller's": others,
+            "foreign": FOREIGN,
+            "empty": "",
+            "not ASCII": "é" * 40,
+            "half a character": "dcp1.\ud800",
+        }.items():
+            with self.subTest(name):
+                self.fake.forget()
+                echo = with_thinking(message, thinking="", signature=other)
+                self.good(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+                self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
+                self.assertEqual([], self.fake.refused)
+
+    def test_another_secret_opens_nothing(self) -> None:
+        message = self.called(self.with_new_store())
+        echo = with_thinking(message, thinking="")
+        self.good(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+        self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
+        self.assertEqual([], self.fake.refused)
+
+    def test_thinking_that_is_omitted_is_signed_and_comes_back(self) -> None:
+        for stream in (True, False):
+            proxy = self.with_new_store()
+            message = self.called(proxy, stream=stream, thinking={"type": "adaptive", "display": "omitted"})
+            self.assertEqual("", message["content"][0]["thinking"])
+            self.assertNotIn("First look.", json.dumps(message))
+            for later in (proxy, self.with_new_store()):
+                self.good(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+                self.assert_upstream_saw(THOUGHT)
+
+    def test_thinking_that_went_on_in_the_midst_of_the_text_comes_back_as_it_was(self) -> None:
+        pieces = (
+            {"reasoning_content": "Hm. "},
+            {"content": "Well, "},
+            {"reasoning_content": "Oh."},
+            {"content": "no."},
+        )
+        choices = [{"index": 0, "delta": piece} for piece in pieces] + [
+            {"index": 0, "delta": {}, "finish_reason": "stop"}
+        ]
+        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        proxy = self.proxy()
+        message = self.good(proxy, tools=TOOLS, stream=True)
+        self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
+        emptied, dropped = with_thinking(message, thinking=""), with_thinking(message)
+        unsigned = with_thinking(message, signature="")
+        for echo in (assistant(message), emptied, unsigned, dropped):
+            self.good(proxy, user("q"), echo, user("go on"), tools=TOOLS)
+            self.assert_upstream_saw("Hm. Oh.")
+            self.assertEqual("Well, no.", self.sent()[1]["content"])
+
+    def test_an_answer_that_thinks_twice_is_not_altered_without_its_thinking_blocks(self) -> None:
+        deltas = ("reasoning_content", "Hm. "), ("content", "Let me "), ("reasoning_content", "Oh."), ("content", "lo")
+        call = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        pieces = [{name: text} for name, text in deltas] + [{"tool_calls": [call]}, {"content": "ok."}]
+        choices = [*({"index": 0, "delta": piece} for piece in pieces), {"index": 0, "finish_reason": "tool_calls"}]
+        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        proxy = self.proxy()
+        message = self.good(proxy, tools=TOOLS, stream=True)
+        for stream in (True, False):
+            dropped = with_thinking(message)
+            self.good(proxy, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
+            self.assert_upstream_saw("Hm. Oh.")
+            self.assertEqual("Let me look.", self.sent()[1]["content"])
+
+    def test_plain_turns_are_restored_as_well(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(DONE)
+        first = self.good(proxy, tools=TOOLS)
+        self.good(proxy, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
+        self.assert_upstream_saw("Now I know.")
+
+    def test_a_call_without_a_thought_is_no_call_whose_thought_was_lost(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(calls=(CALL,)))
+        first = self.good(proxy, tools=TOOLS)
+        self.good(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        roles = [message["role"] for message in self.sent()]
+        self.assertEqual((["user", "assistant", "tool"], []), (roles, self.fake.refused))
+
+    def test_thinking_of_others_is_left_out_or_passed_on_and_never_an_error(self) -> None:
+        redacted = {"type": "redacted_thinking", "data": "x"}
+        for block in (redacted, {"type": "thinking", "thinking": "", "signature": FOREIGN}):
+            said = {"role": "assistant", "content": [block, {"type": "text", "text": "Hi."}]}
+            self.good(self.proxy(), user("q"), said, user("go on"), tools=TOOLS)
+            self.assertEqual("Hi.", self.sent()[1]["content"])
+            self.assertNotIn("redacted", str(self.sent()))
+
+
+class TestSystem(HistoryTestCase):
+    def test_it_is_a_string_or_blocks_and_leads(self) -> None:
+        billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.325; cch=1f2e;"}
+        text = {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}
+        for system, expected in (
+            ("You are an agent.", "You are an agent."),
+            ([text], "You are an agent."),
+            ([billing, text], "You are an agent."),
+            ([billing, text, {"type": "text", "text": "Be brief."}], "You are an agent.\nBe brief."),
+            ([billing], None),
+            ([], None),
+            ("", None),
+            (None, None),
+        ):
+            with self.subTest(system):
+                self.good(self.proxy(), system=system)
+                first = self.sent()[0]
+                self.assertEqual(expected, first["content"] if first["role"] == "system" else None)
+
+    def test_another_version_of_the_client_finds_the_same_cache(self) -> None:
+        proxy = self.proxy()
+        for version in ("cc_version=2.1.325", "cc_version=2.1.326"):
+            system = [
+                {"type": "text", "text": f"x-anthropic-billing-header: {version}"},
+                {"type": "text", "text": "Hi."},
+            ]
+            usage = self.good(proxy, user("words " * 50), system=system)["usage"]
+        self.assertGreater(usage["cache_read_input_tokens"], 0)
+
+    def test_systems_between_messages_stay_where_they_are(self) -> None:
+        self.good(self.proxy(), user("q"), {"role": "system", "content": "Tools: 12."}, system="Lead.")
+        self.assertEqual(["system", "user", "system"], [message["role"] for message in self.sent()])
+        self.assertEqual("Tools: 12.", self.sent()[-1]["content"])
+
+
+class TestResults(HistoryTestCase):
+    def results(self, *blocks: Any, model: str = "deepseek-v4-pro") -> list[Json]:
+        """What DeepSeek sees behind two calls when these blocks answer them."""
+        proxy = self.proxy()
+        message = self.called(proxy, model=model)
+        self.good(proxy, user("q"), assistant(message), user(*blocks), tools=TOOLS, model=model)
+        self.assertEqual([], self.fake.refused)
+        return self.sent()[2:]
+
+    def test_results_in_the_order_of_their_end_are_put_into_that_of_their_calls(self) -> None:
+        expected = [(CALL.id, "one"), (OTHER_CALL.id, "two")]
+        added = {"type": "text", "text": "Go on."}
+        for blocks in (RESULTS, RESULTS[::-1], (added, *RESULTS[::-1]), (RESULTS[1], added, RESULTS[0])):
+            sent = self.results(*blocks)
+            self.assertEqual(expected, [(each["tool_call_id"], each["content"]) for each in sent[:2]])
+            self.assertEqual(["Go on."] * (len(blocks) - 2), [each["content"] for each in sent[2:]])
+
+    def test_results_in_messages_of_their_own_are_put_into_the_order_of_their_calls(self) -> None:
+        proxy = self.proxy()
+        message = self.called(proxy)
+        self.good(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
+        self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
+
+    def test_what_is_said_before_or_between_results_does_not_change_their_order(self) -> None:
+        proxy = self.proxy()
+        message = self.called(proxy)
+        system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
+        one, two = user(RESULTS[0]), user(RESULTS[1])
+        for said in ((system, user(*RESULTS[::-1])), (two, text, one), (two, system, one, text), (text, two, one)):
+            with self.subTest(said):
+                self.good(proxy, user("q"), assistant(message), *said, tools=TOOLS)
+                self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
+
+    def test_every_content_that_a_result_may_have(self) -> None:
+        text = {"type": "text", "text": "words"}
+        reference = {"type": "tool_reference", "tool_name": "WebFetch"}
+        for content, more, expected in (
+            ("42", {}, "42"),
+            (None, {}, ""),
+            ([], {}, ""),
+            ([text, text], {}, "words\nwords"),
+            ("no", {"is_error": True}, f"{ERROR_LINE}\nno"),
+            ([text], {"is_error": False}, "words"),
+            ([reference], {}, '{"type":"tool_reference","tool_name":"WebFetch"}'),
+        ):
+            with self.subTest(content, **more):
+                sent = self.results(result(CALL.id, content, **more), RESULTS[1])
+                self.assertEqual([expected, "two"], [each["content"] for each in sent])
+
+    def test_pictures_are_shown_to_models_that_see_and_named_to_others(self) -> None:
+        blind = self.results(result(CALL.id, [PICTURE]), RESULTS[1])
+        self.assertRegex(blind[0]["content"], r"^\[image: image/png, 3 B, [0-9a-f]{12}\]$")
+        seeing = self.results(result(CALL.id, [PICTURE]), RESULTS[1], model="deepseek-flash")
+        self.assertEqual(["tool", "tool", "user"], [each["role"] for each in seeing])
+        self.assertEqual("data:image/png;base64,AAAA", seeing[2]["content"][-1]["image_url"]["url"])
+
+    def test_pictures_of_users_as_well(self) -> None:
+        said = user(PICTURE, {"type": "text", "text": "What is it?"})
+        self.good(self.proxy(), said, model="deepseek-flash")
+        self.assertEqual(["image_url", "text"], [part["type"] for part in self.sent()[0]["content"]])
+        self.good(self.proxy(), said)
+        self.assertRegex(self.sent()[0]["content"], r"^\[image: .*\]\nWhat is it\?$")
+
+    def test_a_result_that_nobody_asked_for_stays_readable(self) -> None:
+        self.good(self.proxy(), user(result("toolu_1", "an orphan")), tools=TOOLS)
+        self.assertIn("an orphan", self.sent()[0]["content"])
+
+    def test_a_call_that_nobody_answered_is_answered(self) -> None:
+        proxy = self.proxy()
+        message = self.called(proxy)
+        self.good(proxy, user("q"), assistant(message), user("never mind"), tools=TOOLS)
+        self.assertEqual((2, []), (sum(each["role"] == "tool" for each in self.sent()), self.fake.refused))
+
+    def test_arguments_reach_deepseek_as_the_client_has_them(self) -> None:
+        proxy = self.proxy()
+        message = self.called(proxy)
+        self.good(proxy, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+        calls = self.sent()[1]["tool_calls"]
+        expected = [json.loads(each.arguments) for each in (CALL, OTHER_CALL)]
+        self.assertEqual(expected, [json.loads(call["function"]["arguments"]) for call in calls])
+
+
+class TestTools(HistoryTestCase):
+    def offered(self) -> list[str]:
+        return [tool["function"]["name"] for tool in self.fake.accepted[-1].get("tools", ())]
+
+    def test_tools_that_are_only_announced_and_those_of_servers_are_left_out(self) -> None:
+        deferred = {**TOOLS[0], "name": "later", "defer_loading": True}
+        loaded = {**TOOLS[0], "name": "loaded", "defer_loading": False}
+        search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+        typed = {**TOOLS[0], "name": "typed", "type": "custom"}
+        self.good(self.proxy(), tools=[*TOOLS, deferred, loaded, search, typed])
+        self.assertEqual(["loaded", "read_file", "typed"], self.offered())
+        self.good(self.proxy(), tools=[search, deferred], tool_choice={"type": "auto"})
+        self.assertEqual([], self.offered())
+        self.good(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
+        self.assertEqual(["later", "read_file"], self.offered())
+
+    def test_a_choice_that_forces_turns_thinking_off(self) -> None:
+        named = {"type": "function", "function": {"name": "read_file"}}
+        for choice, expected, thinking in (
+            (None, None, "enabled"),
+            ({"type": "auto"}, "auto", "enabled"),
+            ({"type": "auto", "disable_parallel_tool_use": True}, "auto", "enabled"),
+            ({"type": "none"}, "none", "enabled"),
+            ({"type": "any"}, "required", "disabled"),
+            ({"type": "tool", "name": "read_file"}, named, "disabled"),
+        ):
+            for stream in (True, False):
+                with self.subTest(choice, stream=stream):
+                    self.fake.answer(Answer(content="Looking.", calls=(CALL,)))
+                    message = self.good(self.proxy(), tools=TOOLS, tool_choice=choice, stream=stream)
+                    sent = self.fake.accepted[-1]
+                    self.assertEqual((expected, {"type": thinking}), (sent.get("tool_choice"), sent["thinking"]))
+                    self.assertEqual("tool_use", message["stop_reason"])
+
+    def test_a_forced_call_is_followed_by_thinking_again(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(calls=(CALL,)))
+        first = self.good(proxy, tools=TOOLS, tool_choice={"type": "any"})
+        self.good(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
+
+    def test_a_forced_call_that_was_only_written_down_is_followed_by_thinking_again(self) -> None:
+        for stream in (True, False):
+            self.fake.forget()
+            proxy = self.proxy()
+            self.fake.answer(Answer(content='{"name": "read_file", "input": {"path": "a.py"}}'))
+            first = self.good(proxy, tools=TOOLS, tool_choice={"type": "any"}, stream=stream)
+            [call] = first["content"]
+            self.assertEqual(("tool_use", {"path": "a.py"}), (call["type"], call["input"]))
+            self.good(proxy, user("q"), assistant(first), user(result(call["id"])), tools=TOOLS, stream=stream)
+            self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])

@@ -1,0 +1,212 @@
+"""Requests for messages that are wrong, odd or huge: the right status, this API's error shape, nothing lost."""
+
+import time
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, Told, assistant, result, user
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+USE = {"type": "tool_use", "id": CALL.id, "name": "read_file", "input": {"path": "a.py"}}
+MIB = 1024 * 1024
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def picture(data: Any, kind: str = "base64") -> Json:
+    return {"type": "image", "source": {"type": kind, "media_type": "image/png", "data": data}}
+
+
+class TestRefusals(MessagesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy()
+
+    def assert_refused(self, told: Told, status: int = 400) -> None:
+        self.assertEqual(status, told.status, told.body[:300])
+        self.assertEqual("invalid_request_error", told.error["type"])
+        self.assertTrue(told.error["message"])
+        self.assertEqual([], self.fake.seen)
+
+    def test_what_is_the_clients_fault_is_told_before_deepseek_is_asked(self) -> None:
+        for body in (
+            {"messages": None},
+            {"messages": "q"},
+            {"messages": {"role": "user"}},
+            {"messages": []},
+            {"messages": [7]},
+            {"messages": [{"role": None, "content": "q"}]},
+            {"messages": [user(7)]},
+            {"messages": [user({"type": "text", "text": ["x"]})]},
+            {"messages": [user({"type": "image", "source": 7})]},
+            {"messages": [user(result("a", {"a": 1}))]},
+            {"max_tokens": None},
+            {"max_tokens": -1},
+            {"tools": "all"},
+            {"thinking": {"type": "much"}},
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+        ):
+            for stream in (True, False):
+                with self.subTest(body, stream=stream):
+                    self.assert_refused(self.create(self.running, **{"stream": stream, **body}))
+        self.good(self.running)
+
+    def test_bodies_that_are_no_objects_are_refused(self) -> None:
+        for body in (b"", b" ", b"{", b"[]", b"null", b"\xff", b'"q"', b'{"messages": NaN}'):
+            with self.subTest(body):
+                self.assert_refused(self.send(self.running, body))
+        self.good(self.running)
+
+    def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
+        for depth in (50, 90, 200, 500, 100_000):
+            deep = nested(depth) if depth < 1000 else None
+            raw = b"[" * depth + b"]" * depth
+            for body in (
+                {"messages": [user("q"), {"role": "assistant", "content": [{**USE, "input": deep}]}, user("x")]},
+                {"messages": [user(result("a", [{"type": "odd", "x": deep}]))]},
+                {"messages": [user({"type": "odd", "x": deep})]},
+                {"system": [{"type": "odd", "x": deep}]},
+                {"tools": [{"name": "f", "input_schema": {"type": "object", "enum": deep}}]},
+                {"metadata": {"user_id": "x", "deep": deep}},
+                {"odd": deep},
+            ):
+                if deep is None:
+                    told = self.send(self.running, b'{"max_tokens": 1, "messages": [], "odd": ' + raw + b"}")
+                else:
+                    told = self.create(self.running, **body)
+                with self.subTest(depth=depth, body=str(body)[:40]):
+                    self.assertIn(told.status, (200, 400), told.body[:300])
+                    self.assertTrue(told.status == 200 or told.error)
+        self.good(self.running)
+
+    def test_other_methods_are_told_which_there_are(self) -> None:
+        for method in ("GET", "DELETE", "PUT"):
+            told = self.ask(self.running, method, PATH)
+            self.assertEqual(405, told.status)
+            self.assertIn("POST", told.headers["allow"])
+
+
+class TestOddities(MessagesTestCase):
+    def test_blocks_of_a_kind_that_nobody_knows_stay_readable(self) -> None:
+        proxy = self.proxy()
+        for block in (
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "the weather"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"title": "the weather"}]},
+            {"type": "search_result", "title": "the weather", "content": []},
+            {"type": "a block of tomorrow", "says": "the weather"},
+            {"type": 7, "says": "the weather"},
+            {"says": "the weather"},
+        ):
+            for role in ("user", "assistant", "system"):
+                with self.subTest(block, role=role):
+                    self.good(proxy, user("q"), {"role": role, "content": [block]}, user("go on"), tools=TOOLS)
+                    self.assertIn("the weather", str(self.sent()[1]["content"]))
+        self.assertEqual([], self.fake.refused)
+
+    def test_blocks_of_the_wrong_role_stay_readable(self) -> None:
+        said = {"role": "assistant", "content": [result("a", "an answer to itself"), {"type": "text", "text": "x"}]}
+        self.good(self.proxy(), user(USE), said, user("go on"), tools=TOOLS)
+        self.assertIn("a.py", self.sent()[0]["content"])
+        self.assertIn("an answer to itself", self.sent()[1]["content"])
+
+    def test_roles_of_tomorrow_are_users(self) -> None:
+        self.good(self.proxy(), {"role": "narrator", "content": "Once upon a time."}, {"role": "", "content": "q"})
+        self.assertEqual(["user", "user"], [message["role"] for message in self.sent()])
+
+    def test_results_without_calls_and_twice_stay_readable(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
+        first = self.good(proxy, tools=TOOLS)
+        answers = [
+            result(CALL.id, "one"),
+            result(CALL.id, "another"),
+            result("toolu_x", "of nobody"),
+            result("", "empty"),
+        ]
+        self.good(proxy, user("q"), assistant(first), user(*answers), tools=TOOLS)
+        sent = str(self.sent())
+        for words in ("one", "another", "of nobody", "empty"):
+            self.assertIn(words, sent)
+        self.assertEqual([], self.fake.refused)
+
+    def test_calls_without_ids_or_names_are_accepted(self) -> None:
+        for use in ({**USE, "id": ""}, {"type": "tool_use"}, {**USE, "input": "a string"}, {**USE, "input": [1]}):
+            with self.subTest(use):
+                said = {"role": "assistant", "content": [use]}
+                told = self.create(self.proxy(), user("q"), said, user(result("")), tools=TOOLS)
+                self.assertIn(told.status, (200, 400), told.body)
+                self.assertTrue(told.status == 200 or told.error)
+
+    def test_pictures_that_are_none_do_no_harm(self) -> None:
+        for data in ("not base64 at all!", "", "AAAA" * 10 + "é", "data:image/png;base64,AAAA", None):
+            for model in ("deepseek-v4-pro", "deepseek-flash"):
+                with self.subTest(data, model=model):
+                    self.assertEqual(200, self.create(self.proxy(), user(picture(data)), model=model).status)
+        self.assertEqual(200, self.create(self.proxy(), user(picture("x", kind="a kind of tomorrow"))).status)
+
+    def test_half_characters_reach_deepseek_as_they_were(self) -> None:
+        for stream in (True, False):
+            said = {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}
+            self.good(self.proxy(), user("a\ud800b"), said, user("c"), system="\ud83d", stream=stream)
+            self.assertEqual(["\ud83d", "a\ud800b", "\udc00", "c"], [each["content"] for each in self.sent()])
+
+    def test_messages_that_end_with_the_assistant_are_asked_all_the_same(self) -> None:
+        self.good(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
+        self.assertEqual("{", self.sent()[-1]["content"])
+
+
+class TestSizes(MessagesTestCase):
+    def quickly(self, began: float) -> None:
+        # Measured at a fifth of that on a slow machine; what grows with the square of it would take minutes.
+        self.assertLess(time.monotonic() - began, 30)
+
+    def test_ten_megabytes_in_one_block_are_no_trouble(self) -> None:
+        proxy, text = self.proxy(), "words and \n" * MIB
+        for block in (
+            {"type": "text", "text": text},
+            result("a", text),
+            result("a", [{"type": "text", "text": text}]),
+            picture("A" * 10 * MIB),
+            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * 10 * MIB},
+            {"type": "thinking", "thinking": text, "signature": "x"},
+            {"type": "a block of tomorrow", "x": text},
+        ):
+            began = time.monotonic()
+            with self.subTest(block["type"]):
+                self.good(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
+                self.quickly(began)
+
+    def test_a_thought_of_ten_megabytes_is_signed_and_comes_back(self) -> None:
+        proxy, began = self.proxy(), time.monotonic()
+        thought = "".join(f"thought {number} " for number in range(400_000))
+        self.fake.answer(Answer(reasoning=thought, content="x", piece=100_000))
+        first = self.good(proxy, tools=TOOLS, thinking={"type": "adaptive", "display": "omitted"}, stream=True)
+        self.good(proxy, user("q"), assistant(first), user("go on"), tools=TOOLS)
+        self.assert_upstream_saw(thought)
+        self.quickly(began)
+
+    def test_ten_thousand_turns_and_results_are_no_trouble(self) -> None:
+        proxy, began = self.proxy(), time.monotonic()
+        history: list[Json] = []
+        for number in range(2500):
+            use = {**USE, "id": f"toolu_{number}"}
+            thought = {"type": "thinking", "thinking": f"thought {number}", "signature": ""}
+            history += [user(f"question {number}"), {"role": "assistant", "content": [thought, use]}]
+            history.append(user(result(use["id"])))
+        self.good(proxy, *history, tools=TOOLS)
+        self.assert_upstream_saw(*[f"thought {number}" for number in range(2500)])
+        self.quickly(began)
+
+    def test_a_turn_of_thousands_of_calls_is_no_trouble(self) -> None:
+        proxy, began = self.proxy(), time.monotonic()
+        ids = [f"toolu_{number}" for number in range(5000)]
+        thought = {"type": "thinking", "thinking": "All of them.", "signature": ""}
+        said = {"role": "assistant", "content": [thought, *({**USE, "id": each} for each in ids)]}
+        self.good(proxy, user("q"), said, user(*map(result, reversed(ids))), tools=TOOLS)
+        self.assertEqual(ids, [each["tool_call_id"] for each in self.sent()[2:]])
+        self.quickly(began)

@@ -1,0 +1,168 @@
+"""Messages while they are written: silence, comments, clients that leave, crowds."""
+
+import contextlib
+import select
+import threading
+import unittest
+from collections.abc import Iterator
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.server import stream_loop as pumps
+from tests.proxy.test_leaving import WAYS, read_until
+from tests.support.gauges import StartLine, eventually
+from tests.support.harness import PATIENCE
+from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
+from tests.support.raw_upstream import Play, RawUpstream
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+
+
+def types(found: list[Json]) -> list[str]:
+    return [event["type"] for event in found]
+
+
+class TestSignsOfLife(MessagesTestCase):
+    def test_silence_is_told_by_pings(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)
+        self.fake.answer(Answer(content="y", stall_after=0))
+        told = self.create(proxy, stream=True)
+        self.assertGreater(types(told.events).count("ping"), 3)
+        self.assertEqual("error", told.events[-1]["type"])
+
+    def test_pings_may_come_inside_of_a_block(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "y", piece=5, stall_after=2))
+        with self.asking(proxy) as sock:
+            seen = read_until(sock, b"event: ping")
+            self.fake.release.set()
+            seen += read_until(sock, b"event: message_stop")
+        self.assertIn(b"event: content_block_delta", seen[: seen.index(b"event: ping")])
+
+    def test_comments_are_no_pings(self) -> None:
+        self.fake.answer(Answer(content="y", comments=50))
+        told = self.create(self.proxy(), stream=True)
+        self.assertNotIn("ping", types(told.events))
+        self.assertNotIn(b"keep-alive", told.body)
+
+    def test_pings_come_between_comments_that_go_on_and_on(self) -> None:
+        has_pinged = threading.Event()
+        end = b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+        def pieces(request: bytes) -> Iterator[bytes]:
+            yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            while not has_pinged.wait(0.005):
+                yield b": keep-alive\n\n"
+            yield end
+
+        upstream = self.enterContext(RawUpstream(lambda request: Play(pieces(request))))
+        with self.asking(self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.1)) as sock:
+            seen = read_until(sock, b"event: ping")
+            has_pinged.set()
+            seen += read_until(sock, b"event: message_stop")
+        self.assertLess(seen.count(b"event: ping"), 4)
+
+    def test_a_forced_answer_that_is_held_back_pings_as_well(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer(content="Some words.", piece=4, stall_after=3))
+        with self.asking(proxy, tools=TOOLS, tool_choice={"type": "any"}) as sock:
+            seen = read_until(sock, b"event: ping")
+            self.assertNotIn(b"Some", seen)
+            self.fake.release.set()
+            read_until(sock, b"event: message_stop")
+
+
+class TestTheStream(MessagesTestCase):
+    def test_a_client_that_leaves_ends_the_call_and_what_was_thought_is_kept(self) -> None:
+        proxy = self.proxy()
+        start_line = StartLine(proxy.address)
+        for leave in WAYS:
+            with self.subTest(leave.__name__):
+                self.fake.forget()
+                self.fake.answer(Answer(f"A thought {leave.__name__}.", "Half of it.", piece=100, stall_after=3))
+                with self.asking(proxy, messages=[user(leave.__name__)]) as sock:
+                    self.assertIn(b"A thought by_", read_until(sock, b"Half of it."))
+                    leave(sock)
+                    self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+                start_line.assert_reached(self)
+        said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
+        for leave in WAYS:
+            self.good(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
+            self.assert_upstream_saw(f"A thought {leave.__name__}.")
+
+    def test_a_bug_while_remembering_costs_no_place(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
+        with mock.patch.object(proxy.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
+            with self.asking(proxy) as sock:
+                read_until(sock, b"Half of it.")
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
+        self.assertTrue(eventually(lambda: gate.running == 0))
+
+    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
+        for stream in (True, False):
+            self.fake.forget()
+            self.fake.answer(Answer(content="y", stall_after=0))
+            with self.asking(self.proxy(), stream=stream):
+                self.fake.stalls.get(timeout=PATIENCE)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_the_first_event_does_not_wait_for_the_answer(self) -> None:
+        self.fake.answer(Answer(content="y", stall_after=0))
+        with self.asking(self.proxy()) as sock:
+            self.assertIn(b"event: message_start", read_until(sock, b"\n\n"))
+            self.fake.release.set()
+            read_until(sock, b"event: message_stop")
+
+    def test_many_streams_at_once_do_not_mix(self) -> None:
+        proxy = self.proxy()
+        text = " ".join(f"word{number}" for number in range(200))
+        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * 24)
+        problems: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                found = self.good(proxy, stream=True, tools=TOOLS)
+                assert kinds(found) == ["thinking", "text", "tool_use"]
+                assert [found["content"][0]["thinking"], found["content"][1]["text"]] == [text, text]
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual([], problems)
+
+    def test_a_busy_deepseek_is_tried_again_before_anything_is_said(self) -> None:
+        proxy = self.proxy(retry_budget=60)
+        self.fake.answer(Failure(503, headers=(("Retry-After", "0"),)), Answer(content="Hi."))
+        self.assertEqual(["text"], kinds(self.good(proxy, stream=True)))
+        self.assertEqual(2, len(self.fake.seen))
+
+
+@unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+class TestTheStreamInACrowd(TestTheStream, TestSignsOfLife):
+    """Whatever holds for a stream holds for one that the pump drives."""
+
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
+        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
+        super().setUp()
+
+
+class TestCrowds(MessagesTestCase):
+    def test_ten_silent_streams_go_on_when_their_answers_do(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(*[Answer("A thought.", "Some words.", piece=5, stall_after=2)] * 10)
+        with contextlib.ExitStack() as stack:
+            socks = [stack.enter_context(self.asking(proxy)) for _ in range(10)]
+            seen = [read_until(sock, b"thinking_delta") for sock in socks]
+            self.assertTrue(eventually(lambda: self.fake.stalls.qsize() == 10))
+            self.fake.release.set()
+            seen = [data + read_until(sock, b"event: message_stop") for data, sock in zip(seen, socks, strict=True)]
+        for data in seen:
+            self.assertIn(b'"thinking":"ught."', data)
+            self.assertIn(b"words", data)

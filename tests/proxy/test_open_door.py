@@ -1,0 +1,465 @@
+"""Strangers at the door, over real sockets: who gets in, what it costs those who do not, whose key goes where."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+OWNER, STRANGER, HELD = "sk-the-key-of-the-owner", "sk-the-key-of-a-stranger", "sk-held-by-the-proxy-0001"
+BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+PATHS = ("/v1/chat/completions", "/chat/completions", "/openai/deployments/deepseek-v4-pro/chat/completions")
+PLAIN: dict[str, Any] = {}
+LISTED: dict[str, Any] = {"access_keys": [OWNER]}
+EXPOSED: dict[str, Any] = {"ngrok": True}
+NEVER_PINNED: dict[str, Any] = {"ngrok": True, "pin_key": "never"}
+ALWAYS_PINNED: dict[str, Any] = {"pin_key": "always"}
+# What a tunnel, a browser or a liar may add. None of it opens anything.
+ABOUT_THE_SOURCE = (
+    "X-Forwarded-For: 127.0.0.1",
+    "X-Forwarded-Host: localhost",
+    "X-Forwarded-Proto: https",
+    "X-Real-IP: 127.0.0.1",
+    "Forwarded: for=127.0.0.1;host=localhost",
+    "Origin: http://localhost:9000",
+    "Cookie: session=1",
+    "Proxy-Authorization: Bearer sk-the-key-of-the-owner",
+    "X-Original-URL: /healthz",
+)
+
+
+class OpenDoorTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.dict(os.environ))
+        os.environ.pop("DEEPSEEK_API_KEY", None)
+
+    def ask(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> tuple[int, Any, bytes]:
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(body).replace(b"sk-test", key.encode()))
+            return read_reply(sock)
+
+    def status(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> int:
+        return self.ask(proxy, key, body)[0]
+
+    def reply_to_head(self, proxy: RunningProxy, *lines: str, path: str = PATHS[0]) -> tuple[int, dict[str, str], Any]:
+        """The answer to a head that announces a body of which nothing is ever sent."""
+        head = [f"POST {path} HTTP/1.1", "Host: x", "Content-Length: 40000000", *lines, "", ""]
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall("\r\n".join(head).encode())
+            status, headers, body = read_reply(sock)
+            return status, headers, json.loads(body)["error"]
+
+    def keys_upstream(self) -> list[str]:
+        return [seen.headers["authorization"].removeprefix("Bearer ") for seen in self.fake.seen]
+
+
+class TestAccessKeys(OpenDoorTestCase):
+    def test_everybody_else_is_refused_before_the_body(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER])
+        for path in PATHS:
+            for line in (
+                f"Authorization: Bearer {STRANGER}",
+                f"api-key: {STRANGER}",
+                "X-Api-Key: x",
+                "Expect: 100-continue",
+            ):
+                with self.subTest(path, line=line):
+                    status, headers, error = self.reply_to_head(proxy, line, path=path)
+                    self.assertEqual(
+                        (401, "Bearer", "close"), (status, headers["www-authenticate"], headers["connection"])
+                    )
+                    self.assertEqual(("authentication_error", "invalid_api_key"), (error["type"], error["code"]))
+                    self.assertNotIn(STRANGER, error["message"])
+        self.assertEqual([], self.fake.seen)
+
+    def test_a_listed_key_is_served_in_either_header(self) -> None:
+        proxy = self.proxy(access_keys=[AccessKey.of(OWNER).line])
+        self.assertEqual(200, self.status(proxy))
+        data = json.dumps(BODY).encode()
+        head = [f"POST {PATHS[2]} HTTP/1.1", "Host: x", f"api-key: {OWNER}", f"Content-Length: {len(data)}", "", ""]
+        sock = self.connect(proxy)
+        sock.sendall("\r\n".join(head).encode() + data)
+        self.assertEqual(200, read_reply(sock)[0])
+        self.assertEqual([OWNER, OWNER], self.keys_upstream())
+
+    def test_two_different_keys_are_one_too_many(self) -> None:
+        for settings in (PLAIN, LISTED):
+            lines = (f"Authorization: Bearer {OWNER}", f"api-key: {STRANGER}")
+            status, _, error = self.reply_to_head(self.proxy(**settings), *lines)
+            self.assertEqual((400, "two_keys"), (status, error["code"]))
+
+    def test_only_health_and_the_model_list_answer_without_a_key(self) -> None:
+        for settings in (PLAIN, LISTED, ALWAYS_PINNED):
+            proxy = self.proxy(**settings)
+            for method, path, expected in (
+                ("GET", "/healthz", 200),
+                ("GET", "/v1/healthz", 200),
+                ("GET", "/health", 200),
+                ("HEAD", "/v1/models", 200),
+                ("GET", "/models", 200),
+                ("OPTIONS", PATHS[0], 204),
+                ("POST", PATHS[0], 401),
+                ("POST", PATHS[1], 401),
+                ("POST", PATHS[2], 401),
+                ("POST", "//v1//chat//completions/", 401),
+                ("GET", PATHS[0], 405),
+                ("POST", "/v1/models", 405),
+                ("POST", "/v1/responses", 401),
+                ("GET", "/v1/responses/resp_1", 401),
+                ("GET", "/v1/responses/resp_1/input_items", 401),
+                ("DELETE", "/v1/responses/resp_1", 401),
+                ("POST", "/v1/responses/resp_1/cancel", 401),
+                ("PUT", "/v1/responses/resp_1", 405),
+                ("POST", "/v1/embeddings", 404),
+                ("GET", "/", 404),
+                ("GET", "/metrics", 404),
+            ):
+                with self.subTest(path, method=method, **settings):
+                    with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+                        sock.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
+                        self.assertTrue(sock.makefile("rb").readline().startswith(b"HTTP/1.1 %d " % expected))
+
+    def test_nothing_said_about_the_source_opens_the_door(self) -> None:
+        for settings in (LISTED, PLAIN):
+            proxy = self.proxy(**settings)
+            for host in ("localhost", "127.0.0.1", f"127.0.0.1:{proxy.address[1]}"):
+                head = [f"POST {PATHS[0]} HTTP/1.1", f"Host: {host}", "Content-Length: 9", *ABOUT_THE_SOURCE, "", ""]
+                with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+                    sock.sendall("\r\n".join(head).encode())
+                    self.assertEqual(401, read_reply(sock)[0])
+
+    def test_strangers_who_try_many_have_to_wait_and_the_owner_does_not(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER])
+        with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+            # Each says it is somebody else.
+            replies = [
+                self.reply_to_head(
+                    proxy, f"Authorization: Bearer {STRANGER}-{number}", f"X-Forwarded-For: 192.0.2.{number}"
+                )
+                for number in range(40)
+            ]
+        statuses = [status for status, _, _ in replies]
+        self.assertEqual([401] * 20, statuses[:20])
+        self.assertIn(429, statuses)
+        _, headers, error = next(reply for reply in replies if reply[0] == 429)
+        self.assertIn(headers["retry-after"], ("1", "2", "3"))
+        self.assertEqual(("rate_limit_error", "rate_limit_exceeded"), (error["type"], error["code"]))
+        self.assertEqual(200, self.status(proxy))
+        lines = "\n".join(logged.output)
+        self.assertEqual(1, lines.count("too many wrong keys from 127.0.0.1"))
+        self.assertEqual(0, lines.count(" 429 "))
+        self.assertNotIn(STRANGER, lines)
+
+    def test_keys_that_deepseek_refuses_stop_reaching_it(self) -> None:
+        strict = self.enterContext(FakeDeepSeek(keys=[OWNER]))
+        proxy = self.proxy(upstream_base_url=strict.url)
+        self.assertEqual(200, self.status(proxy))
+        with self.assertLogs("deepseek_cursor_proxy.access", "WARNING"):
+            statuses = [self.status(proxy, f"{STRANGER}-{number}") for number in range(40)]
+        self.assertEqual([401] * 20, statuses[:20])
+        self.assertIn(429, statuses)
+        self.assertEqual(1 + statuses.count(401), len(strict.seen))
+        self.assertEqual(200, self.status(proxy))
+
+
+class TestPinning(OpenDoorTestCase):
+    def test_the_first_accepted_key_is_the_only_one_served(self) -> None:
+        proxy = self.proxy(ngrok=True)
+        self.fake.answer(Failure(401, "no"), Failure(500), Answer(content="Hello."))
+        with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+            self.assertEqual([401, 500, 200], [self.status(proxy, key) for key in (STRANGER, STRANGER, OWNER)])
+            status, _, error = self.reply_to_head(proxy, f"Authorization: Bearer {STRANGER}")
+            self.assertEqual([200, 200], [self.status(proxy), self.status(proxy, body={**BODY, "stream": True})])
+        self.assertEqual(401, status)
+        self.assertIn("serves only the key that was used first since it started", error["message"])
+        self.assertEqual([STRANGER, STRANGER, OWNER, OWNER, OWNER], self.keys_upstream())
+        lines = "\n".join(logged.output)
+        self.assertEqual(1, lines.count(f"only the key {AccessKey.of(OWNER)} is served"))
+        self.assertNotIn(OWNER, lines)
+
+    def test_the_loser_of_a_race_may_finish_and_is_refused_after(self) -> None:
+        both = threading.Barrier(2)
+
+        def answer(payload: dict[str, Any]) -> Answer:
+            # Neither is accepted before the other has been let in.
+            both.wait(PATIENCE)
+            return Answer(content="So be it.")
+
+        fake = self.enterContext(FakeDeepSeek(responder=answer))
+        proxy = self.proxy(pin_key="always", upstream_base_url=fake.url)
+        sockets = {key: self.connect(proxy) for key in (OWNER, STRANGER)}
+        for key, sock in sockets.items():
+            sock.sendall(request_bytes(BODY).replace(b"sk-test", key.encode()))
+        self.assertEqual([200, 200], [read_reply(sock)[0] for sock in sockets.values()])
+        fake.answer(Answer(content="Again."))
+        self.assertEqual([200, 401], sorted(self.status(proxy, key) for key in sockets))
+
+    def test_a_body_that_dawdles_until_another_key_is_pinned_is_not_sent_on(self) -> None:
+        proxy = self.proxy(ngrok=True)
+        request = request_bytes(BODY, headers=["Expect: 100-continue"]).replace(b"sk-test", STRANGER.encode())
+        head, end, body = request.partition(b"\r\n\r\n")
+        sock = self.connect(proxy)
+        sock.sendall(head + end)
+        self.assertEqual(100, read_reply(sock)[0])  # let in
+        self.assertEqual(200, self.status(proxy))
+        sock.sendall(body)
+        self.assertEqual(401, read_reply(sock)[0])
+        self.assertEqual([OWNER], self.keys_upstream())
+
+    def test_at_home_every_key_is_served(self) -> None:
+        for settings in (PLAIN, NEVER_PINNED):
+            proxy = self.proxy(**settings)
+            self.assertEqual([200, 200, 200], [self.status(proxy, key) for key in (OWNER, STRANGER, OWNER)])
+
+    def test_a_crowd_of_first_requests_with_one_key_is_served(self) -> None:
+        proxy = self.proxy(ngrok=True)
+        statuses: list[int] = []
+        threads = [threading.Thread(target=lambda: statuses.append(self.status(proxy))) for _ in range(30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([200] * 30, statuses)
+
+
+class TestHeldKey(OpenDoorTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ["DEEPSEEK_API_KEY"] = HELD
+
+    def test_deepseek_gets_the_held_key_and_never_the_access_key(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER, STRANGER])
+        for key in (OWNER, STRANGER):
+            for stream in (False, True):
+                self.assertEqual(200, self.status(proxy, key, {**BODY, "stream": stream}))
+        self.assertEqual([HELD] * 4, self.keys_upstream())
+        for seen in self.fake.seen:
+            everything = repr(seen.headers).encode() + seen.body
+            self.assertNotIn(OWNER.encode(), everything)
+            self.assertNotIn(STRANGER.encode(), everything)
+
+    def test_without_access_keys_it_is_not_used(self) -> None:
+        for settings in (PLAIN, ALWAYS_PINNED, EXPOSED):
+            self.assertEqual(200, self.status(self.proxy(**settings)))
+        self.assertEqual([OWNER] * 3, self.keys_upstream())
+
+    def test_two_access_keys_share_no_reasoning(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER, STRANGER], display_reasoning=False)
+        call = Call("call_00_abcdefghijklmnopqrst", "get_date", "{}")
+        self.fake.answer(Answer(reasoning="Secret thoughts.", content="", calls=(call,)))
+        owner = self.client(proxy, key=OWNER)
+        owner.ask("What day is it?")
+        self.assert_upstream_saw("Secret thoughts.")
+        self.fake.forget()
+        self.assertEqual(200, self.status(proxy, STRANGER, {**BODY, "messages": owner.messages[:-1], "tools": TOOLS}))
+        self.assertEqual(1, len(self.fake.accepted))
+        self.assertNotIn("Secret thoughts.", json.dumps(self.fake.accepted))
+
+    def test_a_held_key_that_deepseek_refuses_is_not_the_callers_fault(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER])
+        for _ in range(25):
+            self.fake.answer(Failure(401, f"Authentication Fails, Your api key: {HELD} is invalid"))
+            status, _, body = self.ask(proxy)
+            self.assertEqual((502, "held_key_refused"), (status, json.loads(body)["error"]["code"]))
+            self.assertNotIn(HELD[-4:].encode(), body)
+        self.assertIn(b"DEEPSEEK_API_KEY", body)
+
+    def test_nobody_gets_to_see_it(self) -> None:
+        traces = Path(self.enterContext(TemporaryDirectory()))
+        proxy = self.proxy(access_keys=[OWNER], trace_dir=traces, verbose=True)
+        event = b'data: {"error": {"message": "bad key %s"}}\n\n' % HELD.encode()
+        quoting = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + event)
+        odd = json.dumps({"error": {"message": HELD, HELD: [{"a": f"<{HELD}>"}, 1, None]}}).encode()
+        with self.assertLogs("deepseek_cursor_proxy", "DEBUG") as logged:
+            for step, stream, expected in (
+                (Failure(403, f"{HELD} may not do that"), False, 403),
+                (Failure(402, HELD), True, 402),
+                (Failure(400, body=odd), False, 400),
+                (Failure(500, body=f"<html>{HELD}".encode()), False, 500),
+                (quoting, True, 200),
+            ):
+                with self.subTest(step):
+                    self.fake.answer(step)
+                    status, headers, body = self.ask(proxy, body={**BODY, "stream": stream})
+                    self.assertEqual(expected, status)
+                    self.assertNotIn(HELD, repr(headers) + body.decode())
+            proxy.server.connections.wait_until_empty(PATIENCE)
+        written = "".join(path.read_text(encoding="utf-8") for path in traces.iterdir())
+        self.assertEqual(5, len(list(traces.iterdir())))
+        for text in ("\n".join(logged.output), written):
+            self.assertNotIn(HELD, text)
+            self.assertNotIn(OWNER, text)
+            self.assertIn("***", text)
+
+
+class TestPassthrough(OpenDoorTestCase):
+    """Routes past DeepSeek spend a key of the owner's."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ["ROUTE_KEY"] = "sk-of-the-route"
+        self.other = self.enterContext(FakeDeepSeek())
+        self.route = {"gpt-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
+
+    def passed(self, proxy: RunningProxy, key: str) -> tuple[int, str]:
+        self.other.answer(Failure(418, body=b"{}"))
+        status, _, body = self.ask(proxy, key, {**BODY, "model": "gpt-9"})
+        return status, json.loads(body).get("error", {}).get("message", "")
+
+    def test_with_access_keys_they_are_for_these(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER], passthrough=self.route, ngrok=True)
+        self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
+
+    def test_in_the_open_they_are_for_the_pinned_key_only(self) -> None:
+        proxy = self.proxy(passthrough=self.route, ngrok=True)
+        status, message = self.passed(proxy, OWNER)
+        self.assertEqual(401, status)
+        self.assertRegex(message, "Ask a DeepSeek model first, or name your key in access_keys")
+        self.assertEqual(200, self.status(proxy, OWNER))
+        self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
+        self.assertEqual(1, len(self.other.seen))
+
+    def test_at_home_they_are_for_the_first_key_that_deepseek_accepted(self) -> None:
+        proxy = self.proxy(passthrough=self.route)
+        self.assertEqual([401, 401], [self.passed(proxy, key)[0] for key in (OWNER, "x")])
+        self.assertEqual(200, self.status(proxy, OWNER))
+        self.assertEqual([418, 401], [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
+        self.assertEqual(200, self.status(proxy, STRANGER))
+        self.assertEqual(1, len(self.other.seen))
+
+    def test_where_pinning_is_off_they_need_access_keys(self) -> None:
+        proxy = self.proxy(passthrough=self.route, **NEVER_PINNED)
+        self.assertEqual(200, self.status(proxy, OWNER))
+        status, message = self.passed(proxy, OWNER)
+        self.assertEqual(401, status)
+        self.assertIn("in access_keys", message)
+        self.assertEqual([], self.other.seen)
+
+
+class TestForeignNames(OpenDoorTestCase):
+    """A web page reaches this machine under its own name (DNS rebinding); a key of the owner is not for it."""
+
+    ENDPOINTS = (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/openai/deployments/gpt-9/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi", "store": False}),
+        ("/v1/responses", {"input": "hi", "background": True}),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}),
+    )
+    FOREIGN = (
+        (b"Host: evil.example", b""),
+        (b"Host: EVIL.EXAMPLE.:9000", b""),
+        (b"Host: localhost\r\nOrigin: http://evil.example", b""),
+        (b"Host: localhost\r\nOrigin: null", b""),
+        (b"Host: evil.example\r\nX-Forwarded-Host: localhost", b""),
+        (b"Host: localhost", b"http://evil.example"),
+        (b"Host: evil.example", b"http://localhost"),
+    )
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ["ROUTE_KEY"] = "sk-of-the-route"
+        self.other = self.enterContext(FakeDeepSeek())
+        self.route = {"gpt-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
+
+    def send(self, proxy: RunningProxy, path: str, body: dict[str, Any], name: tuple[bytes, bytes]) -> tuple[int, Any]:
+        """The answer to a request with these header lines in place of its Host, and this in front of its path."""
+        head, target = name
+        raw = request_bytes(body, path=path).replace(b"sk-test", OWNER.encode())
+        raw = raw.replace(b"Host: localhost", head, 1).replace(b"POST /", b"POST " + target + b"/", 1)
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall(raw)
+            status, _, answer = read_reply(sock)
+        return status, json.loads(answer)
+
+    def test_no_page_spends_the_key_of_a_route(self) -> None:
+        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER])
+        for path, body in self.ENDPOINTS:
+            for name in self.FOREIGN:
+                with self.subTest(path, name=name):
+                    status, answer = self.send(proxy, path, {"model": "gpt-9", **body, "stream": True}, name)
+                    self.assertEqual((403, "permission_error"), (status, answer["error"]["type"]))
+                    self.assertIn("public_hosts", answer["error"]["message"])
+        self.assertEqual([], self.other.seen + self.fake.seen)
+
+    def test_no_page_spends_the_held_key(self) -> None:
+        os.environ["DEEPSEEK_API_KEY"] = HELD
+        proxy = self.proxy(access_keys=[OWNER])
+        for path, body in self.ENDPOINTS:
+            for name in self.FOREIGN:
+                for stream in (True, False):
+                    with self.subTest(path, name=name):
+                        request = {"model": "deepseek-v4-pro", **body, "stream": stream}
+                        self.assertEqual(403, self.send(proxy, path, request, name)[0])
+        self.assertEqual([], self.fake.seen)
+        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+        status, _ = self.send(proxy, *self.ENDPOINTS[0], (b"Host: localhost:9", b"http://127.0.0.1:9"))
+        self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
+
+    def test_a_tunnel_of_any_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
+        proxy = self.proxy(pin_key="always", passthrough=self.route)
+        with self.assertLogs("deepseek_cursor_proxy.access", "WARNING") as logged:
+            for path, body in self.ENDPOINTS[::2]:
+                for name in self.FOREIGN:
+                    self.assertEqual(200, self.send(proxy, path, {"model": "deepseek-v4-pro", **body}, name)[0])
+        self.assertEqual(1, len(logged.output))
+        status, answer = self.send(proxy, *self.ENDPOINTS[1], (b"Host: localhost", b""))
+        self.assertEqual(401, status)
+        self.assertIn("not known yet who that is", answer["error"]["message"])
+        self.assertEqual((200, 401), (self.status(proxy, STRANGER), self.status(proxy, OWNER)))
+
+    def test_the_name_of_the_tunnel_is_ours_from_when_it_is_known(self) -> None:
+        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER], ngrok=True)
+        tunnel = (b"Host: a-b.ngrok-free.app\r\nX-Forwarded-Host: a-b.ngrok-free.app", b"")
+        self.assertEqual(403, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
+        proxy.server.name_tunnel("https://a-b.ngrok-free.app")
+        self.other.answer(Failure(418, body=b"{}"), Failure(418, body=b"{}"))
+        self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
+        proxy.server.reconfigure(proxy.server.config)
+        self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
+
+
+class TestCors(OpenDoorTestCase):
+    def headers(self, proxy: RunningProxy, method: str, path: str, *lines: str) -> dict[str, str]:
+        with contextlib.closing(socket.create_connection(proxy.address, timeout=PATIENCE)) as sock:
+            sock.sendall(
+                "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *lines, "", ""]).encode()
+            )
+            return read_reply(sock)[1]
+
+    def test_a_page_may_ask_and_is_never_recognised(self) -> None:
+        proxy = self.proxy(cors=True, access_keys=[OWNER])
+        origin = ("Origin: https://evil.example", "Cookie: a=b")
+        wanted = (
+            "Access-Control-Request-Method: POST",
+            "Access-Control-Request-Headers: authorization, x-stainless-os",
+        )
+        for method, path, lines in (
+            *(("OPTIONS", path, wanted) for path in (*PATHS, "/v1/models", "/nowhere")),
+            *(("POST", path, ()) for path in PATHS),
+            ("GET", "/v1/models", ()),
+            ("GET", "/nowhere", ()),
+        ):
+            with self.subTest(path, method=method):
+                headers = self.headers(proxy, method, path, *origin, *lines)
+                self.assertEqual("*", headers["access-control-allow-origin"])
+                self.assertNotIn("access-control-allow-credentials", headers)
+                self.assertNotIn("evil", repr(headers))
+                allowed = headers["access-control-allow-headers"].lower().split(", ")
+                self.assertLessEqual({"authorization", "content-type", "api-key", "*"}, set(allowed))
+                self.assertIn("POST", headers["access-control-allow-methods"])
+
+    def test_it_is_off_unless_asked_for(self) -> None:
+        for method in ("OPTIONS", "POST"):
+            headers = self.headers(self.proxy(), method, PATHS[0], "Origin: https://evil.example")
+            self.assertFalse([name for name in headers if name.startswith("access-control")])

@@ -1,0 +1,108 @@
+"""A call that DeepSeek queues: its keep-alives are no silence, and the client hears a sign of life meanwhile."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, FaultTestCase, chunk, head
+from tests.support.harness import RunningProxy, read_reply, request_bytes
+from tests.support.raw_upstream import Play
+
+QUESTION: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+# By path, what is asked there.
+APIS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": QUESTION,
+    "/v1/responses": {"model": "deepseek-v4-pro", "input": "hi"},
+    "/v1/messages": {**QUESTION, "max_tokens": 100},
+}
+# What a client hears of a silent stream, by path.
+SIGNS = {"/v1/chat/completions": b'"content":""', "/v1/responses": b"response.in_progress", "/v1/messages": b"ping"}
+# Longer than the silence that is allowed, a few times over.
+SILENCE, QUEUED = 0.5, 1.2
+PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
+
+
+def queued(request: bytes, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n") -> Iterator[bytes]:
+    """Keep-alives for so long, then the answer."""
+    is_stream = json.loads(request.partition(b"\r\n\r\n")[2]).get("stream", False)
+    yield STREAM_HEAD if is_stream else PLAIN_HEAD
+    until, pause = time.monotonic() + seconds, threading.Event()
+    while time.monotonic() < until:
+        yield blank if is_stream else chunk(b"\n")
+        pause.wait(0.05)
+    yield b"".join(EVENTS) if is_stream else chunk(COMPLETION) + b"0\r\n\r\n"
+
+
+class TestQueue(FaultTestCase):
+    def queueing(self, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n", **settings: Any) -> RunningProxy:
+        upstream = self.upstream(lambda request: Play(queued(request, seconds, blank)))
+        settings = {"request_timeout": SILENCE, "heartbeat_interval": 0.2, **settings}
+        return self.proxy(upstream_base_url=upstream.url, **settings)
+
+    def told(self, proxy: RunningProxy, path: str, **fields: Any) -> tuple[int, bytes]:
+        sock = self.connect(proxy)
+        sock.settimeout(30)
+        headers = ["x-api-key: sk-test", "anthropic-version: 2023-06-01"] if "messages" in path else []
+        sock.sendall(request_bytes({**APIS[path], **fields}, path=path, headers=headers))
+        status, _, body = read_reply(sock)
+        return status, body
+
+    def test_a_queue_longer_than_the_silence_allowed_ends_in_the_answer(self) -> None:
+        proxy = self.queueing()
+        cases = [(path, stream) for path in APIS for stream in (True, False)]
+        with ThreadPoolExecutor(len(cases)) as pool:
+            replies = list(pool.map(lambda case: self.told(proxy, case[0], stream=case[1]), cases))
+        for (path, stream), (status, body) in zip(cases, replies, strict=True):
+            with self.subTest(path, stream=stream):
+                self.assertEqual(200, status, body)
+                self.assertNotIn(b'"error":{', body)
+                if stream:
+                    self.assertIn(TEXT[-2], body.decode())
+                    self.assertGreaterEqual(body.count(SIGNS[path]), 3, body)
+                else:
+                    self.assertTrue(body.startswith(b"  "), body)
+                    self.assertIn(TEXT, json.dumps(json.loads(body), ensure_ascii=False))
+
+    def test_several_choices_are_queued_as_well(self) -> None:
+        proxy = self.queueing()
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                status, body = self.told(proxy, "/v1/chat/completions", n=2, stream=stream)
+                self.assertEqual((200, True), (status, b"[DONE]" in body if stream else len(json.loads(body)) > 0))
+                self.assertNotIn(b'"error"', body)
+
+    def test_blank_lines_are_keep_alives_of_a_stream(self) -> None:
+        status, body = self.told(self.queueing(blank=b"\n"), "/v1/chat/completions", stream=True)
+        self.assertEqual((200, True, False), (status, b"[DONE]" in body, b'"error"' in body))
+
+    def test_the_patience_has_an_end_and_is_named(self) -> None:
+        proxy, started = self.queueing(seconds=30.0, queue_patience=0.7), time.monotonic()
+        with ThreadPoolExecutor(len(APIS)) as pool:
+            replies = list(pool.map(lambda path: self.told(proxy, path, stream=True), APIS))
+        for _, body in replies:
+            self.assertIn(b"--queue-patience", body)
+        self.assertLess(time.monotonic() - started, 20)
+
+    def test_silence_in_the_queue_is_still_silence(self) -> None:
+        pieces = [STREAM_HEAD, b": keep-alive\n\n"]
+        upstream = self.upstream(lambda _: Play(pieces, "hang"))
+        proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=SILENCE)
+        _, body = self.told(proxy, "/v1/chat/completions", stream=True)
+        self.assertIn(b"went silent", body)
+
+    def test_a_plain_answer_that_breaks_after_a_sign_of_life_is_never_taken_for_one(self) -> None:
+        """The status is sent by then: a response fails in its own words, the others break off."""
+        proxy = self.queueing(seconds=30.0, queue_patience=0.7)
+        status, body = self.told(proxy, "/v1/responses", stream=False)
+        self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(QUESTION))
+        seen = b""
+        while piece := sock.recv(65536):
+            seen += piece
+        self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK"), seen)
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)

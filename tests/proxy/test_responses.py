@@ -1,0 +1,357 @@
+"""Responses over real sockets: made, chained, asked for again, deleted; each caller for himself."""
+
+import contextlib
+import json
+import os
+import threading
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.protocols.request import responses_items
+from tests.proxy.test_leaving import read_until
+from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
+CALLING = Answer(reasoning="First look.", content="Looking.", calls=(CALL, OTHER_CALL))
+DONE = Answer(reasoning="Now I know.", content="Done.")
+RESULTS = [output(CALL.id), output(OTHER_CALL.id)]
+
+
+class TestMakingOne(ResponsesTestCase):
+    def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
+        self.fake.answer(CALLING, CALLING)
+        proxy = self.proxy()
+        answers = [self.good(proxy, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
+        for answer in answers:
+            self.assertEqual(["reasoning", "message", "function_call", "function_call"], kinds(answer["output"]))
+            thought, said, *calls = answer["output"]
+            self.assertEqual(([], "First look."), (thought["summary"], thought["content"][0]["text"]))
+            self.assertEqual([{"type": "output_text", "text": "Looking.", "annotations": []}], said["content"])
+            self.assertEqual("Looking.", answer["output_text"])
+            expected = [(CALL.id, CALL.name, CALL.arguments), (OTHER_CALL.id, OTHER_CALL.name, OTHER_CALL.arguments)]
+            self.assertEqual(expected, [(call["call_id"], call["name"], call["arguments"]) for call in calls])
+            usage = answer["usage"]
+            self.assertEqual(usage["input_tokens"] + usage["output_tokens"], usage["total_tokens"])
+        self.assertEqual(*[without_ids(answer) for answer in answers])
+
+    def test_an_answer_without_text_has_no_message(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
+        self.assertEqual(["reasoning", "function_call"], kinds(self.good(self.proxy(), "q", tools=TOOLS)["output"]))
+
+    def test_the_object_tells_what_was_asked_for(self) -> None:
+        asked = {
+            "instructions": "Be brief.",
+            "max_output_tokens": 100,
+            "metadata": {"a": "b"},
+            "model": "my-model",
+            "parallel_tool_calls": False,
+            "prompt_cache_key": "thread",
+            "temperature": 0.5,
+            "tool_choice": "auto",
+            "tools": TOOLS,
+            "top_p": 0.5,
+            "user": "me",
+        }
+        answer = self.good(self.proxy(), "q", **asked, reasoning={"effort": "low", "summary": "auto"})
+        self.assertEqual(asked, {name: answer[name] for name in asked})
+        self.assertEqual({"effort": "low", "summary": "auto"}, answer["reasoning"])
+        told = [answer[name] for name in ("object", "background", "store", "truncation", "error", "text")]
+        self.assertEqual(["response", False, True, "disabled", None, {"format": {"type": "text"}}], told)
+        self.assertEqual(100, self.fake.accepted[-1]["max_tokens"])
+
+    def test_without_the_version_in_its_path_it_is_the_same(self) -> None:
+        self.assertEqual(200, self.send(self.proxy(), "POST", "/responses", {"input": "q"}).status)
+
+    def test_an_answer_that_is_too_long_is_incomplete(self) -> None:
+        self.fake.answer(*[Answer(reasoning="Hm.", content="Half", finish_reason="length")] * 2)
+        proxy = self.proxy()
+        for stream in (True, False):
+            answer = self.create(proxy, "q", stream=stream).response
+            self.assertEqual(("incomplete", "Half"), (answer["status"], answer["output_text"]))
+            self.assertEqual({"reason": "max_output_tokens"}, answer["incomplete_details"])
+            self.assertEqual(answer, self.get(proxy, answer).value)
+
+    def test_json_that_was_asked_for_is_checked_to_be_json(self) -> None:
+        schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+        for text, form, status in (
+            ('{"a": 1}', {"type": "json_object"}, "completed"),
+            ("a: 1", {"type": "json_object"}, "failed"),
+            ('{"a": 1}', schema, "completed"),
+            ("a: 1", {"type": "text"}, "completed"),
+        ):
+            with self.subTest(text, form=form["type"]):
+                self.fake.answer(Answer(reasoning="Hm.", content=text))
+                answer = self.create(self.proxy(), "Give me JSON.", text={"format": form}, stream=True).response
+                self.assertEqual(status, answer["status"])
+                if status == "failed":
+                    self.assertEqual("server_error", answer["error"]["code"])
+
+    def test_json_stays_json_when_lost_reasoning_had_to_be_recovered(self) -> None:
+        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": "{}"}
+        lost = [question("q"), call, output("call_1"), question("Tell me as JSON.")]
+        proxy = self.proxy()
+        for stream in (True, False):
+            self.fake.answer(Answer(reasoning="Hm.", content='{"a": 1}'))
+            answer = self.good(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
+            self.assertEqual('{"a": 1}', answer["output_text"])
+
+    def test_a_refusal_before_the_answer_is_a_plain_error(self) -> None:
+        for failure, waits in ((Failure(400, "no"), False), (Failure(429, "slow"), True), (Failure(503, "busy"), True)):
+            for stream in (False, True):
+                with self.subTest(failure.status, stream=stream):
+                    self.fake.answer(failure)
+                    told = self.create(self.proxy(), "q", stream=stream)
+                    self.assertEqual(failure.status, told.status)
+                    self.assertIn(failure.message, told.error["message"])
+                    # Codex gives up without.
+                    self.assertEqual(waits, told.headers.get("retry-after", "").isdigit())
+
+
+class TestChains(ResponsesTestCase):
+    def chain(self, proxy: RunningProxy, stream: bool) -> list[dict[str, Any]]:
+        """A tool loop and a question after it."""
+        self.fake.answer(CALLING, DONE, Answer(reasoning="Third.", content="Bye."))
+        found = [self.good(proxy, "q", tools=TOOLS, stream=stream)]
+        for asked in (RESULTS, "and now?"):
+            found.append(self.good(proxy, asked, tools=TOOLS, stream=stream, previous_response_id=found[-1]["id"]))
+        return found
+
+    def test_a_chain_keeps_every_reasoning_byte_for_byte(self) -> None:
+        for stream in (True, False):
+            self.fake.forget()
+            self.chain(self.proxy(), stream)
+            self.assert_upstream_saw("First look.", "Now I know.")
+            self.assertEqual([], self.fake.refused)
+            roles = [message["role"] for message in self.fake.accepted[-1]["messages"]]
+            self.assertEqual(["user", "assistant", "tool", "tool", "assistant", "user"], roles)
+
+    def test_a_chain_is_read_from_where_it_grew(self) -> None:
+        proxy, previous, taken = self.proxy(), None, []
+        take = responses_items._Reader.take
+
+        def counted(reader: Any, item: Any, param: str) -> None:
+            taken.append(param)
+            take(reader, item, param)
+
+        with mock.patch.object(responses_items._Reader, "take", counted):
+            for number in range(8):
+                self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
+                taken.clear()
+                previous = self.good(proxy, f"question {number}", previous_response_id=previous)["id"]
+        # The last thought, the last answer, and the question.
+        self.assertEqual(["input[19]", "input[20]", "input[21]"], taken)
+
+    def test_a_chain_carries_its_reasoning_itself(self) -> None:
+        proxy = self.proxy()
+        last = self.chain(proxy, stream=True)[-1]
+        with proxy.store.database.transaction() as connection:
+            connection.execute("DELETE FROM reasonings")
+        self.good(proxy, "still there?", tools=TOOLS, previous_response_id=last["id"])
+        self.assert_upstream_saw("First look.", "Now I know.", "Third.")
+
+    def test_deleting_a_link_breaks_nothing_behind_it(self) -> None:
+        proxy = self.proxy()
+        first, second, third = self.chain(proxy, stream=True)
+        for link in (first, second):
+            told = self.send(proxy, "DELETE", f"{PATH}/{link['id']}")
+            self.assertEqual({"id": link["id"], "object": "response.deleted", "deleted": True}, told.value)
+            self.assertEqual(404, self.get(proxy, link).status)
+            self.assertEqual(404, self.get(proxy, link, "/input_items").status)
+            self.assertEqual(404, self.send(proxy, "DELETE", f"{PATH}/{link['id']}").status)
+            told = self.create(proxy, "x", previous_response_id=link["id"])
+            self.assertEqual((404, "previous_response_not_found"), (told.status, told.error["code"]))
+        self.good(proxy, "still there?", tools=TOOLS, previous_response_id=third["id"])
+        self.assert_upstream_saw("First look.", "Now I know.", "Third.")
+
+    def test_instructions_are_not_inherited(self) -> None:
+        proxy = self.proxy()
+        first = self.good(proxy, "q", instructions="Be brief.")
+        self.good(proxy, "again", previous_response_id=first["id"])
+        self.assertEqual("user", self.fake.accepted[-1]["messages"][0]["role"])
+        self.good(proxy, "again", previous_response_id=first["id"], instructions="Be long.")
+        sent = self.fake.accepted[-1]["messages"]
+        self.assertEqual({"role": "system", "content": "Be long."}, sent[0])
+        self.assertNotIn("Be brief.", json.dumps(sent))
+
+    def test_a_reference_stands_for_the_item(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(CALLING)
+        first = self.good(proxy, "q", tools=TOOLS)
+        references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        self.good(proxy, [question("q"), *references, *RESULTS], tools=TOOLS)
+        self.assert_upstream_saw("First look.")
+        self.assertEqual([CALL.id, OTHER_CALL.id], [call["id"] for call in calls_sent(self.fake)])
+
+    def test_a_reference_reaches_what_is_inherited(self) -> None:
+        proxy = self.proxy()
+        first = self.good(proxy, "The question.")
+        [asked] = self.get(proxy, first, "/input_items").value["data"]
+        for again in ({"type": "item_reference", "id": asked["id"]}, {"id": asked["id"]}):
+            self.good(proxy, [again], previous_response_id=first["id"])
+            said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
+            self.assertEqual(["The question."] * 2, said)
+
+    def test_a_broken_answer_can_be_gone_on_from(self) -> None:
+        """Half a call stays in the history; DeepSeek has to accept it all the same."""
+        for cut in range(1, 10):
+            with self.subTest(cut=cut):
+                proxy = self.proxy()
+                self.fake.answer(Answer("A thought.", "Some text.", (CALL,), piece=6, cut_after=cut))
+                broken = self.create(proxy, "q", tools=TOOLS, stream=True).response
+                self.assertEqual(("failed", "server_error"), (broken["status"], broken["error"]["code"]))
+                self.assertEqual(broken, self.get(proxy, broken).value)
+                self.good(proxy, "go on", tools=TOOLS, previous_response_id=broken["id"])
+                self.assertEqual([], self.fake.refused)
+
+
+class TestWhoAsks(ResponsesTestCase):
+    def test_nobody_reaches_another_callers_responses(self) -> None:
+        proxy = self.proxy()
+        for background in (False, True):
+            mine = self.create(proxy, "my secret", background=background).value
+            item = {"type": "item_reference", "id": mine["id"].replace("resp", "msg") + "_1"}
+            theirs = {
+                "get": self.get(proxy, mine, key="sk-other"),
+                "stream": self.get(proxy, mine, "?stream=true", key="sk-other"),
+                "items": self.get(proxy, mine, "/input_items", key="sk-other"),
+                "cancel": self.send(proxy, "POST", f"{PATH}/{mine['id']}/cancel", key="sk-other"),
+                "delete": self.send(proxy, "DELETE", f"{PATH}/{mine['id']}", key="sk-other"),
+                "chain": self.create(proxy, "x", previous_response_id=mine["id"], key="sk-other"),
+            }
+            for name, told in theirs.items():
+                with self.subTest(name, background=background):
+                    self.assertEqual(404, told.status)
+                    self.assertNotIn("secret", told.body.decode())
+            self.assertEqual(400, self.create(proxy, [item], key="sk-other").status)
+            self.assertEqual(200, self.get(proxy, mine).status)
+
+    def test_without_a_key_nothing_is_told(self) -> None:
+        proxy = self.proxy()
+        mine = self.good(proxy, "q")
+        for method, rest in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+            self.assertEqual(401, self.send(proxy, method, f"{PATH}/{mine['id']}{rest}", key="").status)
+
+
+class TestWhatIsKept(ResponsesTestCase):
+    def test_what_is_not_to_be_kept_leaves_nothing(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            answer = self.good(proxy, "q", store=False, stream=stream)
+            self.assertFalse(answer["store"])
+            for told in (self.get(proxy, answer), self.get(proxy, answer, "/input_items")):
+                self.assertEqual((404, "response_not_found"), (told.status, told.error["code"]))
+            self.assertEqual(404, self.create(proxy, "x", previous_response_id=answer["id"]).status)
+        self.assertEqual(0, stored(proxy))
+
+    def test_an_answer_can_be_asked_for_again(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            answer = self.good(proxy, "q", stream=stream)
+            self.assertEqual(answer, self.get(proxy, answer).value)
+            self.assertEqual(400, self.get(proxy, answer, "?stream=true").status)
+            self.assertEqual(400, self.send(proxy, "POST", f"{PATH}/{answer['id']}/cancel").status)
+
+    def test_the_items_it_was_asked_with_are_listed(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(CALLING)
+        first = self.good(proxy, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
+        second = self.good(proxy, RESULTS, tools=TOOLS, previous_response_id=first["id"])
+        whole = self.get(proxy, second, "/input_items?order=asc").value["data"]
+        expected = ["message", "message", "reasoning", "message", "function_call", "function_call"]
+        self.assertEqual([*expected, *["function_call_output"] * 2], kinds(whole))
+        self.assertEqual(first["output"], whole[2:6])
+        self.assertEqual(len(whole), len({item["id"] for item in whole}))
+        self.assertEqual(whole[::-1], self.get(proxy, second, "/input_items").value["data"])
+        self.assertEqual(whole, list(self.pages(proxy, second, "order=asc&limit=3")))
+        self.assertEqual(whole[::-1], list(self.pages(proxy, second, "limit=5")))
+
+    def pages(self, proxy: RunningProxy, response: Any, query: str) -> Any:
+        after = ""
+        while True:
+            page = self.get(proxy, response, f"/input_items?{query}{after}").value
+            yield from page["data"]
+            self.assertEqual((page["data"][0]["id"], page["data"][-1]["id"]), (page["first_id"], page["last_id"]))
+            if not page["has_more"]:
+                return
+            after = f"&after={page['last_id']}"
+
+    def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
+        proxy = self.proxy()
+        responses = proxy.server.generation().services.responses
+        is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
+
+        def slow(*details: Any) -> None:
+            is_asked.set()
+            may_store.wait(PATIENCE)
+            put(*details)
+
+        with mock.patch.object(responses, "put", slow), self.asking(proxy, "q") as sock:
+            self.assertTrue(is_asked.wait(PATIENCE))
+            seen = read_until(sock, b"event: response.output_item.done")
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                seen += sock.recv(1_000_000)
+            self.assertNotIn(b"event: response.completed", seen)
+            may_store.set()
+            sock.settimeout(PATIENCE)
+            read_until(sock, b"event: response.completed")
+            self.assertEqual(1, stored(proxy))
+
+
+class TestParts(ResponsesTestCase):
+    def test_several_texts_go_to_deepseek_apart_and_are_the_same_turn_in_a_chat(self) -> None:
+        parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+        asked = {"type": "message", "role": "user", "content": parts}
+        for model in ("deepseek-v4-pro", "deepseek-flash"):
+            with self.subTest(model):
+                proxy = self.proxy(display_reasoning=False)
+                self.fake.answer(Answer("A thought.", calls=(CALL,)))
+                first = self.create(proxy, [asked], model=model, tools=TOOLS).response
+                sent = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
+                self.create(proxy, [output(CALL.id)], model=model, tools=TOOLS, previous_response_id=first["id"])
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
+                function = {"name": CALL.name, "arguments": CALL.arguments}
+                call = {"id": CALL.id, "type": "function", "function": function}
+                history = [
+                    {"role": "user", "content": "a\nb"},
+                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": CALL.id, "content": "42"},
+                ]
+                self.send(proxy, "POST", "/v1/chat/completions", {"model": model, "messages": history, "tools": []})
+                self.assert_upstream_saw("A thought.")
+
+
+class TestPassedOn(ResponsesTestCase):
+    def test_a_model_that_is_asked_elsewhere_is_asked_there(self) -> None:
+        other = FakeDeepSeek().start()
+        self.addCleanup(other.close)
+        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
+        route = {"base_url": f"{other.url}/v1", "key_env": "ROUTE_KEY"}
+        proxy = self.proxy(passthrough={"gpt-*": route}, access_keys=["sk-test"])
+        body = b'{ "model" : "gpt-9", "input":"q", "store": true }'
+        told = self.send(proxy, "POST", PATH, body)
+        # What stands in for the other place knows DeepSeek's models only.
+        self.assertEqual(400, told.status)
+        [seen] = other.seen
+        self.assertEqual((body, PATH), (seen.body, seen.path))
+        self.assertEqual("Bearer sk-of-the-route", seen.headers["authorization"])
+        self.assertEqual(([], 0), (self.fake.seen, stored(proxy)))
+
+
+def stored(proxy: RunningProxy) -> int:
+    return proxy.server.generation().services.responses.stats().responses
+
+
+def without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        drop = ("id", "created_at", "completed_at", "usage")
+        return {name: without_ids(inner) for name, inner in value.items() if name not in drop}
+    return [without_ids(each) for each in value] if isinstance(value, list) else value
+
+
+def calls_sent(fake: FakeDeepSeek) -> list[dict[str, Any]]:
+    return [call for message in fake.accepted[-1]["messages"] for call in message.get("tool_calls") or ()]

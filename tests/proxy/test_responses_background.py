@@ -1,0 +1,335 @@
+"""Responses in the background: they outlive whoever asked, can be followed by anybody of the same key, and end once."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.test_leaving import read_to_the_end, read_until
+from tests.support.gauges import eventually
+from tests.support.harness import PATIENCE, RunningProxy, request_bytes
+from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, question
+
+SHORT = Answer(reasoning="Hm.", content="Hello.")
+STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_after=3)
+
+
+class BackgroundTestCase(ResponsesTestCase):
+    def queued(self, proxy: RunningProxy, input: Any = "q", **body: Any) -> Json:
+        told = self.create(proxy, input, background=True, **body)
+        self.assertEqual((200, "queued"), (told.status, told.value["status"]), told.body)
+        return told.value
+
+    def stalled(self, proxy: RunningProxy) -> Json:
+        """A response in the middle of its answer."""
+        self.fake.answer(STALLED)
+        queued = self.queued(proxy)
+        self.fake.stalls.get(timeout=PATIENCE)
+        self.await_said(proxy, queued)
+        return queued
+
+    def await_said(self, proxy: RunningProxy, queued: Json) -> None:
+        """Until all that DeepSeek has said by now can be followed."""
+        with self.following(proxy, queued) as seen:
+            seen(b"A thought.")
+
+    def await_status(self, proxy: RunningProxy, response: Json, *statuses: str) -> Json:
+        found: Json = {}
+
+        def is_so() -> bool:
+            found.update(self.get(proxy, response).value)
+            return found["status"] in statuses
+
+        self.assertTrue(eventually(is_so), found)
+        return found
+
+    def finished(self, proxy: RunningProxy, response: Json) -> Json:
+        return self.await_status(proxy, response, "completed", "failed", "incomplete", "cancelled")
+
+    def cancel(self, proxy: RunningProxy, response: Json) -> Json:
+        told = self.send(proxy, "POST", f"{PATH}/{response['id']}/cancel")
+        self.assertEqual(200, told.status, told.body)
+        return told.value
+
+    @contextlib.contextmanager
+    def following(self, proxy: RunningProxy, response: Json, rest: str = "") -> Iterator[Callable[..., bytes]]:
+        """Somebody who follows; what is yielded reads until a mark, or with none to the end, and tells all so far."""
+        sock = self.connect(proxy)
+        head = request_bytes(b"", path=f"{PATH}/{response['id']}?stream=true{rest}", headers=["Connection: close"])
+        sock.sendall(head.replace(b"POST", b"GET", 1))
+        seen = bytearray()
+
+        def read(mark: bytes = b"") -> bytes:
+            if mark not in seen or not mark:
+                seen.extend(read_until(sock, mark) if mark else read_to_the_end(sock))
+            return bytes(seen)
+
+        with sock:
+            yield read
+
+    def replayed(self, proxy: RunningProxy, response: Json, after: int) -> list[Json]:
+        told = self.get(proxy, response, f"?stream=true&starting_after={after}")
+        self.assertEqual(200, told.status, told.body)
+        return told.events
+
+
+class TestComingToAnEnd(BackgroundTestCase):
+    def test_from_queued_over_in_progress_to_completed(self) -> None:
+        proxy = self.proxy()
+        queued = self.stalled(proxy)
+        self.assertTrue(queued["background"])
+        self.assertEqual([], queued["output"])
+        self.assertEqual("in_progress", self.get(proxy, queued).value["status"])
+        self.fake.release.set()
+        found = self.finished(proxy, queued)
+        self.assertEqual(("completed", "Half of it."), (found["status"], found["output_text"]))
+        self.assertEqual(queued["id"], found["id"])
+        self.assertEqual([question("q")["content"]], self.contents(proxy, queued))
+
+    def contents(self, proxy: RunningProxy, response: Json) -> list[Any]:
+        return [item["content"] for item in self.get(proxy, response, "/input_items").value["data"]]
+
+    def test_it_can_be_gone_on_from_when_it_is_finished_and_not_before(self) -> None:
+        proxy = self.proxy()
+        queued = self.stalled(proxy)
+        told = self.create(proxy, "and?", previous_response_id=queued["id"])
+        self.assertEqual((400, "previous_response_id"), (told.status, told.error["param"]))
+        self.fake.release.set()
+        self.finished(proxy, queued)
+        self.good(proxy, "and?", previous_response_id=queued["id"])
+        self.assert_upstream_saw("A thought.")
+
+    def test_a_client_that_leaves_does_not_stop_it(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(STALLED)
+        with self.asking(proxy, "q", background=True) as sock:
+            head = read_until(sock, b"A thought.")
+        response = first_response(head)
+        self.fake.release.set()
+        self.assertEqual("completed", self.finished(proxy, response)["status"])
+        self.assertFalse(self.fake.hung_up.is_set())
+
+    def test_whatever_goes_wrong_is_told_in_the_response(self) -> None:
+        cut = Answer(reasoning="Hm.", content="Some text.", piece=4, cut_after=3)
+        limit = Answer(reasoning="Hm.", content="Half", finish_reason="length")
+        for step, status, code in (
+            (Failure(429, "slow"), "failed", "rate_limit_exceeded"),
+            (Failure(503, "busy"), "failed", "server_error"),
+            (Failure(400, "no"), "failed", "invalid_prompt"),
+            (cut, "failed", "server_error"),
+            (limit, "incomplete", None),
+        ):
+            with self.subTest(str(step)[:20]):
+                proxy = self.proxy()
+                self.fake.answer(step)
+                found = self.finished(proxy, self.queued(proxy))
+                self.assertEqual((status, code), (found["status"], (found["error"] or {}).get("code")))
+                self.assertEqual(found, check_stream(self.replayed(proxy, found, -1)))
+
+    def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
+        proxy = self.proxy()
+        responses = proxy.server.generation().services.responses
+        is_asked, may_store, update = threading.Event(), threading.Event(), responses.update
+
+        def slow(caller: bytes, response: Any) -> bool:
+            if response.body["status"] == "completed":
+                is_asked.set()
+                may_store.wait(PATIENCE)
+            return update(caller, response)
+
+        with mock.patch.object(responses, "update", slow):
+            queued = self.queued(proxy)
+            self.assertTrue(is_asked.wait(PATIENCE))
+            with self.following(proxy, queued) as read:
+                self.assertNotIn(b"event: response.completed", read(b"event: response.output_item.done"))
+                self.assertEqual("in_progress", self.get(proxy, queued).value["status"])
+                may_store.set()
+                read(b"event: response.completed")
+                self.assertEqual("completed", self.get(proxy, queued).value["status"])
+
+    def test_without_store_it_is_refused(self) -> None:
+        told = self.create(self.proxy(), "q", background=True, store=False)
+        self.assertEqual((400, "background"), (told.status, told.error["param"]))
+        self.assertEqual([], self.fake.seen)
+
+
+class TestFollowing(BackgroundTestCase):
+    def test_events_are_replayed_from_any_number_while_it_runs_and_after(self) -> None:
+        proxy = self.proxy()
+        queued = self.stalled(proxy)
+        with self.following(proxy, queued) as first, self.following(proxy, queued, "&starting_after=3") as second:
+            early = events(dechunked(first(b"A thought.")))
+            self.assertEqual(["response.created", "response.queued", "response.in_progress"], types(early)[:3])
+            self.assertEqual(["queued", "queued", "in_progress"], [each["response"]["status"] for each in early[:3]])
+            self.fake.release.set()
+            whole = events(dechunked(first()))
+            response = check_stream(whole)
+            self.assertEqual(whole[4:], events(dechunked(second())))
+        self.assertEqual(response, self.finished(proxy, queued))
+        for after in range(-1, len(whole) + 1):
+            self.assertEqual(whole[after + 1 :], self.replayed(proxy, queued, after))
+        self.assertEqual(whole, self.get(proxy, queued, "?stream=true").events)
+
+    def test_a_long_answer_in_small_deltas_is_replayed_as_it_was_told(self) -> None:
+        proxy = self.proxy()
+        text = "".join(f"w{number % 997} " for number in range(8000))
+        self.fake.answer(Answer(reasoning="Hm.", content=text, piece=4))
+        told = self.create(proxy, "q", background=True, stream=True)
+        self.assertGreater(len(told.body), 1_000_000)
+        for after in (-1, 0, 300, 5000, len(told.events) - 2, len(told.events)):
+            replayed = self.get(proxy, told.response, f"?stream=true&starting_after={after}")
+            self.assertEqual(told.events[after + 1 :], replayed.events)
+        row = proxy.server.generation().services.responses.stats()
+        self.assertLess(row.bytes, 6 * len(text))
+
+    def test_a_client_hears_a_sign_of_life_while_its_response_waits_for_a_worker(self) -> None:
+        proxy = self.proxy(background_workers=1, heartbeat_interval=0.05)
+        self.stalled(proxy)
+        waiting = self.queued(proxy)
+        with self.following(proxy, waiting) as first, self.following(proxy, waiting, "&starting_after=0") as second:
+            for read in (first, second):
+                self.assertNotIn(b"response.in_progress", read(b": keep-alive\n\n"))
+            self.fake.release.set()
+            whole, rest = (events(dechunked(read()).replace(b": keep-alive\n\n", b"")) for read in (first, second))
+        self.assertEqual("completed", check_stream(whole)["status"])
+        self.assertEqual(whole[1:], rest)
+
+    def test_whoever_asked_for_a_stream_reads_what_others_follow(self) -> None:
+        proxy = self.proxy()
+        told = self.create(proxy, "q", background=True, stream=True)
+        self.assertEqual("completed", told.response["status"])
+        self.assertEqual(told.events, self.replayed(proxy, told.response, -1))
+        self.assertEqual(told.response, self.get(proxy, told.response).value)
+
+
+class TestCancelling(BackgroundTestCase):
+    def test_cancelling_closes_the_call(self) -> None:
+        proxy = self.proxy()
+        queued = self.stalled(proxy)
+        with self.following(proxy, queued) as read:
+            cancelled = self.cancel(proxy, queued)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+            self.assertEqual(cancelled, check_stream(events(dechunked(read()))))
+        self.assertEqual("cancelled", cancelled["status"])
+        self.assertEqual("A thought.", cancelled["output"][0]["content"][0]["text"])
+        self.assertEqual(cancelled, self.get(proxy, queued).value)
+        self.assertEqual(cancelled, self.cancel(proxy, queued))
+
+    def test_cancelling_what_is_finished_changes_nothing(self) -> None:
+        proxy = self.proxy()
+        for step in (SHORT, Failure(503, "busy")):
+            self.fake.answer(step)
+            found = self.finished(proxy, self.queued(proxy))
+            self.assertEqual(found, self.cancel(proxy, found))
+            self.assertEqual(found, self.get(proxy, found).value)
+
+    def test_what_waits_is_cancelled_without_ever_being_asked(self) -> None:
+        proxy = self.proxy(background_workers=1)
+        running = self.stalled(proxy)
+        waiting = self.queued(proxy)
+        self.assertEqual("queued", self.get(proxy, waiting).value["status"])
+        self.assertEqual("cancelled", self.cancel(proxy, waiting)["status"])
+        self.fake.release.set()
+        self.assertEqual("completed", self.finished(proxy, running)["status"])
+        self.assertEqual(1, len(self.fake.seen))
+
+    def test_what_is_deleted_while_it_runs_is_not_brought_back(self) -> None:
+        proxy = self.proxy()
+        queued = self.stalled(proxy)
+        services = proxy.server.generation().services
+        may_end, update = threading.Event(), services.responses.update
+
+        def slow(*details: Any) -> bool:
+            may_end.wait(PATIENCE)
+            return update(*details)
+
+        with mock.patch.object(services.responses, "update", slow):
+            self.assertTrue(self.send(proxy, "DELETE", f"{PATH}/{queued['id']}").value["deleted"])
+            # Also while its last words are still being written.
+            self.assert_gone(proxy, queued)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+            may_end.set()
+            self.assertTrue(eventually(lambda: not services.jobs._tasks))
+        self.assert_gone(proxy, queued)
+
+    def assert_gone(self, proxy: RunningProxy, response: Json) -> None:
+        for rest in ("", "?stream=true", "/input_items"):
+            self.assertEqual(404, self.get(proxy, response, rest).status)
+        self.assertEqual(404, self.send(proxy, "POST", f"{PATH}/{response['id']}/cancel").status)
+        self.assertEqual(404, self.send(proxy, "DELETE", f"{PATH}/{response['id']}").status)
+
+
+class TestBounds(BackgroundTestCase):
+    def test_a_full_queue_is_told_and_leaves_nothing(self) -> None:
+        proxy = self.proxy(background_workers=1, background_queue=1)
+        running = self.stalled(proxy)
+        waiting = self.queued(proxy)
+        refused = self.create(proxy, "q", background=True)
+        self.assertEqual((429, "rate_limit_exceeded"), (refused.status, refused.error["code"]))
+        self.assertTrue(refused.headers["retry-after"].isdigit())
+        self.assertEqual(2, proxy.server.generation().services.responses.stats().responses)
+        self.fake.release.set()
+        for each in (running, waiting):
+            self.assertEqual("completed", self.finished(proxy, each)["status"])
+        self.assertEqual("completed", self.finished(proxy, self.queued(proxy))["status"])
+
+    def test_many_at_once_all_come_to_their_end(self) -> None:
+        proxy = self.proxy(background_workers=3)
+        found = [self.queued(proxy, f"question {number}") for number in range(20)]
+        for each in found:
+            self.assertEqual("completed", self.finished(proxy, each)["status"])
+        asked = sorted(payload["messages"][0]["content"] for payload in self.fake.accepted)
+        self.assertEqual(sorted(f"question {number}" for number in range(20)), asked)
+
+
+class TestStopping(BackgroundTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
+
+    def stop(self, proxy: RunningProxy) -> None:
+        proxy.server.shutdown()
+        proxy.server.server_close()
+
+    def test_what_the_proxy_takes_down_with_it_is_called_failed(self) -> None:
+        proxy = self.proxy(ReasoningStore(self.path), background_workers=1)
+        running, waiting = self.stalled(proxy), self.queued(proxy)
+        self.stop(proxy)
+        again = self.proxy(ReasoningStore(self.path))
+        for response in (running, waiting):
+            found = self.get(again, response).value
+            self.assertEqual(("failed", "server_error"), (found["status"], found["error"]["code"]))
+            self.assertEqual(found, check_stream(self.replayed(again, response, -1)))
+        self.assertEqual("A thought.", self.get(again, running).value["output"][0]["content"][0]["text"])
+
+    def test_stopping_waits_for_nothing_that_never_ends(self) -> None:
+        proxy = self.proxy(ReasoningStore(self.path))
+        self.stalled(proxy)
+        began = time.monotonic()
+        self.stop(proxy)
+        self.assertLess(time.monotonic() - began, 5)
+
+
+def types(found: list[Json]) -> list[str]:
+    return [event["type"] for event in found]
+
+
+def first_response(data: bytes) -> Json:
+    return dict(events(dechunked(data))[0]["response"])
+
+
+def dechunked(data: bytes) -> bytes:
+    """The body in the bytes of a reply that may not be there as a whole yet."""
+    _, _, rest = data.partition(b"\r\n\r\n")
+    body = b""
+    while rest:
+        size, mark, rest = rest.partition(b"\r\n")
+        length = int(size, 16) if mark else 0
+        body, rest = body + rest[:length], rest[length + 2 :]
+    return body

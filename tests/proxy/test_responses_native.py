@@ -1,0 +1,297 @@
+"""Responses by way of DeepSeek's own Responses API: everything is as by way of chats, only the words to it differ."""
+
+import http.client
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+
+CALL = Call("call_1", "read_file", '{"path": "a.py"}')
+TOOLS = [{"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}}]
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches."}
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "42"}
+REFUSAL = Failure(400, MISSING_REASONING_TEXT, "invalid_request_error", "invalid_request_error")
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(block.partition("\ndata: ")[2]) for block in data.decode().split("\n\n") if block]
+
+
+class NativeCase(SocketTestCase):
+    def native(self, **settings: Any) -> RunningProxy:
+        return self.proxy(responses_upstream="native", **settings)
+
+    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, data, {"Authorization": "Bearer sk-test"})
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
+    def ask(self, proxy: RunningProxy, asked: Any, *, stream: bool = False, **fields: Any) -> dict[str, Any]:
+        """The response object to an input, whichever way it comes."""
+        body = {"model": "deepseek-v4-pro", "input": asked, "tools": TOOLS, "stream": stream, **fields}
+        status, data = self.send(proxy, "POST", "/v1/responses", body)
+        self.assertEqual(200, status, data)
+        found: dict[str, Any] = events(data)[-1]["response"] if stream else json.loads(data)
+        return found
+
+    def chat(self, proxy: RunningProxy, messages: list[Any]) -> dict[str, Any]:
+        tools = [{"type": "function", "function": {"name": "read_file"}}]
+        body = {"model": "deepseek-v4-pro", "messages": messages, "tools": tools}
+        status, data = self.send(proxy, "POST", "/v1/chat/completions", body)
+        self.assertEqual(200, status, data)
+        message: dict[str, Any] = json.loads(data)["choices"][0]["message"]
+        return message
+
+    def sent(self, at: int = -1) -> dict[str, Any]:
+        """What DeepSeek was sent, as it was sent."""
+        body: dict[str, Any] = json.loads(self.fake.seen[at].body)
+        return body
+
+    def assert_native(self) -> None:
+        self.assertEqual({"/responses"}, {seen.path for seen in self.fake.seen})
+        self.assertEqual([], self.fake.refused)
+
+
+class TestToolLoops(NativeCase):
+    def script(self) -> None:
+        self.fake.answer(
+            Answer(reasoning="I must look.", content="Let me see.", calls=(CALL,)),
+            Answer(reasoning="I saw it.", content="It is 42."),
+            Answer(reasoning="Easy.", content="You are welcome."),
+        )
+
+    def test_with_previous_response_id(self) -> None:
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.script()
+                proxy = self.native()
+                first = self.ask(proxy, "What is it?", stream=stream)
+                self.assertEqual(["reasoning", "message", "function_call"], [item["type"] for item in first["output"]])
+                self.assertTrue(first["id"].startswith("resp_"))
+                second = self.ask(proxy, [OUTPUT], stream=stream, previous_response_id=first["id"])
+                self.assertEqual("It is 42.", second["output_text"])
+                third = self.ask(proxy, "Thanks.", stream=stream, previous_response_id=second["id"])
+                self.assertEqual(("completed", "You are welcome."), (third["status"], third["output_text"]))
+                self.assert_native()
+                self.assert_upstream_saw("I must look.", "I saw it.")
+                self.assertNotIn("previous_response_id", self.sent())
+                for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
+                    self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
+
+    def test_with_echoed_items_stripped_of_their_reasoning(self) -> None:
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.script()
+                proxy = self.native()
+                history: list[Any] = [user("What is it?")]
+                for more in (OUTPUT, user("Thanks.")):
+                    found = self.ask(proxy, history, stream=stream, store=False)
+                    history += [item for item in found["output"] if item["type"] != "reasoning"] + [more]
+                self.ask(proxy, history, stream=stream, store=False)
+                self.assert_native()
+                self.assert_upstream_saw("I must look.", "I saw it.")
+
+    def test_chats_and_responses_know_each_others_reasoning(self) -> None:
+        self.script()
+        proxy = self.native(display_reasoning=False)
+        said = self.chat(proxy, [user("What is it?")])
+        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
+        words = {"role": "assistant", "content": said["content"]}
+        found = self.ask(proxy, [user("What is it?"), words, call, OUTPUT])
+        self.assert_upstream_saw("I must look.")
+        spoken = {name: said[name] for name in ("role", "content", "tool_calls")}
+        told = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
+        ended = {"role": "assistant", "content": found["output_text"]}
+        self.chat(proxy, [user("What is it?"), spoken, told, ended, user("Thanks.")])
+        self.assert_upstream_saw("I must look.", "I saw it.")
+        paths = ["/chat/completions", "/responses", "/chat/completions"]
+        self.assertEqual((paths, []), ([seen.path for seen in self.fake.seen], self.fake.refused))
+
+    def test_a_custom_tool_is_a_function_there_and_raw_text_here(self) -> None:
+        self.fake.answer(Answer(reasoning="Patch.", calls=(Call("call_1", "apply_patch", '{"input": "a\\nb"}'),)))
+        proxy = self.native()
+        found = self.ask(proxy, "Patch it.", tools=[PATCH], stream=True)
+        self.assertEqual(("custom_tool_call", "a\nb"), (found["output"][1]["type"], found["output"][1]["input"]))
+        told = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}
+        self.ask(proxy, [told], tools=[PATCH], previous_response_id=found["id"])
+        self.assertEqual(["function"], [tool["type"] for tool in self.sent()["tools"]])
+        self.assert_native()
+        self.assert_upstream_saw("Patch.")
+
+
+class TestRequests(NativeCase):
+    def test_what_deepseek_is_sent(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+        form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
+        self.fake.answer(Answer(reasoning="Hm.", content='{"a": "b"}'))
+        found = self.ask(
+            self.native(),
+            "hi",
+            instructions="Be brief.",
+            text={"format": form},
+            reasoning={"effort": "medium", "summary": "auto"},
+            max_output_tokens=100,
+            user="me",
+            metadata={"a": "b"},
+            include=["reasoning.encrypted_content"],
+        )
+        self.assertEqual('{"a": "b"}', found["output_text"])
+        self.assertIn("encrypted_content", found["output"][0])
+        sent = self.sent()
+        self.assertEqual({"model", "input", "reasoning", "tools", "text", "max_output_tokens", "user"}, sent.keys())
+        self.assertEqual(({"format": form}, {"effort": "high"}), (sent["text"], sent["reasoning"]))
+        self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
+        self.assertEqual(("me", 100), (sent["user"], sent["max_output_tokens"]))
+
+    def test_without_the_setting_it_is_asked_as_a_chat(self) -> None:
+        self.ask(self.proxy(), "hi")
+        self.assertEqual(["/chat/completions"], [seen.path for seen in self.fake.seen])
+
+    def test_usage_is_told_in_full(self) -> None:
+        for stream in (False, True):
+            usage = self.ask(self.native(), "hi", stream=stream)["usage"]
+            self.assertGreater(min(usage["input_tokens"], usage["output_tokens_details"]["reasoning_tokens"]), 0)
+            self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
+
+    def test_a_trace_shows_what_was_sent(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.ask(self.native(trace_dir=Path(folder)), "hi")
+            (path,) = Path(folder).iterdir()
+            self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
+
+
+class TestEndings(NativeCase):
+    def test_answers_that_end_early(self) -> None:
+        proxy = self.native()
+        for finish, status, reason in (
+            ("length", "incomplete", "max_output_tokens"),
+            ("content_filter", "incomplete", "content_filter"),
+            ("insufficient_system_resource", "failed", None),
+        ):
+            with self.subTest(finish):
+                self.fake.answer(Answer(reasoning="Hm.", content="Hel", finish_reason=finish))
+                found = self.ask(proxy, "hi", stream=True)
+                self.assertEqual(status, found["status"])
+                self.assertEqual(reason, (found["incomplete_details"] or {}).get("reason"))
+                self.assertEqual(status == "failed", found["error"] is not None)
+
+    def test_a_stream_that_breaks_is_a_failed_response(self) -> None:
+        for cut_after in (4, 6, 20):
+            self.fake.answer(Answer(reasoning="A long thought. " * 9, content="An answer.", cut_after=cut_after))
+            found = self.ask(self.native(), "hi", stream=True)
+            self.assertEqual("failed", found["status"])
+            self.assertIn("cut off", found["error"]["message"])
+
+    def test_a_stream_that_ends_properly_before_its_last_event_is_one_too(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        begun = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"Hel"}\n\n'
+        self.fake.answer(Raw(head + begun))
+        found = self.ask(self.native(), "hi", stream=True)
+        self.assertEqual(("failed", "Hel"), (found["status"], found["output_text"]))
+        self.assertIn("without finishing", found["error"]["message"])
+
+    def test_what_was_thought_before_it_broke_is_kept(self) -> None:
+        proxy = self.native()
+        self.fake.answer(Answer(reasoning="A thought.", content="An answer.", piece=99, cut_after=11))
+        found = self.ask(proxy, "hi", stream=True)
+        self.assertEqual(("failed", "An answer."), (found["status"], found["output_text"]))
+        said = {"role": "assistant", "content": "An answer."}
+        self.ask(proxy, [user("hi"), said, user("Go on.")])
+        self.assert_upstream_saw("A thought.")
+
+    def test_a_busy_deepseek_is_tried_again(self) -> None:
+        for stream in (False, True):
+            self.fake.answer(Failure(503), Answer(content="Hello."))
+            found = self.ask(self.native(retry_budget=5.0), "hi", stream=stream)
+            self.assertEqual("Hello.", found["output_text"])
+        self.assertEqual([503, 200, 503, 200], [seen.status for seen in self.fake.seen])
+
+    def test_deepseeks_refusals_are_told_with_their_status(self) -> None:
+        self.fake.answer(Failure(402, "Insufficient Balance"))
+        body = {"model": "deepseek-v4-pro", "input": "hi"}
+        status, data = self.send(self.native(), "POST", "/v1/responses", body)
+        self.assertEqual(402, status)
+        self.assertIn("Insufficient Balance", json.loads(data)["error"]["message"])
+
+    def test_a_cancelled_background_response_ends_its_call(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))
+        proxy = self.native()
+        queued = self.ask(proxy, "hi", background=True)
+        self.assertEqual("queued", queued["status"])
+        self.fake.stalls.get(timeout=PATIENCE)
+        _, data = self.send(proxy, "POST", f"/v1/responses/{queued['id']}/cancel")
+        self.assertEqual("cancelled", json.loads(data)["status"])
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.assert_native()
+
+
+class TestHealing(NativeCase):
+    LOST = (
+        user("hi"),
+        {"type": "function_call", "call_id": "call_0", "name": "read_file", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_0", "output": "41"},
+        {"role": "assistant", "content": "It is 41."},
+        user("And now?"),
+    )
+
+    def test_what_nobody_has_is_recovered_before_it_is_sent(self) -> None:
+        found = self.ask(self.native(), list(self.LOST), stream=True)
+        self.assertTrue(found["output_text"].startswith(NOTICE))
+        self.assert_native()
+
+    def test_a_refusal_in_its_words_is_healed(self) -> None:
+        thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Foreign."}]}
+        history = [self.LOST[0], thought, *self.LOST[1:3], thought, *self.LOST[3:]]
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.fake.answer(REFUSAL, Answer(reasoning="Hm.", content="It is 42."))
+                found = self.ask(self.native(), history, stream=stream)
+                self.assertTrue(found["output_text"].endswith("It is 42."))
+                self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
+                self.assertNotIn("function_call", {item.get("type") for item in self.sent()["input"]})
+
+    def test_so_is_one_inside_a_stream_that_has_begun(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        failed = {"type": "response.failed", "response": {"error": {"message": MISSING_REASONING_TEXT}}}
+        created = b'event: response.created\ndata: {"type":"response.created"}\n\n'
+        self.fake.answer(Raw(head + created + b"data: " + json.dumps(failed).encode() + b"\n\n"))
+        self.fake.answer(Answer(content="Hello."))
+        found = self.ask(self.native(), [user("hi"), {"role": "assistant", "content": "Hm?"}, user("hi")], stream=True)
+        self.assertEqual("completed", found["status"])
+        self.assertTrue(found["output_text"].endswith("Hello."))
+
+    def test_a_store_that_was_filled_by_chats_serves_responses_after_a_restart(self) -> None:
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = Path(folder) / "store.sqlite3"
+        self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
+        first = self.proxy(ReasoningStore(path), display_reasoning=False)
+        self.chat(first, [user("What is it?")])
+        first.close()
+        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
+        second = self.native(store=ReasoningStore(path))
+        self.ask(second, [user("What is it?"), call, OUTPUT])
+        self.assert_upstream_saw("I must look.")
+
+    def test_whatever_is_refused_empty_elsewhere_is_never_sent_empty(self) -> None:
+        with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
+            fake.answer(Answer(calls=(CALL,)), Answer(content="Done."))
+            proxy = self.native(upstream_base_url=fake.url)
+            first = self.ask(proxy, "hi")
+            self.ask(proxy, [OUTPUT], previous_response_id=first["id"])
+            self.assertEqual([], fake.refused)

@@ -1,0 +1,87 @@
+"""Ends that race each other: whoever wins, a response has one end, and everybody is told the same one."""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.proxy.test_responses_background import BackgroundTestCase, dechunked
+from tests.support.gauges import eventually
+from tests.support.harness import PATIENCE
+from tests.support.responses_client import PATH, Json, check_stream, events
+
+ENDS = ("completed", "cancelled")
+
+
+def at_once(*deeds: Callable[[], Any]) -> None:
+    """All of them from the same moment on, and until the last one is done."""
+    start = threading.Barrier(len(deeds))
+
+    def run(deed: Callable[[], Any]) -> None:
+        start.wait(PATIENCE)
+        deed()
+
+    threads = [threading.Thread(target=run, args=(deed,)) for deed in deeds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+
+class TestRaces(BackgroundTestCase):
+    def stalled_after(self, count: int) -> Json:
+        """A response whose answer stalls after so many events, until it is released."""
+        self.fake.release.clear()
+        self.fake.answer(Answer("A thought.", "Some text.", piece=4, stall_after=count))
+        queued = self.queued(self.running)
+        self.fake.stalls.get(timeout=PATIENCE)
+        return queued
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy()
+        self.addCleanup(self.fake.release.set)
+
+    def test_an_end_and_a_cancel(self) -> None:
+        for count in range(9):
+            response = self.stalled_after(count)
+            told: list[Json] = []
+            with self.following(self.running, response) as read:
+                read(b"response.in_progress")
+                at_once(
+                    self.fake.release.set,
+                    lambda response=response, told=told: told.append(self.cancel(self.running, response)),
+                    lambda response=response, told=told: told.append(self.cancel(self.running, response)),
+                )
+                last = check_stream(events(dechunked(read())))
+            with self.subTest(count):
+                found = self.get(self.running, response).value
+                self.assertEqual([last, found, found], [found, *told])
+                self.assertIn(found["status"], ENDS)
+
+    def test_an_end_and_a_delete(self) -> None:
+        tasks = self.running.server.generation().services.jobs._tasks
+        for count in range(9):
+            response = self.stalled_after(count)
+            path = f"{PATH}/{response['id']}"
+            at_once(self.fake.release.set, lambda path=path: self.send(self.running, "DELETE", path))
+            self.assertTrue(eventually(lambda: not tasks))
+            with self.subTest(count):
+                self.assertEqual(404, self.get(self.running, response).status)
+
+    def test_two_deletes_are_one(self) -> None:
+        for background in (False, True):
+            response = self.create(self.running, "q", background=background).value
+            told: list[int] = []
+            delete = functools.partial(self.send, self.running, "DELETE", f"{PATH}/{response['id']}")
+            at_once(*[lambda told=told, delete=delete: told.append(delete().status)] * 2)
+            self.assertEqual([200, 404], sorted(told))
+
+    def test_many_who_go_on_from_the_same_response(self) -> None:
+        first = self.good(self.running, "q")
+        found: list[Json] = []
+        at_once(*[lambda: found.append(self.good(self.running, "and?", previous_response_id=first["id"]))] * 6)
+        self.assertEqual(6, len({each["id"] for each in found}))
+        for each in found:
+            self.assertEqual(each, self.get(self.running, each).value)

@@ -1,0 +1,207 @@
+"""Requests for responses that are wrong, odd or huge: the right status, OpenAI's error shape, all others served."""
+
+import json
+import time
+from typing import Any
+
+from tests.support.responses_client import HOSTED, OPAQUE, PATH, TOOLS, Json, ResponsesTestCase, Told, output, question
+
+MARK = "0123456789abcdef" * 2
+UNKNOWN = f"resp_{MARK}"
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def schema(value: Any) -> Json:
+    return {"tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "enum": value}}]}
+
+
+class TestRefusals(ResponsesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy()
+
+    def assert_refused(self, told: Told, status: int, param: str | None = None) -> None:
+        self.assertEqual(status, told.status, told.body[:300])
+        self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
+        self.assertEqual((param, "invalid_request_error"), (told.error["param"], told.error["type"]))
+        self.assertTrue(told.error["message"])
+        self.assertEqual([], self.fake.seen)
+
+    def assert_alive(self) -> None:
+        self.good(self.running, "Are you there?")
+        self.assertEqual(1, self.running.server.generation().services.responses.stats().responses)
+
+    def test_fields_that_are_wrong_are_named(self) -> None:
+        call: Json = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+        for body, param in (
+            ({"input": 7}, "input"),
+            ({"input": {"type": "message"}}, "input"),
+            ({"input": True}, "input"),
+            ({"input": ["q"]}, "input[0]"),
+            ({"input": [None]}, "input[0]"),
+            ({"input": [{"type": 7}]}, "input[0].type"),
+            ({"input": [{"type": ["message"]}]}, "input[0].type"),
+            ({"input": [{"type": {}}], "store": False}, "input[0].type"),
+            ({"input": [{"type": "message"}]}, "input[0].role"),
+            ({"input": [{"type": "message", "role": "user", "content": 7}]}, "input[0].content"),
+            ({"input": [question("q"), {**call, "call_id": 7}]}, "input[1].call_id"),
+            ({"input": [question("q"), {**call, "name": 7}]}, "input[1].name"),
+            ({"input": [{"type": "reasoning", "content": "x"}]}, "input[0].content"),
+            ({"input": [{**output("a"), "output": 7}]}, "input[0].output"),
+            ({"input": [{"type": "item_reference", "id": 7}]}, "input[0].id"),
+            ({"input": [{"type": "item_reference", "id": [7]}]}, "input[0].id"),
+            ({"input": [{**question("q"), "id": {"a": 7}}]}, "input[0].id"),
+            ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
+            ({"input": [{"type": "item_reference", "id": f"msg_{MARK}_0"}]}, "input"),
+            ({"input": "q", "conversation": "conv_1"}, "conversation"),
+            ({"input": "q", "prompt": {"id": "p"}}, "prompt"),
+            ({"input": "q", "messages": [{"role": "user", "content": "q"}]}, "messages"),
+            ({"input": "q", "instructions": 7}, "instructions"),
+            ({"input": "q", "tools": {}}, "tools"),
+            ({"input": "q", "tools": [7]}, "tools[0]"),
+            ({"input": "q", "temperature": "hot"}, "temperature"),
+            ({"input": "q", "max_output_tokens": 0}, "max_output_tokens"),
+            ({"input": "q", "metadata": {"a": 1}}, "metadata.a"),
+            ({"input": "q", "text": {"format": []}}, "text.format"),
+            ({"input": "q", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
+            ({"input": "q", "background": True, "store": False}, "background"),
+            ({"input": []}, "input"),
+        ):
+            with self.subTest(body):
+                for stream in (True, False):
+                    told = self.send(self.running, "POST", PATH, {**body, "stream": stream})
+                    self.assert_refused(told, 400, param)
+        self.assert_alive()
+
+    def test_bodies_that_are_no_objects_are_refused(self) -> None:
+        for body in (b"", b" ", b"{", b"[]", b"null", b"\xff", b'"q"', b'{"input": NaN}'):
+            with self.subTest(body):
+                self.assert_refused(self.send(self.running, "POST", PATH, body), 400)
+        self.assert_alive()
+
+    def test_ids_that_nobody_has_are_not_found(self) -> None:
+        for given in (UNKNOWN, "resp_", "x", "%00", "%ff", "..", "resp_%E2%82%AC", "'%20OR%201=1", "x" * 5000):
+            for method, rest in (
+                ("GET", ""),
+                ("GET", "?stream=true"),
+                ("GET", "/input_items"),
+                ("DELETE", ""),
+                ("POST", "/cancel"),
+            ):
+                with self.subTest(given[:20], method=method, rest=rest):
+                    self.assert_refused(self.send(self.running, method, f"{PATH}/{given}{rest}"), 404)
+        for given in (UNKNOWN, "x", "é", "\ud800", "x" * 5000):
+            told = self.send(self.running, "POST", PATH, {"input": "q", "previous_response_id": given})
+            self.assert_refused(told, 404, "previous_response_id")
+            self.assertLess(len(told.body), 1000)
+        self.assert_alive()
+
+    def test_questions_about_a_response_that_make_no_sense_are_named(self) -> None:
+        found = self.good(self.running, "q")
+        self.fake.forget()
+        for rest, param in (
+            ("/input_items?limit=0", "limit"),
+            ("/input_items?limit=x", "limit"),
+            ("/input_items?limit=1000", "limit"),
+            ("/input_items?order=sideways", "order"),
+            ("/input_items?after=msg_1", "after"),
+            ("?stream=true&starting_after=x", "starting_after"),
+            ("?stream=true&starting_after=-7", "starting_after"),
+            ("?stream=true", "stream"),
+        ):
+            with self.subTest(rest):
+                self.assert_refused(self.get(self.running, found, rest), 400, param)
+        self.assertEqual(found, self.get(self.running, found).value)
+
+    def test_methods_that_are_none_are_told_which_are(self) -> None:
+        for method, path in (("PUT", PATH), ("DELETE", PATH), ("POST", f"{PATH}/x"), ("GET", f"{PATH}/x/cancel")):
+            told = self.send(self.running, method, path)
+            self.assertEqual(405, told.status)
+            self.assertIn("OPTIONS", told.headers["allow"])
+
+
+def users(messages: list[Json]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "user"]
+
+
+class TestOddities(ResponsesTestCase):
+    def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
+        proxy = self.proxy()
+        for depth in (50, 90, 200, 500):
+            for body in (
+                {"input": [{"type": "web_search_call", "action": nested(depth)}]},
+                {"input": "q", **schema(nested(depth))},
+                {"input": [{"type": "function_call_output", "call_id": "a", "output": [nested(depth)]}]},
+                {"input": "q", "text": {"format": {"type": "json_schema", "schema": nested(depth)}}},
+                {"input": "q", "metadata": {"a": nested(depth)}},
+            ):
+                with self.subTest(depth=depth, body=str(body)[:40]):
+                    told = self.send(proxy, "POST", PATH, body)
+                    self.assertIn(told.status, (200, 400), told.body[:300])
+                    if told.status == 200:
+                        self.assertEqual(told.value, self.get(proxy, told.value).value)
+        self.good(proxy, "Are you there?")
+
+    def test_half_characters_come_back_as_they_were(self) -> None:
+        proxy = self.proxy()
+        for stream in (True, False):
+            asked = [question("a\ud800b"), {"role": "assistant", "content": "\udc00"}, question("c")]
+            first = self.good(proxy, asked, instructions="\ud83d", metadata={"\ud800": "\udfff"}, stream=stream)
+            self.assertEqual({"\ud800": "\udfff"}, first["metadata"])
+            listed = self.get(proxy, first, "/input_items?order=asc").value["data"]
+            self.assertEqual("a\ud800b", listed[0]["content"][0]["text"])
+            self.good(proxy, "go on", previous_response_id=first["id"], stream=stream)
+
+    def test_items_of_hosted_tools_are_never_what_the_user_said(self) -> None:
+        proxy, chat = self.proxy(), [question("q")]
+        before: list[Json] = []
+        for item in HOSTED:
+            chat += [item, {"role": "assistant", "content": "a"}, question(f"after {item['type']}")]
+            self.good(proxy, chat)
+            sent = self.fake.accepted[-1]["messages"]
+            self.assertEqual(before, sent[: len(before)], "a prefix that was sent stays")
+            before = sent
+        self.assertNotIn(OPAQUE, json.dumps(self.fake.accepted[-1]))
+        self.assertEqual(["q"] + [f"after {item['type']}" for item in HOSTED], users(before))
+        first = self.good(proxy, chat)
+        self.good(proxy, "go on", previous_response_id=first["id"])
+        self.assertEqual(before, self.fake.accepted[-1]["messages"][: len(before)])
+
+    def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
+        found = self.good(self.proxy(), "q", n=3, stream=True)
+        self.assertEqual((1, "Hello."), (len(self.fake.seen), found["output_text"]))
+
+    def test_ten_thousand_items_are_no_trouble(self) -> None:
+        proxy = self.proxy()
+        turns = range(2500)
+        items = [item for number in turns for item in turn(number)]
+        began = time.monotonic()
+        first = self.good(proxy, items, tools=TOOLS)
+        second = self.good(proxy, "and now?", tools=TOOLS, previous_response_id=first["id"])
+        listed = self.get(proxy, second, "/input_items?limit=100").value
+        self.assertEqual((100, True), (len(listed["data"]), listed["has_more"]))
+        # Two seconds on a slow machine, all three; what grows with the square of the items would take minutes.
+        self.assertLess(time.monotonic() - began, 30)
+        thoughts = [f"thought {number}" for number in turns]
+        self.assert_upstream_saw(*thoughts, "Thinking about it.")
+
+    def test_ten_thousand_references_read_the_store_once(self) -> None:
+        proxy = self.proxy()
+        first = self.good(proxy, "q")
+        references = [{"type": "item_reference", "id": first["output"][1]["id"]}, question("again")] * 5000
+        began = time.monotonic()
+        self.assertEqual(200, self.create(proxy, references).status)
+        self.assertLess(time.monotonic() - began, 30)
+
+
+def turn(number: int) -> list[Json]:
+    call_id = f"call_{number}"
+    call: Json = {"type": "function_call", "call_id": call_id, "name": "read_file", "arguments": "{}"}
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": f"thought {number}"}]}
+    return [question(f"question {number}"), thought, call, output(call_id)]

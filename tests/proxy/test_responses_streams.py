@@ -1,0 +1,392 @@
+"""Responses while they are written: silence, breaks, clients that leave, crowds; and what clients keep sealed."""
+
+import http.client
+import json
+import secrets
+import select
+import threading
+import unittest
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.protocols.responses import writer
+from deepseek_cursor_proxy.server import stream_loop as pumps
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.test_leaving import WAYS, read_until
+from tests.proxy.test_responses_background import first_response, types
+from tests.support.gauges import eventually
+from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
+
+CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
+SEALED = "reasoning.encrypted_content"
+
+
+class TestTheStream(ResponsesTestCase):
+    def test_its_events_come_in_order(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
+        told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+        part = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
+        part += ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+        thought = ["response.output_item.added", "response.content_part.added", "response.reasoning_text.delta"]
+        thought += ["response.reasoning_text.done", "response.content_part.done"]
+        call = ["response.output_item.added", "response.function_call_arguments.delta"]
+        call += ["response.function_call_arguments.done", "response.output_item.done"]
+        expected = ["response.created", "response.in_progress", *thought, "response.output_item.done", *part, *call]
+        self.assertEqual([*expected, "response.completed"], types(told.events))
+        self.assertNotIn(b"[DONE]", told.body)
+
+    def test_reasoning_is_a_part_that_is_announced_before_its_first_piece(self) -> None:
+        """openai-node (5 to 7) fails with "missing content at index 0" otherwise."""
+        self.fake.answer(Answer(reasoning="A longer thought.", content="Hi.", piece=4))
+        events = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"}).events
+        about = [event for event in events if event.get("content_index") == 0 and event["output_index"] == 0]
+        kinds_ = [kind.removeprefix("response.") for kind in dict.fromkeys(types(about))]
+        self.assertEqual(
+            ["content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done"], kinds_
+        )
+        self.assertEqual({"type": "reasoning_text", "text": ""}, about[0]["part"])
+        self.assertEqual({"type": "reasoning_text", "text": "A longer thought."}, about[-1]["part"])
+
+    def test_a_summary_is_told_to_whoever_asks(self) -> None:
+        self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
+        told = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
+        found = [kind for kind in types(told.events) if "summary" in kind]
+        self.assertEqual("response.reasoning_summary_part.added", found[0])
+        self.assertEqual(
+            ["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"],
+            found[-2:],
+        )
+        thought = told.response["output"][0]
+        self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
+
+    def test_a_bug_of_ours_ends_it_in_its_own_words(self) -> None:
+        proxy = self.proxy()
+        broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
+        with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
+            told = self.create(proxy, "q", stream=True)
+        self.assertEqual(("failed", "response.failed"), (told.response["status"], types(told.events)[-1]))
+        self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{told.response['id']}").response["status"])
+        self.assertIn("ZeroDivisionError", logged.output[0])
+
+    def test_silence_and_comments_both_become_events(self) -> None:
+        """Codex counts no comments."""
+        proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)
+        self.fake.answer(Answer(content="y", stall_after=0))
+        told = self.create(proxy, "q", stream=True)
+        self.assertGreater(types(told.events).count("response.in_progress"), 3)
+        self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
+        self.enterContext(mock.patch.object(writer, "_SECONDS_BETWEEN_SIGNS", 0.0))
+        self.fake.answer(Answer(content="y", comments=5))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(6, types(told.events).count("response.in_progress"))
+
+    def test_many_comments_are_not_many_events(self) -> None:
+        self.fake.answer(Answer(content="y", comments=50))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(1, types(told.events).count("response.in_progress"))
+
+    def test_a_break_is_told_under_the_same_id(self) -> None:
+        error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
+        piece = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+        raw = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + piece + error)
+        for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), raw):
+            proxy = self.proxy()
+            self.fake.answer(step)
+            told = self.create(proxy, "q", stream=True)
+            self.assertEqual("response.failed", told.events[-1]["type"])
+            self.assertEqual({"code", "message"}, told.response["error"].keys())
+            self.assertEqual("incomplete", told.response["output"][-1]["status"])
+            self.assertEqual(told.response, self.get(proxy, told.response).value)
+
+    def test_what_an_answer_breaks_off_in_is_never_done(self) -> None:
+        """Codex keeps what is done in its history: half a thought stayed there."""
+        answer = Answer("A long thought.", "A long text.", (CALL,), piece=4)
+        for cut_after, kind in ((3, "reasoning"), (6, "message"), (9, "function_call")):
+            with self.subTest(kind):
+                self.fake.answer(replace(answer, cut_after=cut_after))
+                told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+                last = told.response["output"][-1]
+                self.assertEqual((kind, "incomplete"), (last["type"], last["status"]))
+                about = [
+                    event
+                    for event in told.events
+                    if event.get("item_id", event.get("item", {}).get("id")) == last["id"]
+                ]
+                self.assertEqual([], [each for each in types(about) if each.endswith(".done")])
+
+    def test_half_a_thought_is_not_done_when_the_limit_of_the_answer_ends_it(self) -> None:
+        for answer, is_done in (
+            (Answer("Half a tho", None, finish_reason="length"), False),
+            (Answer("Hm.", "Half a te", finish_reason="length"), True),
+            (Answer("Hm.", None, (replace(CALL, arguments='{"pa'),), finish_reason="length"), False),
+        ):
+            self.fake.answer(answer)
+            told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+            last = told.response["output"][-1]
+            done = [event["item"] for event in told.events if event["type"] == "response.output_item.done"]
+            self.assertEqual(("incomplete", is_done), (last["status"], last in done))
+
+    def test_a_plain_answer_that_breaks_is_an_error_and_leaves_nothing(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
+        self.assertEqual(502, self.create(proxy, "q").status)
+        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+
+    def test_a_client_that_leaves_ends_the_call_and_finds_what_there_was(self) -> None:
+        for leave in WAYS:
+            with self.subTest(leave.__name__):
+                self.fake.forget()
+                proxy = self.proxy()
+                self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
+                with self.asking(proxy, "q") as sock:
+                    response = first_response(read_until(sock, b"Half of it"))
+                    leave(sock)
+                    self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+                self.assertTrue(eventually(lambda: self.get(proxy, response).status == 200))  # noqa: B023
+                found = self.get(proxy, response).value
+                self.assertEqual("Half of it", found["output_text"])
+                self.assertNotIn(found["status"], ("queued", "in_progress", "completed"))
+                self.good(proxy, "go on", tools=TOOLS, previous_response_id=response["id"])
+                self.assert_upstream_saw("A thought.")
+
+    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
+        for stream in (True, False):
+            self.fake.forget()
+            self.fake.answer(Answer(content="y", stall_after=0))
+            with self.asking(self.proxy(), "q", stream=stream):
+                self.fake.stalls.get(timeout=PATIENCE)
+            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_proxy_that_stops_tells_so_under_the_same_id(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
+        with self.asking(proxy, "q") as sock:
+            seen = read_until(sock, b"Half of it")
+            proxy.server.shutdown()
+            proxy.server.drain(0)
+            seen += read_until(sock, b"event: response.failed")
+        self.assertIn(b"being stopped or restarted", seen)
+
+
+OVERFLOW = "This model's maximum context length is 1048576 tokens. However, you requested 1100000 tokens."
+
+
+class TestAChatThatIsTooLong(ResponsesTestCase):
+    """Codex says its own sentence when this code comes in an event, and quotes a 400 as it is."""
+
+    def too_long(self) -> None:
+        self.fake.answer(Failure(400, OVERFLOW, "invalid_request_error", "invalid_request_error"))
+
+    def test_a_stream_fails_with_the_code_that_codex_knows(self) -> None:
+        proxy = self.proxy()
+        self.too_long()
+        told = self.create(proxy, "q", stream=True)
+        self.assertEqual(200, told.status)
+        self.assertEqual(["response.created", "response.in_progress", "response.failed"], types(told.events))
+        self.assertEqual(
+            ("failed", "context_length_exceeded"), (told.response["status"], told.response["error"]["code"])
+        )
+        self.assertIn("1048576 tokens", told.response["error"]["message"])
+        self.assertEqual(told.response, self.get(proxy, told.response).value)
+
+    def test_a_plain_request_is_refused(self) -> None:
+        self.too_long()
+        told = self.create(self.proxy(), "q")
+        self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
+
+    def test_one_in_the_background_fails_with_the_same_code(self) -> None:
+        proxy = self.proxy()
+        self.too_long()
+        response = self.create(proxy, "q", background=True).value
+        self.assertTrue(eventually(lambda: self.get(proxy, response).value["status"] == "failed"))
+        self.assertEqual("context_length_exceeded", self.get(proxy, response).value["error"]["code"])
+
+    def test_deepseek_may_say_so_in_the_stream(self) -> None:
+        event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + event))
+        told = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual("context_length_exceeded", told.response["error"]["code"])
+
+    def test_any_other_refusal_stays_one(self) -> None:
+        self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
+        self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
+
+
+class TestACrowd(ResponsesTestCase):
+    def test_many_streams_at_once_all_come_to_their_end_in_order(self) -> None:
+        proxy = self.proxy()
+        text = " ".join(f"word{number}" for number in range(200))
+        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * 24)
+        problems: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                found = self.good(proxy, "q", stream=True, tools=TOOLS)
+                assert [found["output_text"], found["output"][0]["content"][0]["text"]] == [text, text]
+                assert self.get(proxy, found).value == found
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual([], problems)
+
+
+@unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+class TestTheStreamInACrowd(TestTheStream):
+    """Whatever holds for a stream holds for one that the pump drives."""
+
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
+        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
+        super().setUp()
+
+
+class TestUpgrades(ResponsesTestCase):
+    def test_a_web_socket_is_refused_in_the_way_that_codex_takes_for_an_answer(self) -> None:
+        proxy = self.proxy()
+        connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Authorization": "Bearer sk-test"}
+        headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        for path in (PATH, "/responses", f"{PATH}/"):
+            connection.request("GET", path, headers=headers)
+            reply = connection.getresponse()
+            self.assertEqual(426, reply.status, reply.read())
+            reply.read()
+        self.assertEqual(200, self.create(proxy, "q").status)
+
+
+class TestWhatClientsKeepSealed(ResponsesTestCase):
+    """Clients that drop the reasoning but keep its envelope, on a proxy that has lost its database."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = Path(self.enterContext(TemporaryDirectory()))
+
+    def with_new_store(self) -> RunningProxy:
+        return self.proxy(ReasoningStore(self.place / f"{secrets.token_hex(4)}.sqlite3"))
+
+    def sealed(self, proxy: RunningProxy, **details: str) -> list[Json]:
+        """A history as opencode sends it: no ids, no reasoning, only the envelope."""
+        self.fake.answer(Answer("A sealed thought.", calls=(CALL,)))
+        answer = self.good(proxy, "q", tools=TOOLS, store=False, include=[SEALED], **details)
+        thought, call = ({name: each[name] for name in each if name != "id"} for each in answer["output"])
+        self.assertEqual(["reasoning", "function_call"], kinds(answer["output"]))
+        return [question("q"), {**thought, "content": None}, call, output(CALL.id)]
+
+    def test_the_envelope_restores_the_turn(self) -> None:
+        history = self.sealed(self.with_new_store())
+        for stream in (True, False):
+            self.good(self.with_new_store(), history, tools=TOOLS, stream=stream)
+            self.assert_upstream_saw("A sealed thought.")
+
+    def test_what_is_not_asked_for_is_not_sealed(self) -> None:
+        answer = self.good(self.proxy(), "q", store=False)
+        self.assertNotIn("encrypted_content", answer["output"][0])
+
+    def test_envelopes_that_are_not_ours_are_not_opened(self) -> None:
+        history = self.sealed(self.with_new_store())
+        envelope = history[1]["encrypted_content"]
+        flipped = envelope[:40] + ("A" if envelope[40] != "A" else "B") + envelope[41:]
+        others = self.sealed(self.with_new_store(), key="sk-other")[1]["encrypted_content"]
+        for name, other in {
+            "cut": envelope[:-4],
+            "changed": flipped,
+            "another caller's": others,
+            "made up": "gAAAAABo",
+            "empty": "",
+            "not ASCII": "é" * 40,
+        }.items():
+            with self.subTest(name):
+                self.fake.forget()
+                told = self.create(
+                    self.with_new_store(), [history[0], {**history[1], "encrypted_content": other}, *history[2:]]
+                )
+                self.assertEqual(200, told.status, told.body)
+                self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
+                self.assertEqual([], self.fake.refused)
+
+    def test_another_secret_opens_nothing(self) -> None:
+        history = self.sealed(self.with_new_store())
+        self.good(self.proxy(), history, tools=TOOLS)
+        self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
+
+
+class TestLogprobs(ResponsesTestCase):
+    """DeepSeek tells them with its chunks; they were asked for, paid for and dropped."""
+
+    FOUND: tuple[Json, ...] = (
+        {"token": "R", "logprob": -0.5, "bytes": [82], "top_logprobs": [{"token": "S", "logprob": -1, "bytes": None}]},
+        {"token": "雨", "logprob": -2.0, "bytes": None, "top_logprobs": []},
+        {"token": 7, "logprob": -2.0},
+        {"token": "x", "logprob": "high"},
+    )
+    TOLD: tuple[Json, ...] = (
+        {"token": "R", "logprob": -0.5, "bytes": [82], "top_logprobs": [{"token": "S", "logprob": -1, "bytes": [83]}]},
+        {"token": "雨", "logprob": -2.0, "bytes": [233, 155, 168], "top_logprobs": []},
+    )
+
+    def answered(self, *, stream: bool) -> Raw:
+        """An answer whose every token comes with its probability."""
+        name = "delta" if stream else "message"
+        pieces = [("R", self.FOUND[:1]), ("雨", self.FOUND[1:])] if stream else [("R雨", self.FOUND)]
+        choices = [{name: {"content": text}, "logprobs": {"content": each}} for text, each in pieces]
+        choices[-1]["finish_reason"] = "stop"
+        bodies = [json.dumps({"choices": [{"index": 0, **choice}]}).encode() for choice in choices]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n"
+        if not stream:
+            return Raw(head % b"application/json" + bodies[0])
+        return Raw(head % b"text/event-stream" + b"".join(b"data: %b\n\n" % each for each in [*bodies, b"[DONE]"]))
+
+    def test_they_are_told_with_the_text_and_in_its_pieces(self) -> None:
+        for asked in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}, {"logprobs": True}):
+            for stream in (True, False):
+                with self.subTest(asked, stream=stream):
+                    self.fake.answer(self.answered(stream=stream))
+                    told = self.create(self.proxy(), "q", stream=stream, **asked)
+                    [item] = told.response["output"]
+                    self.assertEqual(list(self.TOLD), item["content"][0]["logprobs"])
+                    self.assertEqual(asked.get("top_logprobs", 0), told.response["top_logprobs"])
+                    sent = self.fake.seen[-1].payload
+                    self.assertEqual((True, asked.get("top_logprobs")), (sent["logprobs"], sent.get("top_logprobs")))
+                    if stream:
+                        pieces = [each["logprobs"] for each in told.events if each["type"].endswith("text.delta")]
+                        self.assertEqual([[self.TOLD[0]], [self.TOLD[1]]], pieces)
+
+    def test_a_response_with_them_can_be_gone_on_from(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(self.answered(stream=True))
+        first = self.create(proxy, "q", stream=True, top_logprobs=2).response
+        self.good(proxy, "go on", previous_response_id=first["id"])
+        self.assertEqual("R雨", self.fake.accepted[-1]["messages"][1]["content"])
+
+    def test_who_did_not_ask_is_told_none(self) -> None:
+        for stream in (True, False):
+            self.fake.answer(self.answered(stream=stream))
+            told = self.create(self.proxy(), "q", stream=stream, top_logprobs=0)
+            part = {"type": "output_text", "text": "R雨", "annotations": []}
+            self.assertEqual([part], told.response["output"][0]["content"])
+            self.assertNotIn("logprobs", self.fake.seen[-1].payload)
+
+    def test_more_than_deepseek_tells_is_refused(self) -> None:
+        for wrong in (21, -1, "5", True):
+            told = self.create(self.proxy(), "q", top_logprobs=wrong)
+            self.assertEqual((400, "top_logprobs"), (told.status, told.error["param"]), wrong)
+
+
+class TestBusyness(ResponsesTestCase):
+    def test_whoever_has_to_come_back_is_told_when(self) -> None:
+        for status in (429, 503):
+            for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
+                self.fake.answer(Failure(status, headers=headers))
+                told = self.create(self.proxy(), "q", stream=True)
+                self.assertEqual(status, told.status)
+                self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))

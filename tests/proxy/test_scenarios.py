@@ -1,0 +1,328 @@
+"""What clients do to real chats, one history each; the numbers are those of our collection of tricky histories.
+
+Display is off unless the scenario is about it, so that nothing but the memory can restore a turn. Every scenario runs
+against the strict fake, which refuses what DeepSeek refuses: a scenario that ends well was accepted.
+"""
+
+import copy
+import json
+import random
+from typing import Any
+
+from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.histories import TOOLS
+
+ONE, TWO = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_00_Z9y8X7w6V5u4T3s2R1q0"
+
+
+def call(call_id: str = ONE, path: str = "a.py") -> Call:
+    return Call(call_id, "read_file", json.dumps({"path": path}))
+
+
+class ScenarioTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running: RunningProxy = self.proxy(display_reasoning=False)
+
+    def chat(self, *answers: Answer | Raw, proxy: RunningProxy | None = None, **details: Any) -> CursorClient:
+        """A client whose model gave these answers, one question each (tool loops count as one)."""
+        client = self.client(proxy or self.running, **details)
+        self.fake.answer(*answers)
+        client.ask("question 1")
+        return client
+
+    def go_on(self, client: CursorClient) -> ClientAnswer:
+        answer = client.ask("go on").final
+        self.assertEqual(200, answer.status, answer.error)
+        self.assertEqual([], self.fake.refused)
+        return answer
+
+    def loop(self, **details: Any) -> CursorClient:
+        """A question, two tool calls, an answer: three turns."""
+        return self.chat(
+            Answer(reasoning="First.", content="Let me look.", calls=(call(ONE, "a.py"),)),
+            Answer(reasoning="Second.", calls=(call(TWO, "b.py"),)),
+            Answer(reasoning="Third.", content="It is done."),
+            **details,
+        )
+
+    def assistants(self, client: CursorClient) -> list[dict[str, Any]]:
+        return [message for message in client.messages if message["role"] == "assistant"]
+
+
+def streamed(*deltas: dict[str, Any]) -> Raw:
+    """These deltas one after another, and that it was about tools."""
+    choices = [{"index": 0, "delta": delta} for delta in deltas] + [{"index": 0, "finish_reason": "tool_calls"}]
+    events = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+    return Raw(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{events}data: [DONE]\n\n".encode())
+
+
+class TestMatching(ScenarioTestCase):
+    def test_a_turn_that_thinks_on_behind_its_calls_keeps_all_of_it(self) -> None:
+        """Its calls were known before that, for clients that run them at once; it is still one turn."""
+        function = {"name": "read_file", "arguments": "{}"}
+        calls = {"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]}
+        for before in ("", "First this, "):
+            said = streamed({"reasoning_content": before}, calls, {"reasoning_content": "then that."})
+            self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
+            self.assert_upstream_saw(f"{before}then that.")
+
+    def test_answers_in_the_same_words_that_begin_to_think_alike_are_not_mixed_up(self) -> None:
+        for thoughts in (("It is 1", "It is 12"), ("It is 12", "It is 1")):
+            proxy = self.proxy(display_reasoning=False)
+            for thought in thoughts:
+                client = self.chat(Answer(reasoning=thought, content="The same."), proxy=proxy)
+            self.go_on(client)
+            self.assert_upstream_saw(" ")
+
+    def test_01_a_plain_answer_is_restored(self) -> None:
+        self.go_on(self.chat(Answer(reasoning="Plain.", content="Hello.")))
+        self.assert_upstream_saw("Plain.")
+
+    def test_02_a_plain_answer_nobody_knows_gets_a_filler_and_no_notice(self) -> None:
+        client = self.client(self.running)
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "Hello."}]
+        self.assertNotIn(NOTICE, self.go_on(client).content)
+        self.assert_upstream_saw(" ")
+        self.assertEqual(4, len(self.fake.accepted[-1]["messages"]))
+
+    def test_03_04_calls_without_any_reasoning_are_known_to_have_none(self) -> None:
+        for reasoning in (None, ""):
+            self.go_on(self.chat(Answer(reasoning=reasoning, calls=(call(),)), Answer(reasoning="End.", content="x")))
+            self.assert_upstream_saw(" ", "End.")
+
+    def test_05_the_question_was_rendered_again(self) -> None:
+        client = self.loop()
+        client.messages[1]["content"] = "<open_files>a.py</open_files> question 1"
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_06_the_past_was_summarised(self) -> None:
+        client = self.loop()
+        client.messages[1:2] = [{"role": "user", "content": "Summary of a long talk."}]
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_07_old_results_were_elided(self) -> None:
+        client = self.loop()
+        for message in client.messages:
+            if message["role"] == "tool":
+                message["content"] = "[truncated]"
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_08_a_trailing_line_break_came_or_went(self) -> None:
+        for edited in ("It is done.\n", "\n It is done.  "):
+            client = self.loop()
+            client.messages[-1]["content"] = edited
+            self.go_on(client)
+            self.assert_upstream_saw("First.", "Second.", "Third.")
+        shown = self.loop(proxy=self.proxy())
+        shown.messages[-1]["content"] = "\n" + shown.messages[-1]["content"]
+        self.go_on(shown)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+        self.assertEqual("It is done.", self.fake.accepted[-1]["messages"][-2]["content"])
+
+    def test_09_content_came_back_as_nothing_in_any_of_its_forms(self) -> None:
+        for nothing in ([], None, ""):
+            client = self.loop()
+            self.assistants(client)[0]["content"] = nothing
+            self.go_on(client)
+            self.assert_upstream_saw("First.", "Second.", "Third.")
+        del self.assistants(client)[0]["content"]
+        self.go_on(client)
+        self.assertEqual("", self.fake.accepted[-1]["messages"][2]["content"])
+
+    def test_10_arguments_were_serialised_again(self) -> None:
+        client = self.loop()
+        function = self.assistants(client)[0]["tool_calls"][0]["function"]
+        function["arguments"] = json.dumps(json.loads(function["arguments"]), indent=2)
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_11_another_branch_never_lends_its_thoughts(self) -> None:
+        client = self.chat(
+            Answer(reasoning="Branch A.", calls=(call(ONE, "a.py"),)), Answer(reasoning="x", content="y")
+        )
+        other = self.client(self.running)
+        other.messages = copy.deepcopy(client.messages[:4])
+        made = self.assistants(other)[0]["tool_calls"][0]
+        made["id"], made["function"]["arguments"] = "call_7", '{"path":"b.py"}'
+        other.messages[3]["tool_call_id"] = "call_7"
+        other.post()
+        self.assertNotIn("Branch A.", json.dumps(self.fake.accepted[-1]))
+
+    def test_14_16_effort_and_model_do_not_matter(self) -> None:
+        client = self.loop()
+        client.model = "deepseek-flash"
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_15_another_key_gets_nothing_and_loses_nothing(self) -> None:
+        mine = self.loop()
+        rotated = self.client(self.running, key="sk-rotated")
+        rotated.messages = mine.messages
+        self.go_on(rotated)
+        sent = json.dumps(self.fake.accepted[-1])
+        self.assertNotIn("First.", sent)
+        for words in ("Let me look.", "a.py", "It is done."):
+            self.assertIn(words, sent)
+
+    def test_17_a_turn_of_another_model_in_the_middle(self) -> None:
+        client = self.loop()
+        calls = [{"id": "call_0", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}]
+        client.messages += [
+            {"role": "user", "content": "asked elsewhere"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "call_0", "content": "seen elsewhere"},
+        ]
+        self.go_on(client)
+        sent = json.dumps(self.fake.accepted[-1])
+        for words in ("First.", "Third.", "seen elsewhere", "It is done."):
+            self.assertIn(words, sent)
+
+    def test_18_agent_and_plan_mode_take_turns(self) -> None:
+        client = self.loop()
+        client.messages[0]["content"] = "You are in plan mode."
+        client.tools = [*TOOLS, {"type": "function", "function": {"name": "create_plan", "parameters": {}}}]
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+        plain = self.chat(Answer(reasoning="Plain.", content="An answer without any call."))
+        plain.messages[0]["content"] = "You are in plan mode."
+        self.go_on(plain)
+        self.assert_upstream_saw("Plain.")
+
+    def test_19_a_reminder_between_result_and_answer(self) -> None:
+        client = self.loop()
+        client.messages.insert(-1, {"role": "system", "content": "Remember the rules."})
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_20_back_to_an_answer_that_was_regenerated(self) -> None:
+        client = self.chat(Answer(reasoning="Old.", content="Old answer."))
+        old = copy.deepcopy(client.messages)
+        client.messages = client.messages[:1]
+        self.fake.answer(Answer(reasoning="New.", content="New answer."))
+        client.ask("question 1")
+        self.go_on(client)
+        self.assert_upstream_saw("New.")
+        client.messages = old
+        self.go_on(client)
+        self.assert_upstream_saw("Old.")
+
+    def test_22_four_agents_with_the_same_ids_at_once(self) -> None:
+        clients = []
+        for number in range(4):
+            client = self.client(self.running)
+            self.fake.answer(
+                Answer(reasoning=f"Agent {number}.", calls=(call("call_0"),)),
+                Answer(reasoning=f"End {number}.", content="ok"),
+            )
+            client.ask(f"task {number}")
+            clients.append(client)
+        for number, client in random.Random(1).sample(list(enumerate(clients)), 4):
+            self.go_on(client)
+            self.assert_upstream_saw(f"Agent {number}.", f"End {number}.")
+
+    def test_23_no_user_message_at_all(self) -> None:
+        client = self.loop()
+        messages = [client.messages[0], *client.messages[2:]]
+        self.assertEqual(200, client.post(messages).status)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+        stranger = self.client(self.running, key="sk-other")
+        self.assertEqual(200, stranger.post(messages).status)
+        self.assert_upstream_saw(" ", " ", " ")
+
+    def test_24_everything_was_forgotten_in_the_middle_of_a_long_chat(self) -> None:
+        client = self.client(self.running)
+        self.fake.answer(
+            *(Answer(reasoning=f"R{n}.", calls=(call(f"call_00_{n:020d}", f"{n}.py"),)) for n in range(15)),
+            Answer(reasoning="End.", content="done"),
+        )
+        client.ask("a long task")
+        self.running.store.clear()
+        self.assertTrue(self.go_on(client).content.startswith(NOTICE))
+        for number in range(15):
+            self.assertIn(f"{number}.py", json.dumps(self.fake.accepted[-1]))
+
+    def test_25_notices_of_relatives_are_taken_out_and_cut_nothing(self) -> None:
+        client = self.client(self.running)
+        old = "[deepseek-cursor-proxy] Recovered this chat because the reasoning was lost.\n\nHello."
+        client.messages += [{"role": "user", "content": "the first words"}, {"role": "assistant", "content": old}]
+        self.go_on(client)
+        self.assertEqual("Hello.", self.fake.accepted[-1]["messages"][2]["content"])
+        self.assertEqual("the first words", self.fake.accepted[-1]["messages"][1]["content"])
+
+
+class TestStopped(ScenarioTestCase):
+    def test_26_only_an_unclosed_block_came_back(self) -> None:
+        client = self.client(self.running)
+        opening = "<details>\n<summary>Thinking</summary>\n\n"
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": opening + "We need"}]
+        self.go_on(client)
+        self.assert_upstream_saw("We need")
+        client = self.client(self.running)
+        client.messages += [{"role": "user", "content": "q2"}, {"role": "assistant", "content": opening}]
+        self.go_on(client)
+        roles = [message["role"] for message in self.fake.accepted[-1]["messages"]]
+        self.assertEqual(["system", "user", "user"], roles)
+
+    def test_27_stopped_before_the_result(self) -> None:
+        client = self.loop()
+        del client.messages[3]
+        self.go_on(client)
+        self.assert_upstream_saw("First.", "Second.", "Third.")
+
+    def test_28_one_of_three_parallel_calls_was_answered(self) -> None:
+        ids = ("call_00_p1A2b3C4d5E6f7G8h9I0", "call_01_q1A2b3C4d5E6f7G8h9I0", "call_02_r1A2b3C4d5E6f7G8h9I0")
+        calls = tuple(call(each) for each in ids)
+        client = self.chat(Answer(reasoning="Three.", calls=calls), Answer(reasoning="End.", content="ok"))
+        del client.messages[5], client.messages[3]
+        self.go_on(client)
+        self.assert_upstream_saw("Three.", "End.")
+        answered = [m["tool_call_id"] for m in self.fake.accepted[-1]["messages"] if m["role"] == "tool"]
+        self.assertEqual(list(ids), answered)
+
+    def test_30_calls_and_results_without_ids(self) -> None:
+        client = self.client(self.running)
+        function = {"name": "read_file", "arguments": "{}"}
+        client.messages += [
+            {"role": "user", "content": "q"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "", "content": "the result"},
+        ]
+        client.messages[2]["reasoning_content"] = "kept"
+        self.go_on(client)
+        sent = self.fake.accepted[-1]["messages"]
+        self.assertEqual(sent[2]["tool_calls"][0]["id"], sent[3]["tool_call_id"])
+
+
+class TestDisplay(ScenarioTestCase):
+    def test_44_thoughts_full_of_tags_come_back_byte_for_byte(self) -> None:
+        thought = "html: </details> then <details>, ``` and <think> </think>\n</details>\n\ndone"
+        client = self.chat(Answer(reasoning=thought, content="Answer."), proxy=self.proxy())
+        self.assertNotIn("\n</details>\n\ndone", client.messages[-1]["content"].rpartition("</details>")[0])
+        self.go_on(client)
+        self.assert_upstream_saw(thought)
+        self.assertEqual("Answer.", self.fake.accepted[-1]["messages"][2]["content"])
+
+    def test_45_an_answer_that_talks_about_the_tag_is_untouched(self) -> None:
+        text = "The tag <think> opens the thinking; </details> closes a block."
+        self.go_on(self.chat(Answer(reasoning="R.", content=text), proxy=self.proxy()))
+        self.assertEqual(text, self.fake.accepted[-1]["messages"][2]["content"])
+
+    def test_57_thirty_turns_keep_every_prefix(self) -> None:
+        client = self.client(self.proxy())
+        for number in range(30):
+            calls = (call(f"call_00_{number:024d}"),) if number % 3 == 0 else ()
+            self.fake.answer(Answer(reasoning=f"R{number}", content="ok" * number, calls=calls))
+            client.ask(f"question {number}")
+        for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
+            self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])

@@ -1,0 +1,416 @@
+"""The proxy as a process of its own: how it starts, how it refuses to start, how it stops."""
+
+import contextlib
+import http.client
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.config import ProxyConfig, template
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.unit.cli import test_tunnel
+
+# Less than ngrok gets to start, so that whoever waits for that is noticed.
+PATIENCE = 15.0
+# Longer than any test may take: a process that ends did not wait for this.
+ENDLESS_GRACE = ("--shutdown-grace", "3600")
+COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
+WINDOWS = os.name == "nt"
+
+
+class Process:
+    """A run of the command line; a thread turns its stdout into lines, its stderr goes to a file."""
+
+    def __init__(
+        self, arguments: tuple[str, ...], environment: dict[str, str], errors: Path, prefix: tuple[str, ...] = ()
+    ) -> None:
+        self._errors = errors
+        self._lines: queue.Queue[str] = queue.Queue()
+        command = [*prefix, *COMMAND, *arguments]
+        with errors.open("wb") as file:
+            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.put(line)
+
+    def read_until(self, text: str) -> str:
+        """What is printed up to the line that has this text."""
+        printed = ""
+        while text not in printed:
+            try:
+                printed += self._lines.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise AssertionError(f"{text!r} was never printed; {printed!r} was, and {self.errors!r}") from None
+        return printed
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        return self._process.wait(PATIENCE)
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(encoding="utf-8")
+
+    def rest(self) -> str:
+        """What was printed since; to be asked after the end."""
+        self._reader.join(PATIENCE)
+        return "".join(self._lines.queue)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+        self._reader.join(PATIENCE)
+
+
+class ServeTest(unittest.TestCase):
+    # A command that runs the command behind it.
+    prefix: tuple[str, ...] = ()
+
+    def setUp(self) -> None:
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.home, self.bin = place / "home", place / "bin"
+        self.home.mkdir()
+        self.bin.mkdir()
+        self.directory = self.home / ".deepseek-cursor-proxy"
+        self.store = self.directory / "reasoning_content.sqlite3"
+
+    def launch(self, *arguments: str, **environment: str) -> Process:
+        process = Process(arguments, self.environment(**environment), self.bin.parent / "errors", self.prefix)
+        self.addCleanup(process.close)
+        return process
+
+    def environment(self, **more: str) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
+        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
+        return ours | {"PYTHONPATH": str(Path(__file__).parents[2]), **more}
+
+    def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
+        """A proxy that is up, and what it said about that."""
+        process = self.launch("--port", "0", *arguments, **environment)
+        return process, process.read_until("Stop with Ctrl-C.\n")
+
+    def refusal(self, *arguments: str, **environment: str) -> str:
+        """The one line with which a proxy does not start."""
+        process = self.launch(*arguments, **environment)
+        self.assertEqual(process.wait(), 2, process.errors)
+        self.assertEqual(process.rest(), "")
+        self.assertRegex(process.errors, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
+        return process.errors.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
+
+    def expect_stopped(self, process: Process) -> None:
+        self.assertEqual(process.wait(), 0, process.errors)
+        self.assertTrue(process.rest().endswith("Stopped.\n"))
+        self.assertNotIn("Traceback", process.errors)
+        self.assertNotIn("Warning", process.errors)
+
+    def expect_mode(self, path: Path, mode: int) -> None:
+        if not WINDOWS:
+            self.assertEqual(oct(stat.S_IMODE(path.stat().st_mode)), oct(mode))
+
+
+def address(welcome: str) -> tuple[str, int]:
+    """Where the proxy listens, from the URL it asks people to paste."""
+    [url] = [word for word in welcome.split() if word.startswith("http://")]
+    host, _, port = url.removeprefix("http://").removesuffix("/v1").rpartition(":")
+    return host, int(port)
+
+
+# What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
+HOMELESS = """
+import os, pwd
+def unknown(number):
+    raise KeyError(number)
+pwd.getpwuid = unknown
+os.environ.pop("HOME", None)
+"""
+
+
+class StartTest(ServeTest):
+    def test_the_first_lines_are_all_that_cursor_asks_for(self) -> None:
+        _, welcome = self.serve("--model", "deepseek-flash")
+        lines = welcome.splitlines()
+        self.assertIn(f"deepseek-cursor-proxy {__version__} is running", lines[0])
+        host, port = address(welcome)
+        self.assertRegex(lines[1], rf"Override OpenAI Base URL +http://127\.0\.0\.1:{port}/v1$")
+        self.assertRegex(lines[2], r"OpenAI API Key +your DeepSeek key \(sk-…\)$")
+        self.assertRegex(lines[3], r"Model .+ deepseek-flash$")
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[4])
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[4])
+        self.assertRegex(lines[5], "cannot reach this machine .* --ngrok")
+        with contextlib.closing(http.client.HTTPConnection(host, port, timeout=PATIENCE)) as connection:
+            connection.request("GET", "/healthz")
+            self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
+
+    def test_the_first_run_leaves_a_private_configuration_to_edit(self) -> None:
+        if not WINDOWS:
+            self.addCleanup(os.umask, os.umask(0))
+        self.serve()
+        self.assertEqual((self.directory / "config.toml").read_text(encoding="utf-8"), template())
+        self.expect_mode(self.directory, 0o700)
+        self.expect_mode(self.directory / "config.toml", 0o600)
+        self.expect_mode(self.store, 0o600)
+
+    def test_a_configuration_that_exists_is_read_and_left_as_it_is(self) -> None:
+        self.directory.mkdir()
+        (self.directory / "config.toml").write_text('model = "mine"\n')
+        _, welcome = self.serve()
+        self.assertRegex(welcome, "Model .+ mine\n")
+        self.assertEqual((self.directory / "config.toml").read_text(), 'model = "mine"\n')
+
+    def test_with_a_configuration_of_their_own_nobody_gets_another(self) -> None:
+        (self.home / "mine.toml").write_text('reasoning_content_path = "~/mine.sqlite3"\n')
+        _, welcome = self.serve("--config", str(self.home / "mine.toml"))
+        self.assertIn(str(self.home / "mine.toml"), welcome)
+        self.assertIn(str(self.home / "mine.sqlite3"), welcome)
+        self.assertFalse(self.directory.exists())
+
+    def test_a_key_of_the_environment_that_is_none_is_one_line_that_does_not_repeat_it(self) -> None:
+        line = self.refusal("--port", "0", "--access-keys", "sk-x", DEEPSEEK_API_KEY="sk-two words")
+        self.assertRegex(line, "^DEEPSEEK_API_KEY has a blank .*; set it anew, or unset it$")
+        self.assertNotIn("words", line)
+
+    def test_a_proxy_on_the_way_out_is_named(self) -> None:
+        for settings, is_named in (
+            ({}, True),
+            ({"https_proxy": "off"}, False),
+            ({"upstream_base_url": "http://127.0.0.1:1"}, False),
+            ({"upstream_base_url": "https://exempt.test"}, False),
+        ):
+            environment = {"HTTPS_PROXY": "http://me:secret@proxy.test:3128", "NO_PROXY": "exempt.test"}
+            with self.subTest(settings), mock.patch.dict(os.environ, environment, clear=True):
+                config = ProxyConfig(**settings)
+                welcome = serve._welcome(config, Path("x"), 1, None, Access(config))
+                self.assertEqual(is_named, "through the proxy proxy.test:3128" in welcome)
+                self.assertNotIn("secret", welcome)
+
+    def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
+        _, welcome = self.serve(PYTHONIOENCODING="ascii")
+        self.assertIn("(sk-?)", welcome)
+
+    def test_the_cache_is_cleared_on_request(self) -> None:
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            store.record([([b"1" * 32], "one"), ([b"2" * 32], "two")])
+        _, welcome = self.serve("--clear-reasoning-cache")
+        self.assertTrue(welcome.startswith("Cleared 2 stored reasonings.\n"), welcome)
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(store.stats().reasonings, 0)
+
+    def test_durability_reaches_the_file(self) -> None:
+        for durability, level in (("normal", 1), ("full", 2)):
+            config = ProxyConfig(reasoning_content_path=self.home / "store.sqlite3", durability=durability)
+            with serve.opened_store(config) as store, store.database.reading() as connection:
+                self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
+
+    def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:
+        self.directory.write_text("a file in its place stops even root")
+        process, _ = self.serve()
+        process.send(signal.SIGTERM)
+        if WINDOWS:
+            # SIGTERM is no signal there: the process is gone.
+            process.wait()
+        else:
+            self.expect_stopped(process)
+        told = process.errors.splitlines()
+        self.assertEqual(2, len(told), told)
+        self.assertIn(f"cannot leave a configuration to edit at {self.directory / 'config.toml'}", told[0])
+        self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
+
+    @unittest.skipIf(WINDOWS, "Windows invents a home for everybody")
+    def test_a_user_whom_the_system_does_not_know_is_served_without_a_home(self) -> None:
+        """A container with `--user 12345` exited with 2 and was started again for ever."""
+        (self.bin / "sitecustomize.py").write_text(HOMELESS)
+        environment = {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{self.bin}"}
+        process, welcome = self.serve(**environment)
+        self.assertIn("Settings at their defaults · reasoning in memory, until the proxy stops\n", welcome)
+        process.send(signal.SIGHUP)
+        process.read_until("again: nothing changed.")
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+        first, second, *_ = process.errors.splitlines()
+        self.assertRegex(first, "no home directory, so the settings have their defaults; set HOME, or .+ --config$")
+        self.assertRegex(second, "no home directory, so reasoning is kept in memory only; .+--reasoning-content-path$")
+        _, welcome = self.serve("--reasoning-content-path", str(self.store), **environment)
+        self.assertIn(f"reasoning {self.store}\n", welcome)
+
+    def test_a_store_that_cannot_be_cleared_is_told_and_stops_nobody(self) -> None:
+        self.store.mkdir(parents=True)
+        _, welcome = self.serve("--clear-reasoning-cache")
+        self.assertRegex(welcome, "^Nothing was cleared: .+ cannot be used: it is a folder; .+\n")
+
+
+ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
+ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Whoever finds this address"
+SPENT, CLOSED = "[passthrough] is for the first key that DeepSeek accepts", "[passthrough] is closed: name the keys"
+NAMES, SHORT = "add other names to public_hosts", "so short that it can be guessed"
+HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is set but not used"
+OURS = "sk-a-key-that-nobody-guesses"
+
+
+class WhoIsServedTest(unittest.TestCase):
+    """The start says what keeps strangers out, or that nothing does."""
+
+    def said(self, held_key: str = "", **settings: Any) -> str:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": held_key}):
+            config = ProxyConfig(**settings)
+            public_url = "https://x.ngrok.app" if config.ngrok else None
+            return serve._welcome(config, Path("x"), 1, public_url, Access(config))
+
+    def test_exactly_what_applies_is_said(self) -> None:
+        sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)
+        for settings, held_key, expected in (
+            ({}, "", ()),
+            ({"passthrough": ROUTE}, "", (SPENT, NAMES)),
+            ({"passthrough": ROUTE, "pin_key": "never"}, "", (CLOSED, NAMES)),
+            ({"public_hosts": ["a.example"]}, "", (PINNED,)),
+            ({"host": "::1", "pin_key": "never"}, "", ()),
+            ({"ngrok": True}, "", (PINNED,)),
+            ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
+            ({"pin_key": "always"}, "", (PINNED,)),
+            ({"ngrok": True, "pin_key": "never"}, "", (ANYBODY,)),
+            ({"host": "192.168.1.7", "pin_key": "never", "passthrough": ROUTE}, "", (ANYBODY, CLOSED, NAMES)),
+            ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY, NAMES)),
+            ({"access_keys": [OURS, "short"], "pin_key": "always"}, "", (ONLY, SHORT)),
+            ({"access_keys": [OURS]}, "sk-held", (ONLY, NAMES, HELD)),
+            ({}, "sk-held", (UNUSED,)),
+            ({"ngrok": True}, "sk-held", (PINNED, UNUSED)),
+        ):
+            with self.subTest(settings, held_key=held_key):
+                welcome = self.said(held_key, **settings)
+                self.assertEqual(expected, tuple(each for each in sentences if each in welcome))
+                self.assertNotIn("sk-held", welcome)
+                self.assertNotIn(OURS, welcome)
+
+    def test_the_names_under_which_keys_are_spent_are_listed(self) -> None:
+        for settings, names in (
+            ({}, "an IP address or localhost;"),
+            ({"ngrok": True}, "an IP address, localhost or the tunnel;"),
+            ({"public_hosts": ["a.example", "*.b.example"]}, "an IP address, localhost, a.example or *.b.example;"),
+        ):
+            self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
+
+    def test_who_has_a_tunnel_of_their_own_is_not_told_to_open_one(self) -> None:
+        self.assertIn("add --ngrok", self.said())
+        self.assertNotIn("add --ngrok", self.said(public_hosts=["a.example"]))
+
+    def test_the_key_to_paste_is_the_one_that_works(self) -> None:
+        for settings, held_key, words in (
+            ({}, "sk-held", "your DeepSeek key (sk-…)"),
+            ({"access_keys": [OURS]}, "", "a DeepSeek key that is in access_keys"),
+            ({"access_keys": [OURS]}, "sk-held", "one of your access keys"),
+        ):
+            self.assertIn(f"  OpenAI API Key             {words}\n", self.said(held_key, **settings))
+
+
+class RefusalTest(ServeTest):
+    def test_a_port_in_use_is_one_line_with_the_remedy(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            line = self.refusal("--port", str(port))
+        self.assertIn(f"127.0.0.1:{port} is in use", line)
+        self.assertRegex(line, r"another port with --port \d+$")
+
+    def test_a_host_that_is_not_here_is_one_line(self) -> None:
+        self.assertIn("is not an address of this machine", self.refusal("--port", "0", "--host", "x" * 70))
+
+    def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
+        line = self.refusal("--config", str(self.home))
+        self.assertRegex(line, "^config: cannot read .+; fix it or pass another file with --config$")
+
+    def test_a_file_in_the_place_of_the_traces_is_one_line(self) -> None:
+        (self.home / "traces").touch()
+        line = self.refusal("--port", "0", "--trace-dir", str(self.home / "traces"))
+        self.assertIn(f"cannot write into {self.home / 'traces'}", line)
+        self.assertIn("--trace-dir", line)
+
+    def test_a_tokenizer_that_is_not_there_is_one_line(self) -> None:
+        line = self.refusal("--port", "0", "--tokenizer", str(self.home / "tokenizer.json"))
+        self.assertIn(f"cannot read {self.home / 'tokenizer.json'}", line)
+        self.assertIn("--tokenizer", line)
+
+    def test_no_ngrok_on_this_machine_is_one_line(self) -> None:
+        line = self.refusal("--port", "0", "--ngrok", PATH=str(self.bin))
+        self.assertIn("https://ngrok.com/download", line)
+
+
+class NgrokServeTest(ServeTest):
+    def install(self, part: test_tunnel.Part) -> dict[str, str]:
+        """Puts the stand-in first on PATH."""
+        (self.bin / "stand_in.py").write_text(test_tunnel.STAND_IN)
+        (self.bin / "plan.json").write_text(json.dumps([part]))
+        (self.bin / "launches").write_text("")
+        command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "stand_in.py")])
+        (self.bin / "ngrok").write_text(f'#!/bin/sh\necho $$ > "{self.bin}/pid"\nexec {command} "$@"\n')
+        (self.bin / "ngrok").chmod(0o755)
+        return {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+
+    def expect_agent_gone(self) -> None:
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int((self.bin / "pid").read_text()), 0)
+
+
+@unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
+class NgrokTest(NgrokServeTest):
+    def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
+        process, welcome = self.serve("--ngrok", **self.install(test_tunnel.OK))
+        self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_tunnel.URL}/v1\n")
+        self.assertNotIn("cannot reach this machine", welcome)
+        [_, _, arguments] = json.loads((self.bin / "launches").read_text())
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(arguments[1]), timeout=PATIENCE)) as local:
+            local.request("GET", "/healthz")
+            self.assertEqual(local.getresponse().read(), b'{"ok":true}')
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+        self.expect_agent_gone()
+
+    def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
+        line = self.refusal("--port", "0", "--ngrok", **self.install(test_tunnel.fails("ERR_NGROK_4018")))
+        self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
+
+    def test_nobody_has_to_wait_for_a_slow_ngrok_to_stop(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                asked = Asked()
+                agent = test_tunnel.Agent(asked)
+                self.addCleanup(agent.close)
+                started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
+                environment = self.install({"log": [started], "stays": True})
+                process = self.launch("--port", "0", "--ngrok", **environment)
+                self.assertTrue(asked.event.wait(PATIENCE))
+                process.send(number)
+                self.expect_stopped(process)
+                self.expect_agent_gone()
+
+
+class Asked(dict[str, bytes]):
+    """The pages of an agent that has no URL yet; tells when somebody asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.event.set()
+        return default

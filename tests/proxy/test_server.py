@@ -1,0 +1,450 @@
+"""The edge: what clients may send in the way of bytes, and that everything they can send gets an answer."""
+
+import builtins
+import errno
+import gzip
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import HTTPServer
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.server import stream_sender
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+
+BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class EdgeTestCase(SocketTestCase):
+    def ask(self, proxy: RunningProxy, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        sock = self.connect(proxy)
+        sock.sendall(data)
+        return read_reply(sock)
+
+    def assert_error(self, proxy: RunningProxy, data: bytes, status: int) -> dict[str, Any]:
+        got, headers, body = self.ask(proxy, data)
+        self.assertEqual(status, got, body[:200])
+        self.assertEqual("application/json", headers["content-type"])
+        error = json.loads(body)["error"]
+        self.assertEqual({"message", "type", "param", "code"}, set(error) & {"message", "type", "param", "code"})
+        self.assertTrue(error["message"])
+        return dict(error)
+
+    def assert_closed(self, sock: socket.socket) -> None:
+        self.assertEqual(b"", sock.recv(1))
+
+
+class TestEndpoints(EdgeTestCase):
+    def test_health_and_models_need_no_key(self) -> None:
+        proxy = self.proxy(upstream_model="my-model")
+        for path, expected in (
+            ("/healthz", {"ok": True}),
+            ("/v1/healthz", {"ok": True}),
+            ("/health", {"status": "ok", "model": "my-model"}),
+        ):
+            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            self.assertEqual((200, expected), (status, json.loads(body)))
+        for path in ("/models", "/v1/models", "//v1//models/?x=1"):
+            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            models = json.loads(body)["data"]
+            self.assertEqual(["my-model", "deepseek-v4-pro", "deepseek-flash"], [model["id"] for model in models])
+            self.assertEqual({"id", "object", "created", "owned_by"}, set(models[0]))
+
+    def test_head_is_get_without_a_body(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(
+            b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n")
+        )
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+        self.assertEqual(2, answer.count(b"HTTP/1.1 200 OK"))
+        self.assertEqual(2, answer.count(b"Content-Length: 11"))
+        self.assertEqual(1, answer.count(b'{"ok":true}'))
+
+    def test_options_is_answered_everywhere_and_cors_only_when_wanted(self) -> None:
+        for cors in (False, True):
+            proxy = self.proxy(cors=cors)
+            for data in (b"OPTIONS /anything HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\n\r\n", HEALTH):
+                status, headers, _ = self.ask(proxy, data)
+                self.assertIn(status, (200, 204))
+                self.assertEqual("*" if cors else None, headers.get("access-control-allow-origin"))
+                self.assertNotIn("access-control-allow-credentials", headers)
+
+    def test_unknown_paths_and_methods(self) -> None:
+        proxy = self.proxy()
+        self.assert_error(proxy, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
+        self.assert_error(proxy, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
+        for data, allow in (
+            (b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", "POST, OPTIONS"),
+            (b"DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "GET, HEAD, OPTIONS"),
+        ):
+            status, headers, _ = self.ask(proxy, data)
+            self.assertEqual((405, allow), (status, headers["allow"]))
+
+    def test_the_azure_path_takes_the_model_from_the_path_and_the_key_from_its_header(self) -> None:
+        data = json.dumps({**BODY, "model": "label"}).encode()
+        head = "POST /openai/deployments/deepseek-flash/chat/completions?api-version=2024-12-01-preview HTTP/1.1"
+        lines = [head, "Host: x", "api-key: sk-azure", f"Content-Length: {len(data)}", "", ""]
+        status, _, body = self.ask(self.proxy(), "\r\n".join(lines).encode() + data)
+        self.assertEqual((200, "deepseek-flash"), (status, json.loads(body)["model"]))
+        self.assertEqual("Bearer sk-azure", self.fake.seen[-1].headers["authorization"])
+        self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
+
+    def test_authorization_beside_x_api_key_is_the_key_that_deepseek_gets(self) -> None:
+        proxy = self.proxy()
+        for body in (BODY, {**BODY, "stream": True}):
+            request = request_bytes(body, headers=["x-api-key: sk-other"])
+            self.assertEqual(200, self.ask(proxy, request)[0])
+            self.assertEqual("Bearer sk-test", self.fake.seen[-1].headers["authorization"])
+            self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
+
+    def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
+        proxy = self.proxy()
+        for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
+            lines = [
+                "POST /v1/chat/completions HTTP/1.1",
+                "Host: x",
+                *filter(None, [header]),
+                "Content-Length: 99",
+                "",
+                "",
+            ]
+            with self.subTest(header):
+                self.assert_error(proxy, "\r\n".join(lines).encode(), 401)
+        self.assertEqual([], self.fake.seen)
+
+    def test_the_path_is_checked_before_the_key_and_the_key_before_the_size(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=10)
+        huge = "Content-Length: 999999"
+        self.assert_error(proxy, f"POST /nowhere HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 404)
+        self.assert_error(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 401)
+
+    def test_no_banner(self) -> None:
+        _, headers, _ = self.ask(self.proxy(), HEALTH)
+        self.assertNotIn("server", headers)
+
+
+class TestBodies(EdgeTestCase):
+    def test_any_legal_way_to_send_a_body_is_understood(self) -> None:
+        proxy = self.proxy()
+        data = json.dumps(BODY).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: bearer sk\r\n"
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(data[i : i + 9]), data[i : i + 9]) for i in range(0, len(data), 9))
+        packed, deflated = gzip.compress(data), zlib.compress(data)
+        for name, request in {
+            "length": head + b"Content-Length: %d\r\n\r\n" % len(data) + data,
+            "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n",
+            "gzip": head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed,
+            "deflate": head + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(deflated) + deflated,
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(200, self.ask(proxy, request)[0])
+
+    def test_expect_100_continue_is_honoured(self) -> None:
+        data = json.dumps(BODY).encode()
+        sock = self.connect(self.proxy())
+        request = request_bytes(data, headers=["Expect: 100-continue"])
+        sock.sendall(request[: -len(data)])
+        self.assertEqual(100, read_reply(sock)[0])
+        sock.sendall(data)
+        self.assertEqual(200, read_reply(sock)[0])
+
+    def test_bad_bodies_are_told(self) -> None:
+        proxy = self.proxy(max_request_body_bytes=1000)
+        bomb = gzip.compress(b" " * 1_000_000)
+        for name, request, status in (
+            ("empty", request_bytes(b""), 400),
+            ("no json", request_bytes(b"hello"), 400),
+            ("no object", request_bytes(b"[]"), 400),
+            ("wrong field", request_bytes({**BODY, "messages": 7}), 400),
+            ("too large", request_bytes(b" " * 1001), 413),
+            ("unknown coding", request_bytes(b"x", headers=["Content-Encoding: br"]), 415),
+            ("not gzip", request_bytes(b"x", headers=["Content-Encoding: gzip"]), 400),
+            ("half gzip", request_bytes(gzip.compress(b"{}")[:-3], headers=["Content-Encoding: gzip"]), 400),
+            ("bomb", request_bytes(bomb[:900] if len(bomb) > 900 else bomb, headers=["Content-Encoding: gzip"]), 413),
+        ):
+            with self.subTest(name):
+                self.assert_error(proxy, request, status)
+        self.assertEqual([], self.fake.seen)
+
+    def test_hostile_json_gets_an_answer_and_the_server_goes_on(self) -> None:
+        proxy = self.proxy()
+        message = b'{"messages":[{"role":"user","content":%s}]}'
+        for name, data, statuses in (
+            ("deep", b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", {400}),
+            ("deep inside a tool", b'{"tools":[' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"]}", {400}),
+            ("surrogate", message % b'"\\ud800"', {200}),
+            ("nul", message % b'"\\u0000"', {200}),
+            ("nan", message % b"NaN", {400}),
+            ("huge number", message % (b"9" * 5000), {400}),
+            ("overflow", message.replace(b"}]}", b'}],"seed":1e999}') % b'"x"', {400}),
+            ("duplicate keys", message.replace(b"}]}", b'}],"model":"a","model":"b"}') % b'"x"', {200}),
+        ):
+            with self.subTest(name):
+                status, _, body = self.ask(proxy, request_bytes(data))
+                self.assertIn(status, statuses, body[:300])
+        self.assertEqual(200, self.ask(proxy, HEALTH)[0])
+
+    def test_a_413_can_be_read_while_the_client_still_sends(self) -> None:
+        sock = self.connect(self.proxy(max_request_body_bytes=1000))
+        head = request_bytes(b" " * 5_000_000)
+        sender = threading.Thread(target=_send_all, args=(sock, head))
+        sender.start()
+        self.addCleanup(sender.join)
+        self.assertEqual(413, read_reply(sock)[0])
+
+    def test_what_follows_a_body_of_no_use_is_still_a_request(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
+        file = sock.makefile("rb")
+        self.addCleanup(file.close)
+        self.assertEqual(b"HTTP/1.1 400 Bad Request\r\n", file.readline())
+        while (line := file.readline()) and b"HTTP/1.1 200 OK" not in line:
+            pass
+        self.assertTrue(line)
+
+    def test_truncated_requests_are_told_so(self) -> None:
+        proxy = self.proxy()
+        chunked = request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        for data in (request_bytes(b"x" * 100)[:-99], chunked + b"5\r\nab", b"POST /v1/chat/comp"):
+            sock = self.connect(proxy)
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            self.assertEqual(400, read_reply(sock)[0])
+
+    def test_a_blank_bearer_beside_an_api_key_does_not_matter(self) -> None:
+        request = request_bytes(BODY, headers=["api-key: sk-azure"]).replace(b"Bearer sk-test", b"Bearer ")
+        self.assertEqual(200, self.ask(self.proxy(), request)[0])
+
+    def test_an_endless_word_in_a_field_is_not_echoed_in_full(self) -> None:
+        body = {**BODY, "tools": [{"type": "x" * 100_000}]}
+        self.assertLess(len(self.ask(self.proxy(), request_bytes(body))[2]), 1000)
+
+
+def _send_all(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return
+
+
+class TestConnections(EdgeTestCase):
+    def test_a_second_proxy_on_the_port_is_refused_where_http_server_shares_ports(self) -> None:
+        """Python 3.14.0 does by default; each of the two would get a part of the requests."""
+        with mock.patch.object(HTTPServer, "allow_reuse_port", True, create=True):
+            proxy = self.proxy()
+            with self.assertRaises(OSError):
+                DeepSeekProxyServer(proxy.address).server_close()
+
+    def test_requests_follow_each_other_on_one_connection(self) -> None:
+        sock = self.connect(self.proxy())
+        for _ in range(3):
+            sock.sendall(request_bytes(BODY))
+            self.assertEqual(200, read_reply(sock)[0])
+
+    def test_pipelined_requests_are_answered_in_order(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(HEALTH + request_bytes(BODY) + HEALTH.replace(b"/healthz", b"/health ").replace(b"  ", b" "))
+        file = sock.makefile("rb")
+        self.addCleanup(file.close)
+        kinds = []
+        for _ in range(3):
+            self.assertEqual(b"HTTP/1.1 200 OK\r\n", file.readline())
+            length = 0
+            while (line := file.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length"):
+                    length = int(line.split()[1])
+            kinds.append(sorted(json.loads(file.read(length)))[0])
+        self.assertEqual(["choices", "model", "ok"], sorted(kinds))
+        self.assertEqual("ok", kinds[0])
+
+    def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        status, headers, body = read_reply(sock)
+        self.assertEqual((200, "chunked"), (status, headers["transfer-encoding"]))
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+        sock.sendall(HEALTH)
+        self.assertEqual(200, read_reply(sock)[0])
+
+    def test_http_1_0_may_ask_to_stay(self) -> None:
+        sock = self.connect(self.proxy())
+        for _ in range(2):
+            sock.sendall(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            self.assertEqual("keep-alive", read_reply(sock)[1]["connection"])
+
+    def test_a_slow_but_steady_reader_gets_everything(self) -> None:
+        proxy = self.proxy(write_timeout=0.5)
+        self.fake.answer(Answer(content="x" * 12_000_000, piece=1_000_000))
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(BODY))
+        size, pause = 0, threading.Event()
+        while size < 12_000_000:
+            received = sock.recv(500_000)
+            self.assertTrue(received, "cut off")
+            size += len(received)
+            # Slower in all than the timeout, never as long between two reads.
+            pause.wait(0.03)
+
+    def test_http_1_0_gets_its_stream_unchunked_until_the_end(self) -> None:
+        sock = self.connect(self.proxy())
+        request = request_bytes({**BODY, "stream": True}).replace(b"HTTP/1.1", b"HTTP/1.0")
+        sock.sendall(request)
+        _, headers, body = read_reply(sock)
+        self.assertNotIn("transfer-encoding", headers)
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
+        self.assert_closed(sock)
+
+    def test_ambiguous_bytes_are_answered_once_and_end_the_connection(self) -> None:
+        proxy = self.proxy()
+        for name, data, status in (
+            ("garbage", b"garbage\r\n\r\n", 400),
+            ("version", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+            ("two lengths", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
+            ("fold", b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+            ("coding", b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+            ("head", b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+            ("target", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+            ("expect", b"POST / HTTP/1.1\r\nHost: x\r\nExpect: magic\r\nContent-Length: 1\r\n\r\nx", 417),
+            ("chunk", request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"x\r\n", 400),
+        ):
+            with self.subTest(name):
+                sock = self.connect(proxy)
+                sock.sendall(data + HEALTH)
+                got, headers, body = read_reply(sock)
+                self.assertEqual((status, "close"), (got, headers["connection"]), body)
+                self.assertIn("message", json.loads(body)["error"])
+                self.assert_closed(sock)
+
+    def test_an_unread_body_is_never_taken_for_a_request(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(HEALTH, path="/nowhere"))
+        self.assertEqual(404, read_reply(sock)[0])
+        self.assert_closed(sock)
+
+    def test_slow_and_idle_clients_are_let_go(self) -> None:
+        proxy = self.proxy(header_timeout=0.2, idle_timeout=0.2)
+        idle = self.connect(proxy)
+        self.assert_closed(idle)
+        slow = self.connect(proxy)
+        slow.sendall(b"GET / HT")
+        self.assertEqual(408, read_reply(slow)[0])
+
+    def test_a_body_that_does_not_arrive_is_408(self) -> None:
+        sock = self.connect(self.proxy(body_timeout=0.2))
+        sock.sendall(request_bytes(b"x" * 100)[:-50])
+        self.assertEqual(408, read_reply(sock)[0])
+
+    def test_a_slow_body_earns_time_by_what_it_brings(self) -> None:
+        """With the base alone this one would be late: a byte is worth ten seconds here."""
+        sock = self.connect(self.proxy(body_timeout=0.3, body_rate=1))
+        request, pause = request_bytes(BODY), threading.Event()
+        sock.sendall(request[:-20])
+        for byte in request[-20:]:
+            pause.wait(0.03)
+            sock.sendall(bytes([byte]))
+        self.assertEqual(200, read_reply(sock)[0])
+
+    def test_over_the_bound_new_clients_get_503(self) -> None:
+        proxy = self.proxy(max_connections=1)
+        first = self.connect(proxy)
+        first.sendall(HEALTH)
+        self.assertEqual(200, read_reply(first)[0])
+        status, headers, _ = read_reply(self.connect(proxy))
+        self.assertEqual((503, "1"), (status, headers["retry-after"]))
+
+    def test_a_client_that_does_not_read_is_dropped_and_the_call_ended(self) -> None:
+        proxy = self.proxy(write_timeout=0.3)
+        self.fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
+        sock = socket.socket()
+        self.addCleanup(sock.close)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE)
+        sock.connect(proxy.address)
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+
+class TestUnexpected(EdgeTestCase):
+    def test_a_bug_of_ours_is_a_500_in_the_error_shape_and_one_line_in_the_log(self) -> None:
+        proxy = self.proxy()
+
+        def broken(_: object) -> None:
+            raise LookupError("a bug")
+
+        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
+            proxy.server._app = broken  # type: ignore[assignment]
+            self.assert_error(proxy, HEALTH, 500)
+        self.assertEqual(1, len(logged.output))
+        self.assertNotIn("Traceback", logged.output[0])
+
+    def test_a_bug_in_the_middle_of_a_stream_is_told_in_it(self) -> None:
+        class Broken:
+            awaited = None
+            is_over = False
+
+            def __iter__(self) -> Iterator[bytes]:
+                yield b"data: half an ev"
+                raise LookupError("a bug")
+
+            def close(self) -> None: ...
+
+        proxy = self.proxy()
+        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
+            proxy.server._app = lambda _: HttpReply.events(Broken())  # type: ignore[assignment]
+            status, _, body = self.ask(proxy, HEALTH)
+        self.assertEqual(200, status)
+        half, told, done, end = body.split(b"\n\n")
+        self.assertEqual((b"data: half an ev", b"data: [DONE]", b""), (half, done, end))
+        self.assertEqual("internal_error", json.loads(told.removeprefix(b"data: "))["error"]["code"])
+        self.assertIn("unexpected LookupError while streaming", logged.output[0])
+
+
+class TestReadingIn(EdgeTestCase):
+    def test_a_proxy_that_cannot_read_its_own_files_is_busy_and_recovers(self) -> None:
+        """Out of descriptors, before the first chat."""
+        proxy, really_import = self.proxy(), builtins.__import__
+
+        def without_descriptors(name: str, *rest: Any) -> Any:
+            if name == "deepseek_cursor_proxy.api" and "chat" in (rest[2] or ()):
+                raise OSError(errno.EMFILE, "Too many open files")
+            return really_import(name, *rest)
+
+        with mock.patch.object(builtins, "__import__", without_descriptors):
+            proxy.server.warm_up()
+            self.assertEqual(200, self.ask(proxy, HEALTH)[0])
+            status, headers, _ = self.ask(proxy, request_bytes(BODY))
+        self.assertEqual((503, "1"), (status, headers["retry-after"]))
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+
+
+class TestReconfiguring(EdgeTestCase):
+    def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
+        proxy = self.proxy(retry_budget=1)
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        before = proxy.server.generation().services
+        assert before is not None
+        self.assertEqual(1, len(before.upstream._pool._idle))
+        number = next(before.numbers)
+        proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
+        after = proxy.server.generation().services
+        assert after is not None
+        self.assertIs(before.conversations, after.conversations)
+        self.assertEqual(number + 1, next(after.numbers))
+        self.assertEqual([], before.upstream._pool._idle)
+        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
+
+    def test_before_the_first_request_it_is_the_configuration_that_is_built_from(self) -> None:
+        proxy = self.proxy()
+        proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
+        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])

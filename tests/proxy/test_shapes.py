@@ -1,0 +1,236 @@
+"""Bodies of every shape over real sockets: client says → DeepSeek must see → DeepSeek answers → client must see.
+
+Scenarios 33 to 38 of what Cursor sends: Responses items, mixed tools, ApplyPatch, Anthropic blocks, roles, pictures.
+The fake keeps DeepSeek's contract, so whatever it accepts is a chat that DeepSeek takes.
+"""
+
+import json
+from typing import Any
+
+from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
+APPLY_PATCH = {"type": "custom", "name": "ApplyPatch", "description": "Patches files.", "format": GRAMMAR}
+FLAT = {"type": "function", "name": "Shell", "description": "d", "parameters": {"type": "object"}, "strict": False}
+BARE = {"name": "Grep", "description": "d", "input_schema": {"type": "object"}}
+PATCH = '*** Begin Patch\n*** Update File: a.py\n@@\n-x = "\\n"\n+x = "é 思 \U0001f600"\n*** End Patch\n'
+PNG = "data:image/png;base64," + "A" * 16000
+
+
+class ShapesTestCase(SocketTestCase):
+    def post(self, proxy: RunningProxy, **body: Any) -> tuple[int, Any]:
+        """One request that is not streamed."""
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(body))
+        status, _, data = read_reply(sock)
+        sock.close()
+        return status, json.loads(data)
+
+    def sent(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.fake.accepted[-1]["messages"]
+        return messages
+
+
+class ItemsClient(CursorClient):
+    """Cursor as it speaks for GPT names: the history as items, the answers still as chat chunks."""
+
+    def body(self, messages: Any) -> dict[str, Any]:
+        return {
+            "model": "gpt-5.6-sol",
+            "instructions": "Be brief.",
+            "input": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "tools": self.tools,
+            "store": False,
+            "reasoning": {"effort": "medium", "summary": "auto"},
+            "metadata": {"cursorConversationId": "chat-1"},
+        }
+
+
+class TestResponsesBodies(ShapesTestCase):
+    def test_a_loop_with_two_calls_keeps_its_reasoning(self) -> None:
+        proxy = self.proxy()
+        calls = Call("call_1", "Shell", '{"c": 1}'), Call("call_2", "Shell", '{"c": 2}')
+        self.fake.answer(
+            Answer(reasoning="Both at once.", content="Looking.", calls=calls), Answer("Now I know.", "Done.")
+        )
+        client = ItemsClient(proxy.url, tools=[FLAT])
+        self.addCleanup(client.close)
+        client.messages = [{"role": "user", "content": [{"type": "input_text", "text": "go"}]}]
+        first = client.post()
+        self.assertEqual(2, len(first.calls))
+        self.assertIsNotNone(first.usage)
+        self.assertEqual({"gpt-5.6-sol"}, {event["model"] for event in first.events})
+        client.messages += [
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": first.content}]},
+            *(
+                {"type": "function_call", "call_id": c.id, "name": c.name, "arguments": c.arguments}
+                for c in first.calls
+            ),
+            *({"type": "function_call_output", "call_id": c.id, "output": "42"} for c in first.calls),
+        ]
+        self.assertTrue(client.post().is_whole)
+        self.assert_upstream_saw("Both at once.")
+        self.assertEqual(["system", "user", "assistant", "tool", "tool"], [each["role"] for each in self.sent()])
+        self.assertEqual("Looking.", self.sent()[2]["content"])
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_string_is_enough(self) -> None:
+        status, body = self.post(self.proxy(), input="hi", max_output_tokens=50)
+        self.assertEqual((200, "chat.completion"), (status, body["object"]))
+        self.assertEqual([{"role": "user", "content": "hi"}], self.sent())
+        self.assertEqual(50, self.fake.accepted[-1]["max_tokens"])
+
+
+class TestMixedTools(ShapesTestCase):
+    TOOLS = (*TOOLS, FLAT, BARE, APPLY_PATCH, {"type": "web_search"})
+
+    def test_all_reach_deepseek_as_functions_and_the_choice_with_them(self) -> None:
+        choice = {"type": "custom", "name": "ApplyPatch"}
+        hi = [{"role": "user", "content": "x"}]
+        status, _ = self.post(self.proxy(), messages=hi, tools=list(self.TOOLS), tool_choice=choice)
+        self.assertEqual(200, status)
+        sent = self.fake.accepted[-1]
+        self.assertEqual(
+            ["ApplyPatch", "Grep", "Shell", "read_file"], [tool["function"]["name"] for tool in sent["tools"]]
+        )
+        self.assertEqual({"type": "function", "function": {"name": "ApplyPatch"}}, sent["tool_choice"])
+        self.assertEqual({"type": "disabled"}, sent["thinking"])
+
+    def test_a_patch_comes_raw_and_its_turn_is_found_again(self) -> None:
+        for stream in (True, False):
+            for piece in (1, 7, 1000):
+                for display in (True, False):
+                    with self.subTest(stream=stream, piece=piece, display=display):
+                        self._patch_loop(stream, piece, display)
+
+    def _patch_loop(self, stream: bool, piece: int, display: bool) -> None:
+        # A short id proves nothing by itself: the turn is found because it is the same, byte for byte.
+        call = Call("call_0", "ApplyPatch", json.dumps({"input": PATCH}))
+        self.fake.answer(Answer("I should patch it.", calls=(call,), piece=piece), Answer("Fine.", "Done."))
+        seen: list[tuple[str, str]] = []
+        client = self.client(
+            self.proxy(display_reasoning=display),
+            tools=self.TOOLS,
+            stream=stream,
+            run_tool=lambda name, arguments: seen.append((name, arguments)) or "patched",
+        )
+        turn = client.ask("patch it")
+        self.assertTrue(turn.final.is_whole)
+        self.assertEqual([("ApplyPatch", PATCH)], seen)
+        self.assert_upstream_saw("I should patch it.")
+        sent = self.sent()[2]["tool_calls"][0]["function"]
+        self.assertEqual({"input": PATCH}, json.loads(sent["arguments"]))
+        # Plan mode has no ApplyPatch; the turn is still the same one.
+        client.tools = [*TOOLS]
+        client.ask("and now?")
+        self.assert_upstream_saw("I should patch it.", "Fine.")
+        self.assertEqual([], self.fake.refused)
+
+    def test_text_that_looks_like_json_goes_up_as_json_when_its_tool_is_gone(self) -> None:
+        for text in ("{ const files = 1 }", '{"half": ', "42", '["a"]'):
+            with self.subTest(text):
+                call = Call("call_0", "ApplyPatch", json.dumps({"input": text}))
+                self.fake.answer(Answer("I should run it.", calls=(call,)), Answer("Fine.", "Done."))
+                client = self.client(self.proxy(display_reasoning=False), tools=self.TOOLS)
+                client.ask("run it")
+                client.tools = [*TOOLS]
+                client.ask("and now?")
+                self.assert_upstream_saw("I should run it.", "Fine.")
+                [sent] = [message["tool_calls"] for message in self.sent() if message.get("tool_calls")]
+                self.assertEqual({"input": text}, json.loads(sent[0]["function"]["arguments"]))
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_patch_that_was_stopped_is_still_known(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        call = Call("call_0", "ApplyPatch", json.dumps({"input": PATCH}))
+        self.fake.answer(Answer("Half a thought.", calls=(call,), piece=16, cut_after=6))
+        client = self.client(proxy, tools=self.TOOLS)
+        answer = client.ask("patch it").final
+        self.assertIsNone(answer.finish_reason)
+        self.assertTrue(PATCH.startswith(answer.calls[0].arguments))
+        function = {"name": "ApplyPatch", "arguments": answer.calls[0].arguments}
+        client.messages.append(
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "call_0", "function": function}]}
+        )
+        client.ask("go on")
+        self.assert_upstream_saw("Half a thought.")
+
+
+class TestAnthropicBlocks(ShapesTestCase):
+    def test_a_loop_in_blocks_keeps_its_reasoning(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        call = Call("call_7", "Grep", '{"q": "x"}')
+        self.fake.answer(Answer("I will grep.", calls=(call,)), Answer("Found.", "Done."))
+        history: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "find"}]}]
+        body = {"model": "my-claude", "system": [{"type": "text", "text": "s"}], "tools": [BARE]}
+        _, first = self.post(proxy, messages=history, **body)
+        made = first["choices"][0]["message"]["tool_calls"][0]
+        use = {"type": "tool_use", "id": made["id"], "name": "Grep", "input": json.loads(made["function"]["arguments"])}
+        answer = {"type": "tool_result", "tool_use_id": made["id"], "content": [{"type": "text", "text": "a.py"}]}
+        more = {"type": "text", "text": "and hurry", "cache_control": {"type": "ephemeral"}}
+        history += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [answer, more]}]
+        status, _ = self.post(proxy, messages=history, **body)
+        self.assertEqual(200, status)
+        self.assert_upstream_saw("I will grep.")
+        self.assertEqual(["system", "user", "assistant", "tool", "user"], [each["role"] for each in self.sent()])
+        self.assertEqual(["a.py", "and hurry"], [each["content"] for each in self.sent()[3:]])
+        self.assertEqual([], self.fake.refused)
+
+
+class TestPictures(ShapesTestCase):
+    PARTS = (
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": PNG}},
+        {"type": "input_image", "image_url": PNG + "BBBB"},
+        {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+    )
+
+    def history(self) -> list[dict[str, Any]]:
+        call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        shot = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "A" * 4000}}
+        return [
+            {"role": "user", "content": list(self.PARTS)},
+            {"role": "assistant", "content": None, "reasoning_content": "r", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "shot"}, shot]},
+        ]
+
+    def test_models_that_see_get_them_natively(self) -> None:
+        status, _ = self.post(self.proxy(), model="deepseek-flash", messages=self.history(), tools=TOOLS)
+        self.assertEqual(200, status)
+        kinds = [part["type"] for part in self.sent()[0]["content"]]
+        self.assertEqual(["text", "image_url", "image_url", "image_url"], kinds)
+        self.assertRegex(self.sent()[2]["content"], r"^shot\n\[image: image/jpeg, 3 kB, [0-9a-f]{12}\]$")
+
+    def test_models_that_read_get_stable_words(self) -> None:
+        proxy = self.proxy()
+        before: list[dict[str, Any]] = []
+        for messages in (self.history(), [*self.history(), {"role": "user", "content": "and?"}]):
+            self.assertEqual(200, self.post(proxy, model="deepseek-v4-pro", messages=messages, tools=TOOLS)[0])
+            self.assertEqual(before, self.sent()[: len(before)])
+            before = self.sent()
+        words = before[0]["content"].split("\n")
+        self.assertRegex(words[1], r"^\[image: image/png, 12 kB, [0-9a-f]{12}\]$")
+        self.assertNotEqual(words[1], words[2])
+        self.assertRegex(words[3], r"^\[image: https://example\.com/a\.png, [0-9a-f]{12}\]$")
+
+    def test_a_picture_that_is_too_large_is_a_clear_413(self) -> None:
+        large = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (45 * 1024 * 1024)}}
+        hi = [{"role": "user", "content": [large]}]
+        status, body = self.post(self.proxy(), model="deepseek-flash", messages=hi)
+        self.assertEqual((413, "image_too_large"), (status, body["error"]["code"]))
+        self.assertIn("32 MiB", body["error"]["message"])
+        self.assertEqual([], self.fake.seen)
+        self.assertEqual(200, self.post(self.proxy(), model="deepseek-v4-pro", messages=hi)[0])
+
+
+class TestRoles(ShapesTestCase):
+    def test_developers_are_systems_and_strangers_users(self) -> None:
+        messages = [{"role": "developer", "content": "s"}, {"role": "critic", "content": "u"}]
+        self.assertEqual(200, self.post(self.proxy(), messages=messages)[0])
+        self.assertEqual(["system", "user"], [each["role"] for each in self.sent()])

@@ -1,0 +1,79 @@
+"""The start stays quick: what the first small answer does not need is read in later."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
+LATER = {
+    "deepseek_cursor_proxy.api.chat",
+    "deepseek_cursor_proxy.deepseek.model_names",
+    "deepseek_cursor_proxy.deepseek.chat_api",
+    "deepseek_cursor_proxy.conversation",
+    "deepseek_cursor_proxy.upstream.client",
+    "deepseek_cursor_proxy.http1.sse",
+    "deepseek_cursor_proxy.observers.explain_trace",
+    "deepseek_cursor_proxy.cli.tunnel",
+    "deepseek_cursor_proxy.observers.console",
+    "deepseek_cursor_proxy.protocols.request.parse",
+    "deepseek_cursor_proxy.reasoning.restore",
+    *("difflib", "tomllib", "hashlib", "hmac", "secrets", "getpass", "urllib.request", "concurrent.futures"),
+}
+# The rest of what a chat may need, though hardly any does.
+SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.observers.trace", "concurrent.futures"}
+
+SCRIPT = """
+import sys
+before = set(sys.modules)
+
+import socket, threading
+from pathlib import Path
+from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.cli.serve import ensure_config_file
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+
+cli._parser("serve")
+ensure_config_file()
+config = ProxyConfig.load(CONFIG_PATH, {}, {"port": "0", "reasoning_content_path": ":memory:"}).config
+with DeepSeekProxyServer((config.host, config.port)) as server:
+    server.config, server.reasoning_store = config, ReasoningStore(":memory:")
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(b"GET /v1/models HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+    first = set(sys.modules)
+    server.warm_up()
+    server.shutdown()
+    serving.join()
+server.reasoning_store.close()
+print(*(first - before))
+print(*(set(sys.modules) - before))
+"""
+
+
+class TestStart(unittest.TestCase):
+    def test_the_first_small_answer_comes_before_the_rest_of_the_program(self) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run(
+                [sys.executable, "-c", SCRIPT],
+                env={**os.environ, "HOME": home, "USERPROFILE": home},
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        self.assertEqual("", done.stderr)
+        first, warm = (set(line.split()) for line in done.stdout.splitlines())
+        self.assertEqual(set(), first & LATER)
+        # Names that do not exist would be absent for no good reason.
+        chat = {"deepseek_cursor_proxy.api.chat", "deepseek_cursor_proxy.reasoning.restore"}
+        self.assertLessEqual(chat, warm)
+        self.assertEqual(set(), warm & SELDOM)

@@ -1,0 +1,182 @@
+"""A process that stood still (SIGSTOP, a laptop's sleep) for longer than any deadline loses nothing that is there."""
+
+import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+import unittest
+import unittest.mock
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.lab import processes
+from deepseek_cursor_proxy.net import wait
+from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
+from tests.support.harness import read_reply, request_bytes
+from tests.support.raw_upstream import Play, RawUpstream
+
+QUESTION = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+# Every deadline of the proxy, and how long it is stopped.
+DEADLINE, STOPPED = 1.0, 1.7
+FLAGS = [
+    part
+    for name in (
+        "request-timeout",
+        "header-timeout",
+        "body-timeout",
+        "idle-timeout",
+        "write-timeout",
+        "connect-timeout",
+    )
+    for part in (f"--{name}", str(DEADLINE))
+]
+PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
+PATIENCE = 30.0
+
+
+@unittest.skipUnless(hasattr(signal, "SIGSTOP"), "nothing stops a process here")
+class TestStopped(unittest.TestCase):
+    def setUp(self) -> None:
+        self.is_stopped, self.is_over = threading.Event(), threading.Event()
+        self.asked = threading.Semaphore(0)
+        self.upstream = RawUpstream(lambda request: Play(self.answer(json.loads(request.partition(b"\r\n\r\n")[2]))))
+        self.addCleanup(self.upstream.close)
+        home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        flags = [*FLAGS, "--heartbeat-interval", "0.3", "--no-display-reasoning"]
+        self.server = self.enterContext(processes.running_proxy(processes.Server(self.upstream.url, 0), home, *flags))
+        self.addCleanup(os.kill, self.server.pid, signal.SIGCONT)
+        self.address = ("127.0.0.1", int(self.server.url.rpartition(":")[2]))
+
+    def answer(self, payload: dict[str, Any]) -> Iterator[bytes]:
+        """Half of an answer, or keep-alives; the rest while the proxy is stopped."""
+        is_stream, kind = payload.get("stream", False), payload["messages"][-1]["content"]
+        if is_stream:
+            yield STREAM_HEAD + (b": keep-alive\n\n" if kind == "queued" else EVENTS[0] + EVENTS[2])
+        else:
+            yield PLAIN_HEAD + (chunk(b"\n") if kind == "queued" else chunk(COMPLETION[:20]))
+        self.asked.release()
+        self.is_stopped.wait(PATIENCE)
+        if kind == "queued":
+            # Comments alone are no answer; that comes a moment after the end of the stop.
+            yield b": keep-alive\n\n" if is_stream else chunk(b"\n")
+            self.is_over.wait(PATIENCE)
+            time.sleep(0.05)
+        if kind == "long":
+            # More than lies between two processes: the rest comes when there is room, after the end of the stop.
+            yield event(delta(content="x" * 6_000_000)) if is_stream else chunk(b" " * 6_000_000)
+        if is_stream:
+            yield b"".join(EVENTS if kind == "queued" else EVENTS[3:])
+        else:
+            yield chunk(COMPLETION if kind == "queued" else COMPLETION[20:]) + b"0\r\n\r\n"
+
+    def stop(self) -> None:
+        os.kill(self.server.pid, signal.SIGSTOP)
+        self.is_stopped.set()
+        time.sleep(STOPPED)
+        os.kill(self.server.pid, signal.SIGCONT)
+        self.is_over.set()
+
+    def ask(self, path: str, kind: str, stream: bool) -> bytes:
+        body: dict[str, Any] = {"model": "deepseek-v4-pro", "stream": stream, "max_tokens": 100}
+        if path == "/v1/responses":
+            body = {"model": "deepseek-v4-pro", "stream": stream, "input": kind}
+        else:
+            body["messages"] = [{"role": "user", "content": kind}]
+        with socket.create_connection(self.address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(body, path=path, headers=["anthropic-version: 2023-06-01"]))
+            return read_reply(sock)[2]
+
+    def assert_survive(self, cases: list[tuple[str, str, bool]]) -> None:
+        with ThreadPoolExecutor(len(cases)) as pool:
+            replies = [pool.submit(self.ask, *case) for case in cases]
+            for _ in cases:
+                self.assertTrue(self.asked.acquire(timeout=PATIENCE))
+            self.stop()
+            for case, reply in zip(cases, replies, strict=True):
+                with self.subTest(case):
+                    told = reply.result(PATIENCE).decode()
+                    self.assertNotIn('"error":{', told.replace('"error": {', '"error":{'), told[-500:])
+                    self.assertIn(TEXT[-2:] if not case[2] else TEXT[-2], told)
+                    if case[2]:
+                        end = {"chat": "[DONE]", "resp": "response.completed", "mess": "message_stop"}[case[0][4:8]]
+                        self.assertIn(end, told)
+
+    def test_answers_go_on_after_a_stop_longer_than_their_deadline(self) -> None:
+        self.assert_survive(
+            [(path, kind, stream) for path in PATHS for kind in ("", "long") for stream in (True, False)]
+        )
+
+    def test_queued_calls_go_on_after_it(self) -> None:
+        self.assert_survive([(path, "queued", stream) for path in PATHS for stream in (True, False)])
+
+    def test_a_crowd_of_streams_goes_on_after_it(self) -> None:
+        """These are waited for by one thread."""
+        self.assert_survive([(path, kind, True) for path in PATHS for kind in ("", "queued") for _ in range(5)])
+
+    def test_what_clients_send_meanwhile_is_served(self) -> None:
+        """The rest of a head, the rest of a body larger than the buffers, a request on an idle connection."""
+        body = json.dumps({**QUESTION, "padding": "x" * 20_000_000}).encode()
+        health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        requests: list[tuple[bytes, bytes]] = [(health[:20], health[20:]), (b"", health)]
+        large = request_bytes(body)
+        requests.append((large[:300], large[300:]))
+        socks = [socket.create_connection(self.address, timeout=PATIENCE) for _ in requests]
+        for sock, (first, _) in zip(socks, requests, strict=True):
+            self.addCleanup(sock.close)
+            sock.sendall(first)
+        time.sleep(0.2)
+        with ThreadPoolExecutor(len(socks)) as pool:
+            stopping = threading.Thread(target=self.stop)
+            stopping.start()
+            self.assertTrue(self.is_stopped.wait(PATIENCE))
+            for sock, (_, rest) in zip(socks, requests, strict=True):
+                pool.submit(sock.sendall, rest)
+            replies = [read_reply(sock)[0] for sock in socks]
+            stopping.join()
+        self.assertEqual([200, 200, 200], replies)
+
+    def test_a_client_that_reads_slowly_gets_all_of_its_answer(self) -> None:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(PATIENCE)
+            sock.connect(self.address)
+            sock.sendall(request_bytes({**QUESTION, "stream": True, "messages": [{"role": "user", "content": "long"}]}))
+            self.assertTrue(self.asked.acquire(timeout=PATIENCE))
+            self.is_stopped.set()
+            # By now the proxy waits for its reader, who begins to read when it is stopped.
+            time.sleep(0.5)
+            stopping = threading.Timer(0.0, self.stop)
+            stopping.start()
+            self.addCleanup(stopping.join)
+            self.assertTrue(read_reply(sock)[2].endswith(b"data: [DONE]\n\n"))
+
+
+class TestDeadline(unittest.TestCase):
+    def test_a_deadline_that_passed_while_the_process_stood_still_is_given_some_time(self) -> None:
+        now = time.monotonic()
+        self.assertEqual(now - 0.01, wait.extended(now - 0.01, 300.0))
+        self.assertEqual(now + 20, wait.extended(now + 20, 300.0))
+        for seconds, grace in ((300.0, wait._GRACE_SECONDS), (0.2, 0.2)):
+            self.assertAlmostEqual(now + grace, wait.extended(now - 60, seconds), delta=0.5)
+
+    def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
+        one, two = socket.socketpair()
+        self.addCleanup(one.close)
+        self.addCleanup(two.close)
+
+        def asleep(*_: Any) -> tuple[wait.Stirred, bool]:
+            """A wait that says that there is nothing, while something arrives."""
+            two.sendall(b"x")
+            time.sleep(0.02)
+            return wait.Stirred.NOTHING, False
+
+        look: Callable[..., tuple[wait.Stirred, bool]] = wait._look
+        looks = iter([asleep, look])
+        with unittest.mock.patch.object(wait, "_look", lambda *what: next(looks)(*what)):
+            self.assertTrue(wait.wait_readable(one, 0.01, None))

@@ -1,0 +1,422 @@
+"""Whatever happens to the store's file: the proxy starts, answers every chat, says so once and comes back by itself.
+
+Each fault is made by real means and walked through over sockets: a chat with a tool loop is answered, and its reasoning
+is restored within the run. The strict fake refuses a tool turn whose reasoning is missing, and the thinking is not
+shown, so nothing but the store can bring it back.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.storage import schema
+from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.test_serve import ServeTest, address
+from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.systems import needs_removable_open_files
+
+IS_ROOT = os.name != "posix" or os.geteuid() == 0
+QUESTIONS = ("How is the weather here?", "And tomorrow?", "And then?")
+
+
+class Chat:
+    """One chat with a tool loop; every question checks what DeepSeek was sent."""
+
+    def __init__(self, test: unittest.TestCase, url: str, fake: FakeDeepSeek, name: str = "") -> None:
+        self._test = test
+        self._fake = fake
+        self._thought: list[str | None] = []
+        self.client = CursorClient(url, tools=WEATHER_TOOLS, system=f"You are brief. {name}")
+        test.addCleanup(self.client.close)
+
+    def ask(self, question: str = QUESTIONS[0]) -> None:
+        """Answered whole, and all that was thought before is back, byte for byte."""
+        turn = self.client.ask(question)
+        self._test.assertTrue(all(answer.is_whole for answer in turn.answers), turn)
+        self._thought += [answer.reasoning for answer in turn.answers]
+        messages = self._fake.accepted[-1]["messages"]
+        sent = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
+        self._test.assertEqual(self._thought[: len(sent)], sent)
+        self._test.assertEqual([], self._fake.refused)
+
+
+class FaultTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path = self.place / "store.sqlite3"
+        self.fake = self.enterContext(FakeDeepSeek(responder=weather_responder))
+        self.told: list[str] = []
+        log = logging.getLogger("deepseek_cursor_proxy")
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.told.append(record.getMessage())  # type: ignore[method-assign]
+        log.addHandler(handler)
+        self.addCleanup(log.removeHandler, handler)
+        before, log.propagate = log.propagate, False
+        self.addCleanup(setattr, log, "propagate", before)
+
+    def proxy(self, path: Path | None = None) -> RunningProxy:
+        running = RunningProxy(self.fake.url, ReasoningStore(path or self.path), display_reasoning=False)
+        self.addCleanup(running.close)
+        return running
+
+    def chat(self, proxy: RunningProxy, name: str = "") -> Chat:
+        return Chat(self, proxy.url, self.fake, name)
+
+    def mended(self, proxy: RunningProxy) -> None:
+        self.assertTrue(proxy.store._mender.wait(PATIENCE))
+
+    def until_told(self, count: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while len(self.told) < count:
+            self.assertLess(time.monotonic(), deadline, self.told)
+            threading.Event().wait(0.005)
+
+    def rows(self, path: Path | None = None) -> int:
+        with contextlib.closing(sqlite3.connect(path or self.path)) as connection:
+            return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def fill(self, count: int = 60) -> bytes:
+        """The bytes of a healthy store with some pages of each kind."""
+        with contextlib.closing(ReasoningStore(self.path)) as store:
+            for number in range(count):
+                store.record([([random.Random(number).randbytes(32)], "thought " * 100)])
+        return self.path.read_bytes()
+
+    def expect_memory_only(self, words: str, path: Path | None = None) -> RunningProxy:
+        """The proxy starts, a chat works in memory, and there is one line about it."""
+        proxy = self.proxy(path)
+        chat = self.chat(proxy)
+        for question in QUESTIONS:
+            chat.ask(question)
+        self.assertEqual(1, len(self.told), self.told)
+        self.assertRegex(self.told[0], "^reasoning is kept in memory only until .+ can be used: .+; .+$")
+        self.assertRegex(self.told[0], words)
+        return proxy
+
+
+class TestWhatIsNotOursToUse(FaultTestCase):
+    def test_a_folder_in_its_place(self) -> None:
+        self.path.mkdir()
+        proxy = self.expect_memory_only("it is a folder")
+        self.path.rmdir()
+        self.mended(proxy)
+        self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
+        self.assertEqual(5, self.rows())
+
+    def test_a_place_that_cannot_be_made(self) -> None:
+        (self.place / "file").touch()
+        proxy = self.expect_memory_only(
+            "Not a directory|exists|cannot find", self.place / "file" / "a" / "store.sqlite3"
+        )
+        (self.place / "file").unlink()
+        self.mended(proxy)
+        self.assertEqual(5, self.rows(self.place / "file" / "a" / "store.sqlite3"))
+
+    def test_a_file_of_somebody_else_stays_as_it_is(self) -> None:
+        kinds: dict[str, Callable[[], object]] = {
+            "text": lambda: self.path.write_bytes(b"Dear reader, " * 1000),
+            "another program": lambda: self.make("CREATE TABLE theirs (x)"),
+            "newer version": lambda: self.make(
+                f"PRAGMA application_id = {APPLICATION_ID}",
+                "CREATE TABLE reasonings (x)",
+                f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}",
+            ),
+        }
+        for name, make in kinds.items():
+            with self.subTest(name):
+                make()
+                before = self.path.read_bytes()
+                self.told.clear()
+                self.expect_memory_only("left alone; move it away or choose another place").close()
+                self.assertEqual(before, self.path.read_bytes())
+                self.assertEqual([self.path], list(self.place.iterdir()))
+                self.path.unlink()
+
+    def make(self, *statements: str) -> None:
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            for statement in ("PRAGMA journal_mode=WAL", *statements):
+                connection.execute(statement)
+
+    @unittest.skipIf(IS_ROOT, "no file is read-only for root")
+    def test_a_read_only_file_is_still_read(self) -> None:
+        first = self.proxy()
+        chat = self.chat(first)
+        chat.ask()
+        first.close()
+        self.path.chmod(0o400)
+        self.addCleanup(self.path.chmod, 0o600)
+        proxy = self.proxy()
+        self.continue_on(proxy, chat)
+        self.assertRegex(self.told[0], "it is read-only; make it and its folder readable and writable")
+        self.path.chmod(0o600)
+        self.mended(proxy)
+        self.assertEqual(5, self.rows())
+
+    @unittest.skipIf(IS_ROOT, "no folder is read-only for root")
+    def test_a_read_only_folder_is_still_read(self) -> None:
+        first = self.proxy()
+        chat = self.chat(first)
+        chat.ask()
+        first.close()
+        self.place.chmod(0o500)
+        self.addCleanup(self.place.chmod, 0o700)
+        proxy = self.proxy()
+        self.continue_on(proxy, chat)
+        self.place.chmod(0o700)
+        self.mended(proxy)
+        self.assertEqual(5, self.rows())
+
+    def continue_on(self, proxy: RunningProxy, chat: Chat) -> None:
+        messages, thought = chat.client.messages, chat._thought
+        chat.client.close()
+        again = self.chat(proxy)
+        again.client.messages, again._thought = messages, thought
+        again.ask(QUESTIONS[1])
+        again.ask(QUESTIONS[2])
+
+    def test_a_folder_that_refuses_new_files(self) -> None:
+        """What a read-only folder looks like to a program, for root as well."""
+        error = OSError(30, "Read-only file system")
+        with mock.patch.object(private_files, "create", side_effect=error):
+            proxy = self.expect_memory_only("Read-only file system; make it and its folder readable and writable")
+        self.mended(proxy)
+        self.assertEqual(5, self.rows())
+
+
+class TestLocks(FaultTestCase):
+    @contextlib.contextmanager
+    def locked(self, statement: str = "BEGIN EXCLUSIVE") -> Iterator[None]:
+        """A process of its own holds the file."""
+        code = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+            "c.execute('PRAGMA locking_mode=EXCLUSIVE') if sys.argv[2] == 'for itself' else None; "
+            "c.execute('BEGIN EXCLUSIVE'); print('locked', flush=True); sys.stdin.read()"
+        )
+        command = [sys.executable, "-c", code, str(self.path), statement]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            self.assertEqual(b"locked", process.stdout.readline().strip())
+            yield
+            process.kill()
+
+    def test_a_file_locked_while_running(self) -> None:
+        proxy = self.proxy()
+        chat = self.chat(proxy)
+        chat.ask()
+        with self.locked():
+            chat.ask(QUESTIONS[1])
+            self.chat(proxy, "another").ask()
+            self.until_told()
+            chat.ask(QUESTIONS[2])
+        self.mended(proxy)
+        self.assertRegex(self.told[0], "another process holds it locked")
+        self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
+        self.assertEqual((2, 8), (len(self.told), self.rows()))
+
+    def test_a_file_locked_at_the_start(self) -> None:
+        self.fill(1)
+        for statement in ("for all", "for itself"):
+            with self.subTest(statement):
+                self.told.clear()
+                with self.locked(statement):
+                    proxy = self.expect_memory_only("another process holds it locked")
+                self.mended(proxy)
+                proxy.close()
+        self.assertEqual(1 + 5, self.rows(), "the second chat is the first one again")
+
+    def test_two_proxies_on_one_file_each_find_what_the_other_stored(self) -> None:
+        one, two = self.proxy(), self.proxy()
+        chat = self.chat(one)
+        chat.ask()
+        other = self.chat(two)
+        other.client.messages, other._thought = chat.client.messages, chat._thought
+        other.ask(QUESTIONS[1])
+        self.chat(one, "another").ask()
+        self.assertEqual([], self.told)
+        self.assertEqual(4 + 3, self.rows())
+
+
+class TestDamage(FaultTestCase):
+    def expect_set_aside(self, content: bytes) -> None:
+        self.path.write_bytes(content)
+        self.told.clear()
+        proxy = self.proxy()
+        chat = self.chat(proxy)
+        for question in QUESTIONS:
+            chat.ask(question)
+        self.mended(proxy)
+        proxy.close()
+        self.assertEqual(1, len(self.told), self.told)
+        self.assertRegex(self.told[0], r"is damaged \(.+\): it was set aside as .+\.corrupt-\d{8}-\d{6}\S* and a fresh")
+        [aside] = (path for path in self.place.glob("*.corrupt-*") if path.name[-1].isdigit())
+        self.assertEqual(content[4096:], aside.read_bytes()[4096:])
+        if os.name == "posix":
+            self.assertEqual(0o600, aside.stat().st_mode & 0o777)
+        self.assertEqual(5, self.rows())
+        for path in self.place.iterdir():
+            path.unlink()
+
+    def test_a_damaged_file_is_set_aside_and_told(self) -> None:
+        data = self.fill()
+        rng = random.Random(4)
+        for name, content in {
+            "head zeroed": bytes(100) + data[100:],
+            "first page overwritten": rng.randbytes(4096) + data[4096:],
+            "tables overwritten": data[:4096] + rng.randbytes(len(data) - 4096),
+            "cut in half": data[: len(data) // 2],
+            "all zeroed": bytes(len(data)),
+        }.items():
+            with self.subTest(name):
+                self.expect_set_aside(content)
+
+    def test_damage_while_running(self) -> None:
+        self.fill()
+        proxy = self.proxy()
+        chat = self.chat(proxy)
+        chat.ask()
+        with self.path.open("r+b") as file:
+            file.seek(4096)
+            file.write(random.Random(4).randbytes(self.path.stat().st_size - 4096))
+        # Its pages may be in SQLite's memory; a look at all of it finds the damage.
+        with contextlib.suppress(Exception):
+            proxy.store.stats()
+        for name in ("b", "c"):
+            self.chat(proxy, name).ask()
+        self.mended(proxy)
+        self.assertEqual(1, len(self.told), self.told)
+        self.assertRegex(self.told[0], "is damaged .+ set aside")
+        self.assertEqual(1, len([path for path in self.place.glob("*.corrupt-*") if path.name[-1].isdigit()]))
+        self.chat(proxy, "d").ask()
+        self.assertGreater(self.rows(), 0)
+
+    def happens(self, happening: Callable[[], object]) -> None:
+        proxy = self.proxy()
+        self.chat(proxy).ask()
+        happening()
+        chat = self.chat(proxy, "another")
+        for question in QUESTIONS:
+            chat.ask(question)
+        self.mended(proxy)
+        self.assertEqual(1, len(self.told), self.told)
+        self.assertRegex(self.told[0], "deleted, emptied or replaced; what is there now is used instead")
+        proxy.close()
+        self.assertGreaterEqual(self.rows(), 5)
+
+    @needs_removable_open_files
+    def test_a_file_that_is_deleted_while_running_is_begun_anew(self) -> None:
+        self.happens(lambda: list(map(Path.unlink, self.place.iterdir())))
+
+    @needs_removable_open_files
+    def test_a_file_that_loses_its_name_only_is_begun_anew(self) -> None:
+        self.happens(self.path.unlink)
+
+    def test_a_file_that_is_emptied_while_running_is_begun_anew(self) -> None:
+        self.happens(lambda: os.truncate(self.path, 0))
+
+    @needs_removable_open_files
+    def test_a_file_that_is_replaced_while_running_is_used_from_then_on(self) -> None:
+        self.fill(3)
+        copy = self.place / "backup"
+        copy.write_bytes(self.path.read_bytes())
+        self.happens(lambda: copy.rename(self.path))
+        self.assertEqual(3 + 5, self.rows())
+
+
+@unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
+class TestFullDisk(ServeTest):
+    """The proxy as a process whose files may not grow beyond a limit, which is lifted later."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake = self.enterContext(FakeDeepSeek(responder=weather_responder))
+        self.directory.mkdir()
+        (self.directory / "config.toml").write_text("display_reasoning = false\n")
+
+    def start(self, limit: int) -> tuple[Any, Chat]:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # Inherited by the process; this one writes nothing large meanwhile.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            process = self.launch("--port", "0", "--base-url", self.fake.url)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        welcome = process.read_until("Stop with Ctrl-C.\n")
+        host, port = address(welcome)
+        return process, Chat(self, f"http://{host}:{port}/v1", self.fake)
+
+    def lift(self, process: Any) -> None:
+        import resource
+
+        hard = resource.prlimit(process._process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(process._process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    def until(self, process: Any, words: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while words not in process.errors:
+            self.assertLess(time.monotonic(), deadline, process.errors)
+            threading.Event().wait(0.02)
+
+    def lines(self, process: Any) -> list[str]:
+        return [line for line in process.errors.splitlines() if line[:1] not in "┌├└"]
+
+    def expect_recovery(self, limit: int, reasonings: int) -> None:
+        process, chat = self.start(limit)
+        for question in QUESTIONS:
+            chat.ask(question)
+        for number in range(6):
+            Chat(self, chat_url(chat), self.fake, f"{number} " * 2000).ask()
+        self.until(process, "kept in memory only")
+        if not hasattr(__import__("resource"), "prlimit"):
+            self.skipTest("another process's limit can be lifted on Linux only")
+        self.lift(process)
+        self.until(process, "is usable again")
+        chat.ask("And after that?")
+        process.send(15)
+        self.assertEqual(0, process.wait())
+        told = self.lines(process)
+        self.assertEqual(2, len(told), told)
+        self.assertRegex(told[0], "kept in memory only until .+: the disk is full.+; free some space")
+        self.assertNotIn("Traceback", process.errors)
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            self.assertEqual(reasonings, store.stats().reasonings)
+
+    def test_a_disk_that_is_full_at_the_start(self) -> None:
+        self.expect_recovery(limit=30_000, reasonings=5 + 6 * 3 + 1)
+
+    def test_a_disk_that_fills_up_while_running(self) -> None:
+        self.expect_recovery(limit=80_000, reasonings=5 + 6 * 3 + 1)
+
+    def test_what_was_stored_is_read_from_a_full_disk(self) -> None:
+        process, chat = self.start(limit=10**9)
+        chat.ask()
+        process.send(15)
+        self.assertEqual(0, process.wait())
+        process, again = self.start(limit=30_000)
+        again.client.messages, again._thought = chat.client.messages, chat._thought
+        again.ask(QUESTIONS[1])
+
+
+def chat_url(chat: Chat) -> str:
+    connection = chat.client._connection
+    return f"http://{connection.host}:{connection.port}/v1"

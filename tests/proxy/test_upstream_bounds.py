@@ -1,0 +1,292 @@
+"""What an upstream can make us wait for, hold or lose: time, memory, places, and the privacy of TLS."""
+
+import os
+import threading
+import time
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.upstream import response
+from tests.support.faults import (
+    EVENTS,
+    GOOD,
+    JSON,
+    PATIENCE,
+    SSE,
+    STREAM_HEAD,
+    TEXT,
+    TOLD,
+    WHOLE,
+    FaultTestCase,
+    Reply,
+    delta,
+    event,
+    head,
+)
+from tests.support.harness import request_bytes
+from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, Play, wait_until
+
+
+class TestTime(FaultTestCase):
+    """Deadlines that hold whatever trickles in."""
+
+    def trickling(self, start: bytes, drop: bytes, *, stream: bool = True, **settings: Any) -> Reply:
+        """The reply to an upstream that says `start`, and then `drop` for ever."""
+        return self.repeating(start, drop, 0.01, PATIENCE, stream=stream, **settings)
+
+    def repeating(
+        self, start: bytes, drop: bytes, pause: float, seconds: float, *, stream: bool = True, **settings: Any
+    ) -> Reply:
+        over = threading.Event()
+        self.addCleanup(over.set)
+
+        def pieces() -> Iterator[bytes]:
+            yield start
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not over.wait(pause):
+                yield drop
+
+        upstream = self.upstream(lambda _: Play(pieces()))
+        proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.4, **settings})
+        return self.ask(self.connect(proxy), stream=stream)
+
+    def test_a_head_that_trickles_has_one_deadline(self) -> None:
+        reply = self.trickling(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n")
+        self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+
+    def test_announcements_that_trickle_have_the_same(self) -> None:
+        reply = self.trickling(b"", head(status="102 Processing"))
+        self.assertEqual(TOLD, reply.verdict)
+
+    def test_keep_alives_are_no_progress_beyond_the_patience_for_a_queue(self) -> None:
+        blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
+        drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
+
+        def reply(drop: bytes) -> Reply:
+            settings = {"heartbeat_interval": 0.1, "request_timeout": 1.0, "queue_patience": 0}
+            return self.trickling(STREAM_HEAD + EVENTS[2], drop, **settings)
+
+        with ThreadPoolExecutor(len(drops)) as pool:
+            replies = dict(zip(drops, pool.map(reply, drops), strict=True))
+        for drop, each in replies.items():
+            with self.subTest(drop):
+                self.assertEqual(("upstream_timeout", TOLD), (each.error["code"], each.verdict))
+                # Our own sign of life went on meanwhile, and did not count as one of upstream's.
+                self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.events[1:-1]])
+
+    def test_blank_lines_in_a_plain_answer_are_no_progress_either(self) -> None:
+        reply = self.trickling(head(JSON), b"\n", stream=False, queue_patience=0)
+        self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+
+    def test_a_plain_answer_that_trickles_has_one_deadline(self) -> None:
+        for start, drop in ((head(JSON), b"x"), (head(JSON, "Content-Length: 10000000"), b"{")):
+            with self.subTest(start):
+                reply = self.trickling(start, drop, stream=False)
+                self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+
+    def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
+        with mock.patch.object(response, "_ERROR_SECONDS", 0.2):
+            reply = self.trickling(head(JSON, status="400 Bad"), b"x", request_timeout=PATIENCE)
+        self.assertEqual((400, "upstream_error"), (reply.status, reply.error["type"]))
+
+    def test_after_the_finish_nothing_keeps_a_stream_open(self) -> None:
+        start = STREAM_HEAD + b"".join(EVENTS[:-2])
+        for drop in (b": x\n\n", event({"choices": []}), event(delta(content=""))):
+            with self.subTest(drop), mock.patch.object(response, "_AFTERMATH_SECONDS", 0.2):
+                reply = self.trickling(start, drop, request_timeout=PATIENCE)
+                self.assertEqual(WHOLE, reply.verdict)
+
+    def test_a_flood_ends_as_a_trickle_does(self) -> None:
+        """There is always more to read, and reading it is late; that does not mean that this process was stopped."""
+        # Shorter than what is flooded with: its own end would be told as another error, or as none.
+        times = {"_FLOOD_SECONDS": 0.5, "_AFTERMATH_SECONDS": 0.2}
+        finished = STREAM_HEAD + b"".join(EVENTS[:-2])
+        for name, start, drop in (
+            ("in the queue", STREAM_HEAD + EVENTS[2], b": keep-alive\n\n"),
+            ("after the finish", finished, b": x\n\n"),
+            ("after the finish, with chunks", finished, event({"choices": []})),
+        ):
+            with self.subTest(name), mock.patch.multiple(response, **times):
+                started = time.monotonic()
+                reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.5, queue_patience=1)
+                self.assertLess(time.monotonic() - started, 7)
+                self.assertEqual(WHOLE if start is finished else TOLD, reply.verdict)
+
+
+class TestTls(FaultTestCase):
+    def test_a_stream_inside_tls_is_whole(self) -> None:
+        for good in GOOD:
+            upstream = self.upstream(lambda _, good=good: Play.of(good.data), tls=True)  # type: ignore[misc]
+            with mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(CERTIFICATE)}):
+                proxy = self.proxy(upstream_base_url=upstream.url)
+                with self.subTest(good.name):
+                    self.assertEqual(WHOLE, self.ask(self.connect(proxy), stream=good.is_stream).verdict)
+
+    def test_an_untrusted_certificate_is_told_and_nothing_is_sent(self) -> None:
+        upstream = self.upstream(lambda _: Play.of(GOOD[0].data), tls=True)
+        for stream in (True, False):
+            reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)), stream=stream)
+            self.assertEqual((502, TOLD), (reply.status, reply.verdict))
+            self.assertIn("certificate", reply.error["message"])
+        self.assertEqual([], upstream.requests)
+
+    def test_cut_inside_tls_is_told(self) -> None:
+        good = GOOD[3]
+        for then in (CLOSE, RESET):
+            upstream = self.upstream(lambda _, then=then: Play.of(good.data[: good.complete_at - 1], then), tls=True)  # type: ignore[misc]
+            with mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(CERTIFICATE)}):
+                reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)))
+                self.assertEqual(TOLD, reply.verdict)
+
+
+class TestPlaces(FaultTestCase):
+    """However a call ends, its place comes back."""
+
+    def test_every_ending_gives_the_place_back(self) -> None:
+        endings = [
+            Play.of(GOOD[3].data),
+            Play.of(GOOD[3].data[:200]),
+            Play.of(b"garbage"),
+            Play.of(head("Location: /", status="302 Found")),
+            Play.of(head(JSON, "Content-Length: 0", status="503 Busy")),
+            Play.of(head("Content-Type: text/html") + b"x"),
+            Play.of(b"", RESET),
+        ]
+        # One place only: a place that is not given back makes the next call fail.
+        proxy, _ = self.playing(endings, max_upstream_calls=1, queue_timeout=0, retry_budget=0.01)
+        for _ in range(2):
+            for number in range(len(endings)):
+                with self.subTest(number):
+                    reply = self.ask(self.connect(proxy), number)
+                    self.assertNotEqual("rate_limit_exceeded", reply.error["code"] if reply.status != 200 else "")
+
+    def test_waiting_for_another_try_holds_none(self) -> None:
+        endings = [Play.of(STREAM_HEAD), Play.of(b""), Play.of(head("Content-Length: 0", status="503 Busy"))]
+        proxy, _ = self.playing(endings)
+        held: list[int] = []
+
+        def wait(*_: object) -> bool:
+            held.append(proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+            return False
+
+        with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
+            for number in range(len(endings)):
+                self.ask(self.connect(proxy), number)
+        self.assertEqual([0, 0, 0], held)
+
+    def test_a_client_that_leaves_gives_its_place_to_the_next(self) -> None:
+        proxy, upstream = self.playing(
+            [Play.of(b"", HANG), Play.of(STREAM_HEAD + EVENTS[2], HANG), Play.of(GOOD[3].data)], max_upstream_calls=1
+        )
+        for number in (0, 1):
+            with self.subTest(number):
+                upstream.hung_up.clear()
+                leaver = self.connect(proxy)
+                leaver.sendall(request_bytes(_body(number)))
+                wait_until(lambda number=number: len(upstream.requests) == 2 * number + 1)  # type: ignore[misc]
+                leaver.close()
+                self.assertTrue(upstream.hung_up.wait(PATIENCE))
+                self.assertEqual(WHOLE, self.ask(self.connect(proxy), 2).verdict)
+
+    def test_one_that_leaves_the_queue_never_calls(self) -> None:
+        proxy, upstream = self.playing([Play.of(b"", HANG), Play.of(GOOD[3].data)], max_upstream_calls=1)
+        first, second = self.connect(proxy), self.connect(proxy)
+        first.sendall(request_bytes(_body(0)))
+        wait_until(lambda: len(upstream.requests) == 1)
+        second.sendall(request_bytes(_body(0)))
+        gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
+        wait_until(lambda: len(gate._waiting) == 1)
+        second.close()
+        wait_until(lambda: len(gate._waiting) == 0)
+        first.close()
+        self.assertEqual(WHOLE, self.ask(self.connect(proxy), 1).verdict)
+        self.assertEqual(2, len(upstream.requests))
+
+    def test_a_full_house_is_told_with_the_time_to_come_back(self) -> None:
+        proxy, upstream = self.playing([Play.of(b"", HANG)], max_upstream_calls=1, queue_timeout=0.05)
+        first = self.connect(proxy)
+        first.sendall(request_bytes(_body(0)))
+        wait_until(lambda: len(upstream.requests) == 1)
+        for stream in (True, False):
+            reply = self.ask(self.connect(proxy), stream=stream)
+            self.assertEqual(
+                (429, "rate_limit_exceeded", "2"), (reply.status, reply.error["code"], reply.headers["retry-after"])
+            )
+
+    def test_several_answers_at_once_need_no_more_places_than_there_are(self) -> None:
+        proxy, _ = self.playing([Play.of(GOOD[3].data)], max_upstream_calls=4, queue_timeout=PATIENCE)
+        with ThreadPoolExecutor(6) as pool:
+            replies = list(pool.map(lambda _: self.ask(self.connect(proxy), n=3), range(6)))
+        for reply in replies:
+            self.assertEqual(200, reply.status)
+            self.assertEqual(3 * len(TEXT), len(reply.text))
+        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+
+    def test_many_callers_share_a_few_places(self) -> None:
+        settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
+        proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], **settings)
+        with ThreadPoolExecutor(24) as pool:
+            replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
+        self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
+        self.assertLessEqual(upstream.connections, 3)
+        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+
+
+class TestMemory(FaultTestCase):
+    """What an upstream can make us hold, in megabytes of ours (its own bytes are not counted)."""
+
+    def assert_bounded(self, data: Play, *, stream: bool) -> None:
+        proxy, _ = self.playing([data])
+        sock = self.connect(proxy)
+        tracemalloc.start()
+        try:
+            verdict = self.ask(sock, stream=stream).verdict
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        self.assertEqual(TOLD, verdict)
+        self.assertLess(peak, 64 * 1024 * 1024)
+
+    def test_bombs(self) -> None:
+        for start, unit, end in (
+            (b"", b"\n", b""),
+            (b"", b": " + b"x" * 90 + b"\n\n", b""),
+            (b"data: ", b"x", b""),
+            (b'{"x": "', b"x", b'"}'),
+        ):
+            packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+            mebibyte = unit * (1024 * 1024 // len(unit))
+            bomb = b"".join([*map(packer.compress, (start, *[mebibyte] * 10, end)), packer.flush()])
+            for kind, stream in ((SSE, True), (JSON, False)):
+                with self.subTest(unit[:5], kind=kind):
+                    self.assert_bounded(Play.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)
+
+    def test_an_answer_without_end_is_not_held(self) -> None:
+        call = {"index": 0, "id": "i" * 100, "function": {"name": "f", "arguments": "x" * 900}}
+        for said in ({"content": "x" * 1000}, {"reasoning_content": "x" * 1000}, {"tool_calls": [call]}):
+            with self.subTest(*said), mock.patch("deepseek_cursor_proxy.conversation.Reply.LONGEST", 10_000):
+                # Whatever else goes wrong, it never stops by itself.
+                reply = self.answered(STREAM_HEAD + event(delta(**said)) * 11, then=HANG, request_timeout=PATIENCE)
+                self.assertEqual((200, TOLD), (reply.status, reply.verdict))
+                self.assertIn("longer than", reply.error["message"])
+        with mock.patch("deepseek_cursor_proxy.conversation.Reply.LONGEST", 1):
+            # What has come to its end was not endless.
+            self.assertEqual(WHOLE, self.answered(GOOD[0].data, stream=False).verdict)
+
+    def test_endless_lines_and_bodies(self) -> None:
+        mebibyte = b"x" * 1024 * 1024
+        for data, stream in (
+            ((STREAM_HEAD, b"data: ", *[mebibyte] * 20), True),
+            ((STREAM_HEAD, *[b"data: xx\n" * 100_000] * 2), True),
+            ((head(JSON), *[mebibyte] * 40), False),
+        ):
+            with self.subTest(data[0]):
+                self.assert_bounded(Play(data), stream=stream)
+
+
+def _body(number: int) -> dict[str, object]:
+    return {"model": "m", "messages": [{"role": "user", "content": str(number)}], "stream": True}

@@ -1,0 +1,112 @@
+"""The usage of streamed chats: where OpenAI's clients look for it, and nowhere else."""
+
+import json
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+ASKED = {**BODY, "stream_options": {"include_usage": True}}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return {"id": "c", "object": "chat.completion.chunk", "created": 5, "model": "x", "choices": choices, **more}
+
+
+def played(*chunks: dict[str, Any]) -> Raw:
+    """Upstream's answer with exactly these chunks."""
+    events = [f"data: {json.dumps(each)}\n\n" for each in chunks]
+    return Raw(HEAD + "".join([*events, "data: [DONE]\n\n"]).encode())
+
+
+# As DeepSeek, its gateways and other hosts tell it.
+UPSTREAM = {
+    "on the finishing chunk": (
+        chunk({"role": "assistant", "content": ""}, usage=None),
+        chunk({"content": "Hi"}, usage=None),
+        chunk({"content": ""}, "stop", usage=USAGE),
+    ),
+    "in a chunk of its own": (
+        chunk({"role": "assistant", "content": "Hi"}),
+        chunk({}, "stop"),
+        chunk(None, usage=USAGE),
+    ),
+    "in both": (chunk({"content": "Hi"}), chunk({}, "stop", usage=USAGE), chunk(None, usage=USAGE)),
+    "counting along": (
+        chunk({"content": "H"}, usage={**USAGE, "completion_tokens": 1}),
+        chunk({"content": "i"}, "stop", usage=USAGE),
+    ),
+    "before the finish": (chunk({"content": "Hi"}), chunk(None, usage=USAGE), chunk({}, "stop")),
+}
+
+
+class TestUsage(SocketTestCase):
+    def chunks(self, proxy: RunningProxy, body: dict[str, Any]) -> list[Any]:
+        """The events of a stream, of which [DONE] is the last."""
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(body))
+        status, _, data = read_reply(sock)
+        lines = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
+        self.assertEqual((200, "[DONE]"), (status, lines.pop()))
+        return [json.loads(line) for line in lines]
+
+    def test_a_client_that_reads_choices_0_of_every_chunk_gets_no_usage_unasked(self) -> None:
+        proxy = self.proxy()
+        for name, upstream in UPSTREAM.items():
+            for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
+                self.fake.answer(played(*upstream))
+                with self.subTest(name, **options):
+                    found = self.chunks(proxy, {**BODY, **options})
+                    self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
+                    self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
+                    self.assertFalse(any("usage" in each for each in found))
+
+    def test_usage_that_was_asked_for_is_one_chunk_behind_the_finish(self) -> None:
+        proxy = self.proxy()
+        for name, upstream in UPSTREAM.items():
+            self.fake.answer(played(*upstream))
+            with self.subTest(name):
+                *found, last = self.chunks(proxy, ASKED)
+                self.assertEqual(([], USAGE), (last["choices"], last["usage"]))
+                self.assertEqual(("c", "chat.completion.chunk", "m"), (last["id"], last["object"], last["model"]))
+                self.assertEqual([None] * len(found), [each["usage"] for each in found])
+                self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
+                self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
+
+    def test_a_host_that_tells_no_usage_gets_none_invented(self) -> None:
+        self.fake.answer(played(chunk({"content": "Hi"}), chunk({}, "stop")))
+        self.assertEqual(2, len(self.chunks(self.proxy(), ASKED)))
+
+    def test_a_chunk_without_choices_on_the_way_is_a_sign_of_life(self) -> None:
+        self.fake.answer(played(chunk(None, prompt_filter_results=[]), chunk({"content": "Hi"}, "stop")))
+        first, second = self.chunks(self.proxy(), BODY)
+        self.assertEqual({"content": ""}, first["choices"][0]["delta"])
+        self.assertEqual({"content": "Hi"}, second["choices"][0]["delta"])
+
+    def test_an_answer_that_breaks_off_has_no_usage(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hello.", cut_after=2))
+        *found, error = self.chunks(self.proxy(), ASKED)
+        self.assertIn("error", error)
+        self.assertTrue(all(each["choices"] for each in found))
+
+    def test_the_thinking_is_streamed_with_the_usage_null_in_every_chunk(self) -> None:
+        for display in (True, False):
+            self.fake.answer(Answer(reasoning="Let me think about it for a while. " * 20, content="Hello. " * 20))
+            *found, last = self.chunks(self.proxy(display_reasoning=display), ASKED)
+            self.assertEqual([None], list({each["usage"] for each in found}))
+            self.assertLess(0, last["usage"]["completion_tokens_details"]["reasoning_tokens"])
+
+    def test_a_whole_answer_keeps_its_usage(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": False}))
+        self.assertIn("prompt_tokens", json.loads(read_reply(sock)[2])["usage"])
+
+    def test_an_odd_wish_is_named(self) -> None:
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream_options": {"include_usage": "yes"}}))
+        status, _, data = read_reply(sock)
+        self.assertEqual((400, "stream_options.include_usage"), (status, json.loads(data)["error"]["param"]))

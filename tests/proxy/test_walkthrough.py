@@ -1,0 +1,627 @@
+"""Whole chats over real sockets: client says → DeepSeek must see → DeepSeek answers → client must see."""
+
+import json
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
+from deepseek_cursor_proxy.exchange.upstream_call import Calling
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import response
+from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+CALL = Call("call_1", "read_file", '{"path": "a.py"}')
+REFUSAL = Failure(
+    400,
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+    "invalid_request_error",
+    "invalid_request_error",
+)
+
+
+def block(reasoning: str) -> str:
+    return f"<details>\n<summary>Thinking</summary>\n\n{reasoning}\n</details>\n\n"
+
+
+class TestAChat(SocketTestCase):
+    def test_the_weather_loop_keeps_every_reasoning_byte_for_byte(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream), FakeDeepSeek(responder=weather_responder) as fake:
+                proxy = self.proxy(upstream_base_url=fake.url)
+                client = CursorClient(proxy.url, tools=WEATHER_TOOLS, stream=stream, run_tool=run_weather_tool)
+                with client:
+                    turns = [client.ask("How is the weather here?"), client.ask("And tomorrow?")]
+                shown = [thinking_blocks.leading_block(answer.content) for turn in turns for answer in turn.answers]
+                thought = [found.reasoning if found else None for found in shown]
+                self.assertEqual(4, len(thought))
+                self.assertEqual([], fake.refused)
+                messages = fake.accepted[-1]["messages"]
+                sent = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
+                self.assertEqual(thought[:3], sent)
+                self.assertFalse(any("<details>" in str(message["content"]) for message in messages))
+
+    def test_the_client_sees_the_thinking_and_the_answer(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hello."), Answer(reasoning="Hm.", content="Hello."))
+        for stream in (True, False):
+            client = self.client(self.proxy(), stream=stream, model="my-model")
+            answer = client.ask("hi").final
+            self.assertEqual(block("Hm.") + "Hello.", answer.content)
+            self.assertEqual("" if stream else "Hm.", answer.reasoning)
+            self.assertEqual("stop", answer.finish_reason)
+            if stream:
+                self.assertTrue(answer.done)
+                self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
+
+    def test_a_request_that_turns_thinking_off_is_not_overruled(self) -> None:
+        asks = (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/v1/responses", {"input": "hi"}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+        )
+        for setting, kind in (("enabled", "disabled"), ("disabled", "enabled")):
+            proxy = self.proxy(thinking=setting)
+            for stream in (True, False):
+                for path, body in asks:
+                    sock = self.connect(proxy)
+                    asked = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
+                    sock.sendall(request_bytes(asked, path=path))
+                    with self.subTest(path, stream=stream, kind=kind):
+                        self.assertEqual(200, read_reply(sock)[0])
+                        self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
+                        self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
+
+    def test_a_stream_tells_the_thinking_once(self) -> None:
+        thought = "Is a < b? " * 40
+        for is_shown in (True, False):
+            # Whole runs at once, and chunk by chunk.
+            for pause in (0.0, 0.002):
+                self.fake.answer(Answer(reasoning=thought, content="Yes. " * 10, calls=(CALL,), pause=pause))
+                answer = self.client(self.proxy(display_reasoning=is_shown)).post([{"role": "user", "content": "hi"}])
+                with self.subTest(is_shown=is_shown, pause=pause):
+                    self.assertEqual((block(thought) if is_shown else "") + "Yes. " * 10, answer.content)
+                    self.assertEqual("" if is_shown else thought, answer.reasoning)
+                    self.assertEqual((CALL,), answer.calls)
+
+    def test_a_whole_answer_has_the_thinking_in_its_field_too(self) -> None:
+        for is_shown in (True, False):
+            self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
+            answer = self.client(self.proxy(display_reasoning=is_shown), stream=False).ask("hi").final
+            self.assertEqual("Hm.", answer.reasoning)
+
+    def test_a_whole_prefix_stays_the_same_from_request_to_request(self) -> None:
+        with FakeDeepSeek(responder=weather_responder) as fake:
+            client = CursorClient(self.proxy(upstream_base_url=fake.url).url, tools=WEATHER_TOOLS)
+            with client:
+                client.ask("How is the weather here?")
+                client.ask("And tomorrow?")
+            for before, after in zip(fake.accepted, fake.accepted[1:], strict=False):
+                self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
+                self.assertEqual(before["tools"], after["tools"])
+
+    def test_a_plain_answer_is_restored_too_when_there_are_tools(self) -> None:
+        self.fake.answer(Answer(reasoning="Plain thought.", content="Hello."))
+        client = self.client(self.proxy())
+        client.ask("hi")
+        client.ask("and now?")
+        self.assert_upstream_saw("Plain thought.")
+
+    def test_a_turn_without_reasoning_is_known_to_be_empty(self) -> None:
+        for reasoning in (None, ""):
+            with self.subTest(reasoning=reasoning):
+                self.fake.answer(Answer(reasoning=reasoning, calls=(CALL,)))
+                client = self.client(self.proxy())
+                self.assertEqual(2, len(client.ask("hi").answers))
+                self.assert_upstream_saw(" ")
+
+    def test_display_can_be_plain_or_off(self) -> None:
+        for settings, shown in (
+            ({"collapsible_reasoning": False}, "<think>\nHm.\n</think>\n\nHello."),
+            ({"display_reasoning": False}, "Hello."),
+        ):
+            self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
+            client = self.client(self.proxy(**settings))
+            self.assertEqual(shown, client.ask("hi").final.content)
+            client.ask("again")
+            self.assert_upstream_saw("Hm.")
+            self.assertEqual("Hello.", self.fake.accepted[-1]["messages"][2]["content"])
+
+    def test_two_keys_never_share_a_memory(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Mine alone.", content="Hello."))
+        mine = self.client(proxy, key="sk-mine")
+        mine.ask("hi")
+        stranger = self.client(proxy, key="sk-stranger")
+        stranger.messages = [*mine.messages]
+        stranger.ask("what did you think?")
+        self.assert_upstream_saw(" ")
+        mine.ask("what did you think?")
+        self.assert_upstream_saw("Mine alone.")
+
+    def test_the_key_goes_upstream_as_it_came_and_nothing_else_does(self) -> None:
+        self.client(self.proxy(), key="sk-secret").ask("hi")
+        headers = self.fake.seen[-1].headers
+        self.assertEqual("Bearer sk-secret", headers["authorization"])
+        self.assertEqual("identity", headers["accept-encoding"])
+        self.assertNotIn("x-forwarded-for", headers)
+
+    def test_a_stored_chat_goes_on_after_a_restart(self) -> None:
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = Path(folder) / "store.sqlite3"
+        first = self.proxy(ReasoningStore(path), display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Before.", calls=(CALL,)), Answer(reasoning="After.", content="Done."))
+        client = self.client(first)
+        client.ask("hi")
+        first.close()
+        second = self.client(self.proxy(ReasoningStore(path), display_reasoning=False))
+        second.messages = client.messages
+        second.ask("go on")
+        self.assert_upstream_saw("Before.", "After.")
+
+    def test_a_fresh_proxy_restores_from_what_the_client_shows(self) -> None:
+        self.fake.answer(
+            Answer(reasoning="Shown </details> once.", calls=(CALL,)), Answer(reasoning="B.", content="C.")
+        )
+        client = self.client(self.proxy())
+        client.ask("hi")
+        fresh = self.client(self.proxy())
+        fresh.messages = client.messages
+        fresh.ask("go on")
+        self.assert_upstream_saw("Shown </details> once.", "B.")
+
+    def test_a_changed_effort_or_model_does_not_lose_the_thread(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Thought.", calls=(CALL,)))
+        client = self.client(proxy)
+        client.ask("hi")
+        client.model = "deepseek-flash"
+        client.ask("again")
+        self.assert_upstream_saw("Thought.", "Thinking about it.")
+        self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
+
+
+class TestMissingReasoning(SocketTestCase):
+    HISTORY = (
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_9", "content": "the result"},
+        {"role": "user", "content": "U2"},
+    )
+
+    def test_recover_replays_as_text_tells_once_and_keeps_the_prefix(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                client = self.client(self.proxy(), stream=stream)
+                client.messages = [*self.HISTORY[:-1]]
+                self.fake.answer(Answer(reasoning="R2.", content="A2."))
+                first = client.ask("U2").final
+                self.assertEqual(block("R2.") + NOTICE + "A2.", first.content)
+                sent = self.fake.accepted[-1]["messages"]
+                self.assertEqual(["system", "system", "user"], [message["role"] for message in sent])
+                self.assertIn("the result", sent[1]["content"])
+                second = client.ask("U3").final
+                self.assertNotIn(NOTICE, second.content)
+                self.assertEqual(sent, self.fake.accepted[-1]["messages"][:3])
+                self.assert_upstream_saw("R2.")
+                self.assertEqual([], self.fake.refused)
+
+    def test_placeholder_sends_the_history_as_it_is(self) -> None:
+        client = self.client(self.proxy(missing_reasoning_strategy="placeholder"))
+        self.assertEqual(200, client.post(self.HISTORY).status)
+        self.assert_upstream_saw(" ")
+        self.assertEqual(5, len(self.fake.accepted[-1]["messages"]))
+
+    def test_reject_answers_409_and_never_calls(self) -> None:
+        client = self.client(self.proxy(missing_reasoning_strategy="reject"))
+        answer = client.post(self.HISTORY)
+        self.assertEqual(409, answer.status)
+        assert answer.error is not None
+        self.assertEqual(1, answer.error["missing_reasoning_messages"])
+        self.assertEqual([], self.fake.seen)
+
+    def test_with_thinking_off_nothing_is_restored_and_nothing_is_missing(self) -> None:
+        client = self.client(self.proxy(thinking="disabled", missing_reasoning_strategy="reject"))
+        answer = client.post([*self.HISTORY[:2], {"role": "assistant", "content": "x", "reasoning_content": "y"}])
+        self.assertEqual(200, answer.status)
+        sent = self.fake.accepted[-1]
+        self.assertEqual({"type": "disabled"}, sent["thinking"])
+        self.assertNotIn("reasoning_effort", sent)
+        self.assertNotIn("reasoning_content", sent["messages"][-1])
+
+    def test_a_forced_tool_is_sent_without_thinking(self) -> None:
+        sock = self.connect(self.proxy())
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "tool_choice": "required"}
+        sock.sendall(request_bytes(body))
+        self.assertIn(b"200 OK", sock.recv(100))
+        self.assertEqual("disabled", self.fake.accepted[-1]["thinking"]["type"])
+
+
+class TestRefusals(SocketTestCase):
+    def test_a_refusal_heals_itself_and_never_reaches_the_client(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                client = self.client(self.proxy(), stream=stream)
+                client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "plain"}]
+                self.fake.answer(REFUSAL, Answer(reasoning="R.", content="Good."))
+                answer = client.ask("next").final
+                self.assertEqual((200, block("R.") + NOTICE + "Good."), (answer.status, answer.content))
+                self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
+                self.assertIn("plain", self.fake.accepted[-1]["messages"][1]["content"])
+
+    def test_the_strictest_deepseek_still_gets_an_answer(self) -> None:
+        """A V4-Pro that refuses empty reasoning takes the space that stands for it."""
+        with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
+            client = self.client(self.proxy(upstream_base_url=fake.url))
+            client.messages += [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "plain", "reasoning_content": ""},
+            ]
+            self.assertEqual(200, client.ask("next").final.status)
+            self.assertEqual([], fake.refused)
+
+    def test_a_second_refusal_is_a_failure_of_ours_to_explain(self) -> None:
+        self.fake.answer(REFUSAL, REFUSAL)
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(502, answer.status)
+        self.assertEqual(2, len(self.fake.seen))
+
+    def test_with_reject_a_refusal_becomes_409(self) -> None:
+        self.fake.answer(REFUSAL)
+        client = self.client(self.proxy(missing_reasoning_strategy="reject"))
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "plain"}]
+        self.assertEqual(409, client.ask("next").final.status)
+
+    def test_other_errors_pass_with_status_and_type_and_say_what_to_do(self) -> None:
+        for failure, remedy in (
+            (Failure(400, "no such thing", "invalid_request_error", "invalid_request_error"), ""),
+            (Failure(401, "wrong key", "authentication_error", "invalid_request_error"), "Check the DeepSeek key"),
+            (Failure(402, "Insufficient Balance"), "Top up the balance"),
+            (Failure(429, "slow down", headers=(("Retry-After", "7"),)), "Wait 7 seconds"),
+            (Failure(500, "sorry"), "Try again"),
+        ):
+            self.fake.answer(failure)
+            answer = self.client(self.proxy()).ask("hi").final
+            assert answer.error is not None
+            self.assertEqual(failure.status, answer.status)
+            self.assertEqual((failure.type, failure.code), (answer.error["type"], answer.error["code"]))
+            self.assertIn(failure.message, answer.error["message"])
+            self.assertIn(remedy, answer.error["message"])
+
+    def test_a_chat_that_is_too_long_is_told_in_the_words_that_make_cursor_summarise(self) -> None:
+        said = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
+        self.fake.answer(Failure(400, said, "invalid_request_error", "invalid_request_error"))
+        answer = self.client(self.proxy()).ask("hi").final
+        assert answer.error is not None
+        self.assertEqual((400, "context_length_exceeded"), (answer.status, answer.error["code"]))
+        self.assertIn("resulted in 1200000 tokens", answer.error["message"])
+
+    def test_a_refusal_inside_a_good_answer_heals_too(self) -> None:
+        error = json.dumps({"error": {"message": REFUSAL.message}}).encode()
+        plain = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(error) + error
+        stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: " + error + b"\n\n"
+        for is_stream, data in ((False, plain), (True, stream)):
+            self.fake.answer(Raw(data), Answer(reasoning="R.", content="Good."))
+            answer = self.client(self.proxy(), stream=is_stream).ask("hi").final
+            self.assertEqual((200, block("R.") + "Good."), (answer.status, answer.content))
+
+    def test_a_refusal_heals_on_every_path_or_is_told_in_our_words(self) -> None:
+        error = b"data: " + json.dumps({"error": {"message": REFUSAL.message}}).encode() + b"\n\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null}}]}\n\n'
+        good = Answer(reasoning="R.", content="Good.")
+        for name, steps, is_good in (
+            ("dropped, then refused", (Raw(head), REFUSAL, good), True),
+            ("a comment first", (Raw(head + b": keep-alive\n\n" + error), good), True),
+            ("the role first", (Raw(head + role + error), good), True),
+            ("refused, then inside the stream", (REFUSAL, Raw(head + error)), False),
+            ("inside the stream twice", (Raw(head + error), Raw(head + error)), False),
+        ):
+            with self.subTest(name):
+                self.fake.forget()
+                self.fake.answer(*steps)
+                answer = self.client(self.proxy(retry_budget=5)).ask("hi").final
+                told = json.dumps([answer.content, answer.error])
+                self.assertNotIn("must be passed back", told)
+                self.assertEqual(is_good, answer.is_whole, told)
+
+    def test_numbers_that_are_none_do_not_break_a_stream(self) -> None:
+        chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":-Infinity}]}\n\n'
+        last = b'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        self.fake.answer(Raw(head + chunk + last))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
+
+    def test_an_error_that_quotes_the_key_is_told_without_it(self) -> None:
+        proxy = self.proxy()
+        for key, told in (("sk-very-secret-key", "*** is wrong."), ("is", "is is wrong.")):
+            self.fake.answer(Failure(401, f"{key} is wrong"))
+            error = self.client(proxy, key=key).ask("hi").final.error
+            assert error is not None
+            self.assertEqual(told, error["message"].partition(" Check")[0])
+
+    def test_the_key_is_in_no_log_even_if_upstream_quotes_it(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Failure(401, "Incorrect API key provided: sk-very-secret-key"))
+        with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+            self.client(proxy, key="sk-very-secret-key").ask("hi")
+        self.assertNotIn("secret", "".join(logged.output))
+
+
+def all_at_once(*deltas: dict[str, Any]) -> Raw:
+    """A whole stream in one write; the last delta ends it."""
+    ends = [*[None] * (len(deltas) - 1), "stop"]
+    chunks = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
+        for delta, end in zip(deltas, ends, strict=True)
+    ]
+    events = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    return Raw(head + events + b"data: [DONE]\n\n")
+
+
+class TestStopping(SocketTestCase):
+    def test_a_call_is_known_as_soon_as_all_of_it_was_seen(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), stall_after=4, piece=100))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        seen = b""
+        while b"a.py" not in seen:
+            seen += sock.recv(65536)
+        self.assertNotIn(b'"finish_reason":"tool_calls"', seen)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+        self.fake.release.set()
+
+    def test_stored_before_the_client_can_know_that_the_turn_is_complete(self) -> None:
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        seen = b""
+        while b'"finish_reason":"tool_calls"' not in seen:
+            seen += sock.recv(65536)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+        self.fake.release.set()
+
+    def test_json_that_was_asked_for_is_nothing_else(self) -> None:
+        proxy = self.proxy()
+        asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.answer(Answer(reasoning="Think.", content='{"a": 1}'))
+                sock = self.connect(proxy)
+                sock.sendall(request_bytes({**asked, "stream": stream}))
+                body = read_reply(sock)[2]
+                self.assertIn(rb"{\"a\": 1}", body)
+                self.assertNotIn(b"<details>", body)
+
+    def test_what_comes_before_the_end_does_not_wait_for_the_disk(self) -> None:
+        """Not even when DeepSeek says it all at once."""
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(all_at_once({"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}))
+        written, record = threading.Event(), proxy.store.record
+        self.addCleanup(written.set)
+
+        def slowly(*given: Any) -> None:
+            written.wait(PATIENCE)
+            record(*given)
+
+        with mock.patch.object(proxy.store, "record", slowly):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            seen = b""
+            while b"Words." not in seen:
+                seen += sock.recv(65536)
+            self.assertNotIn(b'"stop"', seen)
+            written.set()
+            while b"[DONE]" not in seen:
+                seen += sock.recv(65536)
+
+    def test_the_first_event_waits_for_nothing_else(self) -> None:
+        """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
+        proxy = self.proxy(display_reasoning=False)
+        self.fake.answer(all_at_once({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
+        has_begun, settle, read = threading.Event(), Calling.settle, StreamReader.read
+        self.addCleanup(has_begun.set)
+
+        def settle_later(calling: Calling) -> None:
+            has_begun.wait(PATIENCE)
+            settle(calling)
+
+        def read_later(reader: StreamReader, data: bytes) -> Said:
+            if b"one" in data:
+                has_begun.wait(PATIENCE)
+            return read(reader, data)
+
+        with mock.patch.object(Calling, "settle", settle_later), mock.patch.object(StreamReader, "read", read_later):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            seen = b""
+            while b'"role"' not in seen:
+                seen += sock.recv(65536)
+            self.assertNotIn(b"one", seen)
+            has_begun.set()
+            while b"two" not in seen:
+                seen += sock.recv(65536)
+
+    def test_an_answer_that_ends_with_its_first_event_is_noted_before(self) -> None:
+        """From then on the chat may go on."""
+        order: list[str] = []
+        settle, send = Calling.settle, ClientConnection.send
+
+        def settled(calling: Calling) -> None:
+            settle(calling)
+            order.append("settled")
+
+        def sent(connection: ClientConnection, data: bytes) -> None:
+            order.append("ended" if b'"stop"' in data else "sent")
+            send(connection, data)
+
+        proxy = self.proxy()
+        self.fake.answer(all_at_once({"content": "All of it."}))
+        with mock.patch.object(Calling, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
+            sock = self.connect(proxy)
+            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            self.assertIn(b"[DONE]", read_reply(sock)[2])
+        self.assertLess(order.index("settled"), order.index("ended"))
+
+    def test_a_turn_with_calls_is_written_once(self) -> None:
+        """It is known as soon as its calls are whole; that it ends then is no news."""
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Look there.", calls=(CALL,)))
+        with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
+            sock = self.connect(proxy)
+            body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+            sock.sendall(request_bytes(body))
+            self.assertIn(b"[DONE]", read_reply(sock)[2])
+        self.assertEqual(1, record.call_count)
+
+    def test_twenty_parallel_calls_store_their_reasoning_once(self) -> None:
+        calls = tuple(Call(f"call_{number:02}_AbCdEfGhIjKlMnOpQr", CALL.name, CALL.arguments) for number in range(20))
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                proxy = self.proxy()
+                self.fake.answer(Answer(reasoning="Look everywhere.", calls=calls, piece=1000))
+                messages: list[Any] = [{"role": "user", "content": "x"}]
+                body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS, "stream": stream}
+                with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes(body))
+                    self.assertEqual(200, read_reply(sock)[0])
+                self.assertLessEqual(record.call_count, 2 if stream else 1)
+                self.assertEqual(1, proxy.store.stats().reasonings)
+                asked = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in calls
+                ]
+                # All of them, or what was whole when somebody stopped the answer.
+                for count in (20, 1, 3):
+                    results = [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in calls[:count]]
+                    turn = {"role": "assistant", "content": "", "tool_calls": asked[:count]}
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes({**body, "messages": [*messages, turn, *results]}))
+                    self.assertEqual(200, read_reply(sock)[0])
+                    self.assert_upstream_saw("Look everywhere.")
+
+    def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
+        sock = self.connect(proxy)
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
+        sock.sendall(request_bytes(body))
+        while b"thought" not in sock.recv(65536):
+            pass
+        sock.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        while not (found := proxy.store.stats().reasonings):
+            self.fake.release.wait(0.01)
+        self.assertEqual(1, found)
+
+    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.fake.answer(Answer(reasoning="x", content="y", stall_after=0))
+                sock = self.connect(self.proxy())
+                waiting = threading.Event()
+                sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": stream}))
+                while not self.fake.seen:
+                    waiting.wait(0.01)
+                sock.close()
+                self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_cut_stream_closes_the_block_and_says_so(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
+        answer = self.client(proxy).ask("hi").final
+        self.assertTrue(answer.content.endswith("\n</details>\n\n"))
+        assert answer.error is not None
+        self.assertEqual("upstream_error", answer.error["type"])
+        self.assertTrue(answer.done)
+        self.assertFalse(answer.cut)
+        self.assertIsNone(answer.finish_reason)
+        self.assertEqual(1, proxy.store.stats().reasonings)
+
+    def test_a_cut_plain_answer_is_502(self) -> None:
+        self.fake.answer(Answer(reasoning="x", content="y", cut_after=10))
+        self.assertEqual(502, self.client(self.proxy(), stream=False).ask("hi").final.status)
+
+    def test_a_silent_stream_gets_heartbeats_and_then_an_error(self) -> None:
+        self.fake.answer(Answer(reasoning="x", content="y", comments=2, stall_after=0))
+        answer = self.client(self.proxy(heartbeat_interval=0.1, request_timeout=0.5)).ask("hi").final
+        beats = [event for event in answer.events if event.get("choices")]
+        self.assertGreaterEqual(len(beats), 3)
+        self.assertEqual({""}, {event["choices"][0]["delta"]["content"] for event in beats})
+        self.assertEqual(2, answer.comments)
+        assert answer.error is not None
+        self.assertEqual("upstream_timeout", answer.error["code"])
+        self.assertTrue(answer.done)
+
+    def test_a_silent_plain_call_is_504(self) -> None:
+        self.fake.answer(Answer(content="y", comments=3, stall_after=3))
+        answer = self.client(self.proxy(request_timeout=0.3), stream=False).ask("hi").final
+        self.assertEqual(504, answer.status)
+
+    def test_done_ends_the_answer_even_if_deepseek_lingers(self) -> None:
+        self.fake.answer(Answer(content="y", stall_after=4))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertTrue(answer.is_whole)
+        self.assertTrue(answer.done)
+
+    def test_a_cut_after_the_finish_reason_is_a_whole_answer(self) -> None:
+        self.fake.answer(Answer(content="y", cut_after=3))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
+
+    def test_a_lingering_end_without_done_is_not_waited_for_long(self) -> None:
+        before = response._AFTERMATH_SECONDS
+        response._AFTERMATH_SECONDS = 0.1
+        self.addCleanup(setattr, response, "_AFTERMATH_SECONDS", before)
+        self.fake.answer(Answer(content="y", stall_after=3))
+        answer = self.client(self.proxy()).ask("hi").final
+        self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
+
+
+class TestMany(SocketTestCase):
+    def test_sixteen_chats_at_once_keep_their_own_thoughts(self) -> None:
+        with FakeDeepSeek(responder=weather_responder) as fake:
+            proxy = self.proxy(upstream_base_url=fake.url)
+            problems: list[str] = []
+
+            def chat(number: int) -> None:
+                with CursorClient(proxy.url, tools=WEATHER_TOOLS, system=f"agent {number % 4}") as client:
+                    turn = client.ask(f"How is the weather for {number}?")
+                    again = client.ask("And tomorrow?")
+                    if not (turn.final.is_whole and again.final.is_whole):
+                        problems.append(json.dumps([turn.final.error, again.final.error]))
+
+            threads = [threading.Thread(target=chat, args=(number,)) for number in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE)
+            self.assertEqual([], problems)
+            self.assertEqual([], fake.refused)
+            self.assertEqual(64, len(fake.accepted))
+            for payload in fake.accepted:
+                for message in payload["messages"]:
+                    if message["role"] == "assistant":
+                        self.assertNotEqual(" ", message["reasoning_content"])

@@ -1,0 +1,215 @@
+"""What the tests of a misbehaving upstream share: good answers to damage, and the verdict on what a client got."""
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from tests.support.gauges import descriptors
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.raw_upstream import Play, RawUpstream, wait_until
+
+PATIENCE = 30.0
+TEXT = "Grüße, 漢字 😀."
+WHOLE, TOLD = "whole", "told"
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+def delta(finish_reason: str | None = None, **said: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": said, "finish_reason": finish_reason}
+    return {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def head(*fields: str, status: str = "200 OK") -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *fields, "", ""]).encode("latin-1")
+
+
+COMPLETION = json.dumps(
+    {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"},
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+    },
+    ensure_ascii=False,
+).encode()
+
+EVENTS = (
+    event(delta(role="assistant", content="")),
+    b": keep-alive\n\n",
+    *(event(delta(content=char)) for char in TEXT),
+    event(delta("stop", content="")),
+    event({**delta(), "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}),
+    b"data: [DONE]\n\n",
+)
+
+JSON, SSE, CHUNKED = "Content-Type: application/json", "Content-Type: text/event-stream", "Transfer-Encoding: chunked"
+STREAM_HEAD = head(SSE)
+
+
+@dataclass(frozen=True)
+class Good:
+    """An answer as upstream sends it. It is complete, for whoever reads it, from byte `complete_at` on."""
+
+    name: str
+    data: bytes
+    is_stream: bool
+    complete_at: int
+
+    @property
+    def head_bytes(self) -> int:
+        return self.data.index(b"\r\n\r\n") + 4
+
+
+def _plain(name: str, data: bytes) -> Good:
+    return Good(name, data, False, len(data))
+
+
+def _streamed(name: str, data: bytes) -> Good:
+    # Whoever has the finish_reason has the answer; usage and [DONE] are decoration.
+    return Good(name, data, True, data.index(b"\n\n", data.index(b'"stop"')) + 2)
+
+
+_HALVES = (COMPLETION[:70], COMPLETION[70:])
+GOOD = (
+    _plain("plain", head(JSON, f"Content-Length: {len(COMPLETION)}") + COMPLETION),
+    _plain("plain, chunked", head(JSON, CHUNKED) + b"".join(map(chunk, (*_HALVES, b"")))),
+    Good("plain, until the end", head(JSON) + COMPLETION, False, len(head(JSON) + COMPLETION)),
+    _streamed("stream, chunked", head(SSE, CHUNKED) + b"".join(map(chunk, (*EVENTS, b"")))),
+    _streamed("stream, until the end", STREAM_HEAD + b"".join(EVENTS)),
+)
+
+
+class FaultTestCase(SocketTestCase):
+    """A proxy in front of a server that says any bytes; whatever it says, nothing is raised or logged as an error."""
+
+    def setUp(self) -> None:
+        self.addCleanup(self._assert_descriptors_are_back, descriptors())
+        super().setUp()
+        self.records: list[logging.LogRecord] = []
+        handler = _Keeping(self.records)
+        log = logging.getLogger("deepseek_cursor_proxy")
+        log.addHandler(handler)
+        self.addCleanup(log.removeHandler, handler)
+        # A test that ran the program left its handlers; nothing of ours belongs on the terminal.
+        self.enterContext(mock.patch.object(log, "propagate", False))
+        self.raised: list[Any] = []
+        self.enterContext(mock.patch.object(threading, "excepthook", self.raised.append))
+        self.addCleanup(self._assert_quiet)
+
+    def _assert_quiet(self) -> None:
+        self.assertEqual([], self.raised)
+        loud = [each.getMessage() for each in self.records if each.levelno >= logging.ERROR or each.exc_info]
+        self.assertEqual([], loud)
+
+    def _assert_descriptors_are_back(self, before: int) -> None:
+        wait_until(lambda: descriptors() <= before)
+
+    def upstream(self, respond: Callable[[bytes], Play], **options: Any) -> RawUpstream:
+        upstream = RawUpstream(respond, **options)
+        self.addCleanup(upstream.close)
+        return upstream
+
+    def playing(self, plays: Sequence[Play], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
+        """A proxy whose upstream plays to a request the one that its last message names by number."""
+
+        def respond(request: bytes) -> Play:
+            payload = json.loads(request.partition(b"\r\n\r\n")[2])
+            return plays[int(payload["messages"][-1]["content"])]
+
+        upstream = self.upstream(respond)
+        return self.proxy(upstream_base_url=upstream.url, **settings), upstream
+
+    def ask(self, sock: socket.socket, number: int = 0, *, stream: bool = True, **fields: Any) -> "Reply":
+        messages = [{"role": "user", "content": str(number)}]
+        body = {"model": "deepseek-v4-pro", "messages": messages, "stream": stream, **fields}
+        sock.settimeout(PATIENCE)
+        sock.sendall(request_bytes(body))
+        return Reply(*read_reply(sock), stream)
+
+    def answered(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
+        """What a client gets of these bytes of upstream's."""
+        proxy, _ = self.playing([Play.of(data, then)], display_reasoning=False, **settings)
+        return self.ask(self.connect(proxy), stream=stream)
+
+
+class _Keeping(logging.Handler):
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client got; reading it to here already proves a proper end."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    is_stream: bool
+
+    @property
+    def events(self) -> list[Any]:
+        lines = [line for line in self.body.decode().split("\n") if line.startswith("data: ")]
+        return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The failure it tells, wherever it stands."""
+        value = self.events[-1] if self.status == 200 else json.loads(self.body)
+        error = value["error"]
+        assert {"message", "type", "param", "code"} <= error.keys(), error
+        assert isinstance(error["message"], str), error
+        assert error["message"], error
+        return dict(error)
+
+    @property
+    def text(self) -> str:
+        if not self.is_stream:
+            return str(json.loads(self.body)["choices"][0]["message"]["content"])
+        said = [choice["delta"].get("content") or "" for each in self.events for choice in each.get("choices", ())]
+        return "".join(said)
+
+    @property
+    def verdict(self) -> str:
+        """`whole` with a status of success, every character and the reason of its end; `told` with an error.
+
+        Raises AssertionError for anything in between: a quiet end, half an answer, two ends.
+        """
+        if self.status != 200:
+            assert self.status in (502, 504), (self.status, self.body)
+            assert self.headers["content-type"] == "application/json", self.headers
+            assert self.error["type"] == ("upstream_error" if self.status == 502 else "upstream_timeout"), self.error
+            return TOLD
+        if not self.is_stream:
+            value = json.loads(self.body)
+            assert (self.text, value["choices"][0]["finish_reason"]) == (TEXT, "stop"), value
+            return WHOLE
+        assert self.body.endswith(b"data: [DONE]\n\n"), self.body[-200:]
+        assert self.body.count(b"data: [DONE]\n\n") == 1, self.body
+        errors = [each for each in self.events if "error" in each]
+        finishes = [choice.get("finish_reason") for each in self.events for choice in each.get("choices", ())]
+        if errors:
+            assert errors == self.events[-1:], errors
+            assert self.error["type"] == "upstream_error", errors
+            return TOLD
+        assert (self.text, finishes.count("stop")) == (TEXT, 1), self.body
+        return WHOLE

@@ -1,0 +1,126 @@
+"""What the tests over real sockets share: a proxy in front of the strict fake, and the assertions of our domain."""
+
+import contextlib
+import json
+import socket
+import threading
+import unittest
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.histories import TOOLS
+
+PATIENCE = 10.0
+
+
+class RunningProxy:
+    """The proxy built the way outside code builds it, serving on a thread."""
+
+    def __init__(
+        self, upstream_url: str, store: ReasoningStore | None = None, *, port: int = 0, **settings: Any
+    ) -> None:
+        self.store = store or ReasoningStore(":memory:")
+        self.server = DeepSeekProxyServer(("127.0.0.1", port), DeepSeekProxyHandler)
+        # A scripted failure is meant to be told; tests of second chances say so.
+        self.server.config = ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
+        self.server.reasoning_store = self.store
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.address = ("127.0.0.1", self.server.server_port)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.store.close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def running_proxy(upstream_url: str, **settings: Any) -> Iterator[str]:
+    """The root URL of a proxy that runs as long as the block does and remembers nothing from before."""
+    with contextlib.closing(RunningProxy(upstream_url, **settings)) as proxy:
+        yield proxy.url.removesuffix("/v1")
+
+
+class SocketTestCase(unittest.TestCase):
+    """A fake DeepSeek, proxies and clients on demand; a thread left behind fails the test."""
+
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        # Cleanups run last to first: the count is taken after everything has been closed.
+        self.addCleanup(self._assert_threads_are_gone, threads)
+        self.fake = FakeDeepSeek().start()
+        self.addCleanup(self.fake.close)
+
+    def proxy(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
+        running = RunningProxy(settings.pop("upstream_base_url", self.fake.url), store, **settings)
+        self.addCleanup(running.close)
+        return running
+
+    def client(self, proxy: RunningProxy, **details: Any) -> CursorClient:
+        client = CursorClient(proxy.url, **{"tools": TOOLS, "run_tool": lambda name, arguments: "42", **details})
+        self.addCleanup(client.close)
+        return client
+
+    def connect(self, proxy: RunningProxy) -> socket.socket:
+        sock = socket.create_connection(proxy.address, timeout=PATIENCE)
+        self.addCleanup(sock.close)
+        return sock
+
+    def assert_upstream_saw(self, *reasonings: str | None, request: int = -1) -> None:
+        """The reasoning of every assistant in a request DeepSeek accepted, in order."""
+        messages = self.fake.accepted[request]["messages"]
+        sent = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
+        self.assertEqual(list(reasonings), sent)
+
+    def _assert_threads_are_gone(self, before: int) -> None:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and thread.daemon:
+                thread.join(PATIENCE)
+        self.assertEqual(before, threading.active_count(), threading.enumerate())
+
+
+def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:
+    """A chat request as a client would send it; `body` may be bytes that are no JSON at all."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Authorization: Bearer sk-test",
+        f"Content-Length: {len(data)}",
+    ]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + data
+
+
+def read_reply(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One reply from a raw socket: status, headers in lower case, body."""
+    file = sock.makefile("rb")
+    with contextlib.closing(file):
+        status = int(file.readline().split()[1])
+        headers = dict(_header_lines(file))
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join(_chunks(file))
+        elif "content-length" in headers:
+            body = file.read(int(headers["content-length"]))
+        else:
+            body = b"" if status in (100, 204) else file.read()
+        return status, headers, body
+
+
+def _header_lines(file: Any) -> Iterator[tuple[str, str]]:
+    while line := file.readline().strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        yield name.lower(), value.strip()
+
+
+def _chunks(file: Any) -> Iterator[bytes]:
+    while size := int(file.readline(), 16):
+        yield file.read(size)
+        file.readline()
+    file.readline()

@@ -1,0 +1,181 @@
+"""A client of the Messages API that believes nothing: every stream it reads has to keep the laws of a stream."""
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
+from tests.support.responses_client import joined
+
+Json = dict[str, Any]
+PATH = "/v1/messages"
+VERSION = {"anthropic-version": "2023-06-01"}
+# As Claude Code asks for it.
+THINKING: Json = {"thinking": {"type": "adaptive"}}
+TOOLS = [{"name": "read_file", "description": "Reads.", "input_schema": {"type": "object", "properties": {}}}]
+_TEXTS = {
+    "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
+    "text": {"text_delta": "text"},
+    "tool_use": {"input_json_delta": "partial_json"},
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A reply as it was read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def value(self) -> Json:
+        return dict(json.loads(self.body))
+
+    @property
+    def error(self) -> Json:
+        """The error, which has its shape."""
+        value = self.value
+        assert set(value) == {"type", "error", "request_id"}, value
+        assert value["type"] == "error"
+        assert value["request_id"].startswith("req_")
+        assert set(value["error"]) == {"type", "message"}, value
+        return dict(value["error"])
+
+    @property
+    def events(self) -> list[Json]:
+        return events(self.body)
+
+    @property
+    def message(self) -> Json:
+        """The message of a plain reply, or what a stream adds up to."""
+        if self.headers.get("content-type", "").startswith("text/event-stream"):
+            return added_up(self.events)
+        return self.value
+
+
+def events(stream: bytes) -> list[Json]:
+    """The events in the bytes of a stream; an event that has not arrived as a whole is none yet."""
+    found = []
+    for block in stream.split(b"\n\n")[:-1]:
+        kind, _, data = block.partition(b"\ndata: ")
+        event = json.loads(data)
+        assert kind == b"event: " + event["type"].encode(), block
+        found.append(event)
+    return found
+
+
+def added_up(found: Sequence[Json]) -> Json:
+    """The message that the events of a whole stream add up to, as the official libraries do it."""
+    said = [event for event in found if event["type"] != "ping"]
+    assert said[0]["type"] == "message_start", found
+    assert [event["type"] for event in said[-2:]] == ["message_delta", "message_stop"], found
+    message = dict(said[0]["message"])
+    assert (message["content"], message["stop_reason"]) == ([], None), message
+    message["content"] = blocks(said[1:-2])
+    return {**message, **said[-2]["delta"], "usage": {**message["usage"], **said[-2]["usage"]}}
+
+
+def blocks(found: Sequence[Json]) -> list[Json]:
+    """What the events of blocks add up to: one open block at a time, numbered from 0 on."""
+    told: list[Json] = []
+    open_block: Json | None = None
+    written: dict[str, str] = {}
+    for event in found:
+        kind = event["type"]
+        if kind == "content_block_start":
+            assert open_block is None, found
+            assert event["index"] == len(told), event
+            open_block, written = dict(event["content_block"]), {}
+            told.append(open_block)
+            continue
+        assert open_block is not None, event
+        assert event["index"] == len(told) - 1, event
+        if kind == "content_block_delta":
+            delta = event["delta"]
+            name = _TEXTS[open_block["type"]][delta["type"]]
+            assert delta[name], event
+            assert "signature" not in written, event
+            written[name] = joined(written.get(name, ""), delta[name])
+        else:
+            assert kind == "content_block_stop", event
+            close(open_block, written)
+            open_block = None
+    assert open_block is None, found
+    return told
+
+
+def close(block: Json, written: Mapping[str, str]) -> None:
+    if block["type"] == "tool_use":
+        assert block["input"] == {}, block
+        block["input"] = json.loads(written.get("partial_json", "") or "{}")
+    else:
+        assert not any(block[name] for name in written), block
+        block.update(written)
+    assert block["type"] != "thinking" or block["signature"], block
+
+
+def user(*content: Any) -> Json:
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def assistant(message: Json) -> Json:
+    return {"role": "assistant", "content": message["content"]}
+
+
+def result(call_id: str, content: Any = "42", **more: Any) -> Json:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def kinds(message: Json) -> list[str]:
+    return [block["type"] for block in message["content"]]
+
+
+def without_ids(message: Json) -> Json:
+    """A message without what differs from one to the next."""
+    return {name: value for name, value in message.items() if name not in ("id", "usage")}
+
+
+class MessagesTestCase(SocketTestCase):
+    def send(
+        self, proxy: RunningProxy, body: Any, *, path: str = PATH, headers: Mapping[str, str] | None = None
+    ) -> Told:
+        return self.ask(proxy, "POST", path, body, headers)
+
+    def ask(
+        self, proxy: RunningProxy, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Told:
+        with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+            data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(
+                method, path, data, {**VERSION, **({"x-api-key": "sk-test"} if headers is None else headers)}
+            )
+            reply = connection.getresponse()
+            told = {name.lower(): value for name, value in reply.getheaders()}
+            return Told(reply.status, told, reply.read())
+
+    def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> Told:
+        asked = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
+        return self.send(proxy, {**asked, **THINKING, **body}, headers={"x-api-key": key})
+
+    def good(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
+        """A message that succeeded, whose stream kept the laws if it was one."""
+        told = self.create(proxy, *messages, **body)
+        self.assertEqual(200, told.status, told.body)
+        return told.message
+
+    def sent(self, request: int = -1) -> list[Json]:
+        """The messages of a request that DeepSeek accepted."""
+        return list(self.fake.accepted[request]["messages"])
+
+    @contextlib.contextmanager
+    def asking(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
+        """Somebody who has asked for a stream and not read it yet."""
+        asked = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
+        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(asked, path=PATH))
+            yield sock

@@ -1,0 +1,193 @@
+"""Which clients see the thinking inside the answer: by their headers as recorded, and over sockets."""
+
+import json
+import unittest
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.api import clients
+from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+CHAT = "/v1/chat/completions"
+AZURE = "/openai/deployments/m/chat/completions"
+AZURE_VERSION = "api-version=2024-12-01-preview"
+PLAIN = {"model": "m", "messages": []}
+PYTHON, JS = {"x-stainless-lang": "python"}, {"x-stainless-lang": "js"}
+
+# The User-Agent and the SDK's language as each client sent them to a recorder.
+NOT_SHOWN = {
+    "openai 2.54.0": ("OpenAI/Python 2.54.0", PYTHON),
+    "openai 2.54.0, asynchronous": ("AsyncOpenAI/Python 2.54.0", PYTHON),
+    "openai 2.54.0 for Azure": ("AzureOpenAI/Python 2.54.0", PYTHON),
+    "openai 7.53.0 for JS": ("OpenAI/JS 7.53.0", JS),
+    "an SDK behind a proxy that drops headers": ("OpenAI/Go 1.12.0", {}),
+    "LiteLLM 1.106.2 and aider 0.86.2, deepseek/": ("litellm/1.81.10", {}),
+    "aider 0.86.2, openai/": ("OpenAI/Python 2.20.0", PYTHON),
+    "open-interpreter 0.4.3": ("OpenAI/Python 3.49.0", PYTHON),
+    "huggingface_hub 1.33.0": ("unknown/None; hf_hub/1.33.0; python/3.11.7", {}),
+    "pydantic-ai 2.31.1": ("pydantic-ai/2.31.1", PYTHON),
+    "@langchain/openai 1.5.13": ("langchainjs-openai/1.0.0 ((node/v20.20.2; linux; x64))", JS),
+    "ai 6.0.326": ("ai/6.0.326 ai-sdk/provider-utils/4.0.65 runtime/node.js/v20.20.2", {}),
+    "@ai-sdk/openai-compatible 2.0.87": (
+        "ai-sdk/openai-compatible/2.0.87 ai-sdk/provider-utils/4.0.62 runtime/node.js/v20.20.2",
+        {},
+    ),
+    "@ai-sdk/deepseek 3.0.56 in a stream": (
+        "ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51 node.js/v20.20.2",
+        {},
+    ),
+    "opencode 1.18.33": ("opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14", {}),
+    "qwen-code 0.24.4": ("QwenCode/0.24.4 (linux; x64)", JS),
+    "cline 3.0.65": ("ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun/1.3.13", {}),
+    "cn 1.5.47, whose class names are minified": ("ls/JS 5.23.2", JS),
+}
+SHOWN = {
+    "nothing": ("", {}),
+    "curl": ("curl/8.5.0", {}),
+    "urllib": ("Python-urllib/3.11", {}),
+    "requests": ("python-requests/2.32.3", {}),
+    "httpx": ("python-httpx/0.28.1", {}),
+    "node's fetch": ("node", {}),
+    "a browser": ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", {}),
+    "a name that ends like a known one": ("my-openai/1.0 notai/2", {}),
+    "Cursor": ("Cursor/3.17.21", {}),
+    "Cursor with an SDK": ("Mozilla/5.0 Cursor/0.45.0 (darwin)", JS),
+    "Cursor in small letters": ("cursor/1.0", PYTHON),
+}
+
+
+def asked(agent: str, headers: dict[str, str], path: str = CHAT, query: str = "") -> HttpRequest:
+    return HttpRequest("POST", path, query, {**headers, **({"user-agent": agent} if agent else {})})
+
+
+class TestMarks(unittest.TestCase):
+    def test_clients_that_act_on_text_or_show_reasoning_elsewhere_see_no_block(self) -> None:
+        for name, (agent, headers) in NOT_SHOWN.items():
+            with self.subTest(name):
+                self.assertFalse(clients.shows_thinking(asked(agent, headers), PLAIN))
+
+    def test_unknown_clients_and_cursor_see_the_block(self) -> None:
+        for name, (agent, headers) in SHOWN.items():
+            with self.subTest(name):
+                self.assertTrue(clients.shows_thinking(asked(agent, headers), PLAIN))
+
+    def test_every_mark_of_the_table_is_enough_alone(self) -> None:
+        for client in (*clients.AGENTS, *clients.SDKS):
+            is_product = client.mark.endswith("/")
+            request = asked(client.mark + "1.0", {}) if is_product else asked("", {client.mark: "go"})
+            self.assertFalse(clients.shows_thinking(request, PLAIN), client.mark)
+
+    def test_cursor_is_known_by_its_bodies_whatever_it_is_written_with(self) -> None:
+        flat = {"type": "custom", "name": "ApplyPatch", "format": {"type": "grammar"}}
+        for body in (
+            {**PLAIN, "metadata": {"cursorConversationId": "x"}},
+            {**PLAIN, "metadata": {"cursorRequestId": "x"}},
+            {"model": "m", "input": "hi"},
+            {**PLAIN, "tools": [{"type": "function", "function": {"name": "Read"}}, flat]},
+        ):
+            for agent, headers in NOT_SHOWN.values():
+                self.assertTrue(clients.shows_thinking(asked(agent, headers), body), body)
+        for body in (
+            {**PLAIN, "metadata": {"precursor": "x"}},
+            {**PLAIN, "metadata": "cursor", "tools": "ApplyPatch", "input": "both"},
+            {**PLAIN, "tools": [None, {"type": "custom", "custom": {"name": "ApplyPatch"}}]},
+        ):
+            self.assertFalse(clients.shows_thinking(asked("OpenAI/JS 7", JS), body), body)
+
+    def test_the_path_of_azure_is_cursors_unless_something_else_says_who_asks(self) -> None:
+        key = {"api-key": "sk-x"}
+        for agent, headers, query, is_shown in (
+            ("", key, AZURE_VERSION, True),
+            ("AzureOpenAI/JS 6.0", {**key, **JS}, AZURE_VERSION, True),
+            ("AzureOpenAI/JS 6.0", {**key, **JS}, "api-version=2025-03-01", False),
+            ("AzureOpenAI/JS 6.0", JS, AZURE_VERSION, False),
+            ("AzureOpenAI/Python 2.54.0", {**key, **PYTHON}, AZURE_VERSION, False),
+            ("QwenCode/0.24.4", {**key, **JS}, AZURE_VERSION, False),
+        ):
+            request = asked(agent, headers, AZURE, query)
+            self.assertEqual(is_shown, clients.shows_thinking(request, PLAIN), (agent, query))
+
+
+BLOCK = "<details>\n<summary>Thinking</summary>\n\nHm.\n</details>\n\n"
+SDK = ("User-Agent: OpenAI/Python 2.54.0", "x-stainless-lang: python")
+CURSOR = ("User-Agent: Cursor/3.17.21",)
+ID = "call_00_abcdefghijklmnopqrstuvwx"
+
+
+class TestOverSockets(SocketTestCase):
+    def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
+        """The text and the reasoning that a client is told, streamed."""
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers))
+        lines = read_reply(sock)[2].decode().splitlines()
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        text, thought = (
+            "".join(delta.get(name) or "" for delta in deltas) for name in ("content", "reasoning_content")
+        )
+        return text, thought
+
+    def test_an_agent_that_runs_code_never_finds_a_thought_in_the_text(self) -> None:
+        thought = "Perhaps\n```bash\nrm -rf /\n```\nNo!"
+        proxy = self.proxy()
+        for name, (agent, headers) in NOT_SHOWN.items():
+            lines = (f"User-Agent: {agent}", *(f"{key}: {value}" for key, value in headers.items()))
+            self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
+            with self.subTest(name):
+                self.assertEqual(("Done.", thought), self.told(proxy, lines))
+                sock = self.connect(proxy)
+                sock.sendall(request_bytes({"messages": [user("hi")]}, headers=lines))
+                message = json.loads(read_reply(sock)[2])["choices"][0]["message"]
+                self.assertEqual(("Done.", thought), (message["content"], message["reasoning_content"]))
+
+    def test_the_setting_decides_for_every_client(self) -> None:
+        hidden, shown = ("Hi.", "Hm."), (BLOCK + "Hi.", "")
+        for setting, headers, expected in (
+            ("auto", SDK, hidden),
+            ("auto", CURSOR, shown),
+            ("auto", (), shown),
+            ("on", SDK, shown),
+            (True, SDK, shown),
+            ("off", CURSOR, hidden),
+            (False, (), hidden),
+        ):
+            self.fake.answer(Answer(reasoning="Hm.", content="Hi."))
+            with self.subTest(setting, headers=headers):
+                self.assertEqual(expected, self.told(self.proxy(display_reasoning=setting), headers))
+
+    def test_a_chat_goes_on_in_another_client_with_the_same_reasoning(self) -> None:
+        call = Call(ID, "read_file", '{"path": "a.py"}')
+        sent = {"id": ID, "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}
+        for first, second in ((CURSOR, SDK), (SDK, CURSOR), ((), SDK)):
+            proxy = self.proxy()
+            self.fake.answer(Answer(reasoning="Hm.", content="Looking.", calls=(call,)))
+            text, _ = self.told(proxy, first, tools=TOOLS)
+            history = [
+                user("hi"),
+                {"role": "assistant", "content": text, "tool_calls": [sent]},
+                {"role": "tool", "tool_call_id": ID, "content": "42"},
+            ]
+            bodies = []
+            for headers in (first, second):
+                self.told(proxy, headers, messages=history, tools=TOOLS)
+                bodies.append(self.fake.accepted[-1])
+            with self.subTest(first=first):
+                self.assertEqual(bodies[0], bodies[1])
+                turn = bodies[1]["messages"][1]
+                self.assertEqual(("Looking.", "Hm."), (turn["content"], turn["reasoning_content"]))
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+class TestReadme(unittest.TestCase):
+    def test_the_readme_lists_every_client_of_the_table(self) -> None:
+        readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+        rows = [f"| {each.name} | `{each.mark}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
+        table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
+        found = readme.partition("<!-- clients -->")[2].partition("<!-- /clients -->")[0].strip()
+        self.assertTrue(found == table, f"README.md lists other clients; between its marks belongs:\n\n{table}\n")

@@ -1,0 +1,196 @@
+"""Models that are asked elsewhere: what goes there, what comes back, and what never does."""
+
+import gzip
+import json
+import os
+import socket
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.upstream import response
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+
+KEY = "sk-of-the-route"
+# Spaces, order and fields that no encoder of ours would write.
+BODY = b'{ "stream" :false,"model":"gpt-9",  "messages":[{"role":"user","content":"hi"}], "store": true, "n": 3 }'
+STREAMED = BODY.replace(b"false", b"true")
+EVENTS = b'data: {"odd":  1}\r\n\r\n: hello\n\ndata: {"a":2}\n\nevent: x\ndata: [DONE]\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nX-Request-Id: 7\r\nSet-Cookie: a=b\r\n"
+
+
+def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return Raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body + end)
+
+
+class PassthroughTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": KEY}))
+        self.other = FakeDeepSeek().start()
+        self.addCleanup(self.other.close)
+
+    def passing(self, url: str | None = None, **settings: Any) -> RunningProxy:
+        route = {"base_url": url or f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}
+        return self.proxy(**{"passthrough": {"gpt-*": route}, "access_keys": ["sk-test"], **settings})
+
+    def ask(self, body: bytes = BODY, proxy: RunningProxy | None = None, **details: Any) -> tuple[int, Any, bytes]:
+        with socket.create_connection((proxy or self.passing()).address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(body, **details))
+            return read_reply(sock)
+
+
+class TestTheRequest(PassthroughTestCase):
+    def test_it_goes_out_as_it_came_in_with_the_key_of_the_route(self) -> None:
+        self.other.answer(Failure(400), Failure(400))
+        for body in (BODY, STREAMED):
+            self.ask(body)
+            seen = self.other.seen[-1]
+            self.assertEqual((body, "/v1/chat/completions"), (seen.body, seen.path))
+            self.assertEqual(f"Bearer {KEY}", seen.headers["authorization"])
+            self.assertNotIn("sk-test", str(seen))
+        self.assertEqual([], self.fake.seen)
+
+    def test_a_packed_body_goes_out_unpacked(self) -> None:
+        self.other.answer(Failure(400))
+        self.ask(gzip.compress(BODY), headers=["Content-Encoding: gzip"])
+        self.assertEqual(BODY, self.other.seen[-1].body)
+        self.assertNotIn("content-encoding", self.other.seen[-1].headers)
+
+    def test_a_deployment_names_the_model(self) -> None:
+        self.other.answer(Failure(400))
+        self.ask(b'{"messages":[]}', path="/openai/deployments/gpt-9/chat/completions")
+        self.assertEqual({"messages": [], "model": "gpt-9"}, self.other.seen[-1].payload)
+
+    def test_other_models_go_to_deepseek_without_the_key_of_the_route(self) -> None:
+        for model in ("deepseek-v4-pro", "claude", "gpt-5.6-sol-high"):
+            body = json.dumps({"model": model, "messages": [{"role": "user", "content": "x"}]}).encode()
+            status, _, _ = self.ask(body, self.passing(models={"gpt-5.6-sol": "deepseek-flash"}))
+            self.assertEqual((200, "Bearer sk-test"), (status, self.fake.seen[-1].headers["authorization"]))
+        self.assertEqual([], self.other.seen)
+
+    def test_without_a_key_nobody_is_asked(self) -> None:
+        for value in (None, "", "  ", "two words", "line\nbreak"):
+            with self.subTest(value), mock.patch.dict(os.environ):
+                os.environ.pop("ROUTE_KEY")
+                if value is not None:
+                    os.environ["ROUTE_KEY"] = value
+                status, _, body = self.ask()
+                error = json.loads(body)["error"]
+                self.assertEqual((401, "invalid_api_key"), (status, error["code"]))
+                self.assertIn("ROUTE_KEY holds no key", error["message"])
+        self.assertEqual([], self.other.seen + self.fake.seen)
+
+    def test_a_client_without_a_key_is_refused_first(self) -> None:
+        with socket.create_connection(self.passing().address, timeout=PATIENCE) as sock:
+            sock.sendall(request_bytes(BODY).replace(b"Authorization", b"X-Nothing"))
+            self.assertEqual(401, read_reply(sock)[0])
+        self.assertEqual([], self.other.seen)
+
+
+class TestTheAnswer(PassthroughTestCase):
+    def test_a_stream_comes_back_byte_for_byte(self) -> None:
+        for pieces in ([EVENTS], [EVENTS[at : at + 1] for at in range(len(EVENTS))], [EVENTS.rstrip(b"\n")]):
+            self.other.answer(chunked(*pieces))
+            status, headers, body = self.ask(STREAMED)
+            self.assertEqual((200, b"".join(pieces)), (status, body))
+            self.assertEqual("text/event-stream; charset=utf-8", headers["content-type"])
+            self.assertFalse({"x-request-id", "set-cookie"} & set(headers))
+
+    def test_so_does_a_whole_answer_with_its_status(self) -> None:
+        for status, said in (
+            (200, b'{ "odd" : 1 }\n'),
+            (201, b""),
+            (400, b'{"error":7}'),
+            (429, b"<html>"),
+            (503, b"x"),
+        ):
+            headers = (("Retry-After", "9"), ("Content-Type", "text/x-odd"), ("X-Secret", "1"))
+            for body in (BODY, STREAMED) if status != 200 else (BODY,):
+                self.other.answer(Failure(status, headers=headers, body=said))
+                found, kept, answer = self.ask(body)
+                self.assertEqual((status, said), (found, answer))
+                self.assertEqual(("9", "text/x-odd"), (kept["retry-after"], kept["content-type"]))
+                self.assertNotIn("x-secret", kept)
+
+    def test_an_error_that_quotes_the_key_does_not_give_it_away(self) -> None:
+        self.other.answer(Failure(401, f"Incorrect API key provided: {KEY}"))
+        status, _, body = self.ask()
+        self.assertEqual(401, status)
+        self.assertNotIn(KEY.encode(), body)
+
+    def test_nothing_is_recorded_and_one_line_is_told(self) -> None:
+        proxy = self.passing()
+        for body, step in ((STREAMED, chunked(EVENTS)), (BODY, Failure(429))):
+            self.other.answer(step)
+            with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+                status, _, _ = self.ask(body, proxy)
+                proxy.server.connections.wait_until_empty(PATIENCE)
+            (line,) = logged.output
+            self.assertRegex(line, rf"gpt-9 passed on to 127.0.0.1 · {status} · \d+\.\d s$")
+        self.assertEqual(0, proxy.store.stats().reasonings)
+
+    def test_a_stream_that_lingers_after_its_end_is_not_waited_for_long(self) -> None:
+        with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.1):
+            self.other.answer(Raw(HEAD + b"\r\n" + EVENTS, then_close=False))
+            self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
+
+    def test_its_connection_is_kept_for_the_next(self) -> None:
+        proxy = self.passing(retry_budget=1)
+        self.other.answer(*[Failure(400)] * 3)
+        for _ in range(3):
+            self.ask(BODY, proxy)
+        self.assertEqual(1, self.other.connections)
+
+
+class TestFaults(PassthroughTestCase):
+    def test_faults_before_the_answer_are_the_usual_errors(self) -> None:
+        cut = Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+        redirect = Raw(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n")
+        for step, expected in (
+            (Raw(b""), 502),
+            (Raw(b"garbage\r\n\r\n"), 502),
+            (redirect, 502),
+            (cut, 502),
+            (Raw(b"", then_close=False), 504),
+        ):
+            for body in (BODY, STREAMED) if step is not cut else (BODY,):
+                with self.subTest(step):
+                    self.other.answer(step)
+                    status, _, answer = self.ask(body, self.passing(request_timeout=0.3, retry_budget=5))
+                    self.assertEqual(expected, status)
+                    self.assertNotIn("DeepSeek", json.loads(answer)["error"]["message"])
+        self.assertEqual(9, len(self.other.seen))
+
+    def test_nobody_there_is_told_with_the_setting_to_look_at(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.close()
+        status, _, body = self.ask(proxy=self.passing(url))
+        self.assertEqual(502, status)
+        self.assertIn('base_url of [passthrough."gpt-*"]', json.loads(body)["error"]["message"])
+
+    def test_a_stream_that_breaks_ends_in_an_error_event(self) -> None:
+        for end, then_close, code in ((b"", True, "upstream_error"), (b"", False, "upstream_timeout")):
+            step = chunked(b'data: {"a":1}\n\nda', b'ta: {"half', end=end)
+            self.other.answer(Raw(step.data, then_close=then_close))
+            status, _, body = self.ask(STREAMED, self.passing(request_timeout=0.3))
+            lines = [line for line in body.decode().split("\n") if line]
+            self.assertEqual((200, 'data: {"a":1}', "data: [DONE]"), (status, lines[0], lines[-1]))
+            error = json.loads(lines[1].removeprefix("data: "))["error"]
+            self.assertEqual(("upstream_error", code, 3), (error["type"], error["code"], len(lines)))
+
+    def test_a_client_that_leaves_ends_the_call(self) -> None:
+        body = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "x"}]}
+        routes = {"deepseek-v4-pro": {"base_url": self.other.url, "key_env": "ROUTE_KEY"}}
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.other.forget()
+                self.other.answer(Answer(content="x", stall_after=1))
+                sock = self.connect(self.proxy(passthrough=routes, access_keys=["sk-test"]))
+                sock.sendall(request_bytes({**body, "stream": stream}))
+                while not self.other.seen:
+                    self.other.release.wait(0.01)
+                sock.close()
+                self.assertTrue(self.other.wait_for_hangup(PATIENCE))

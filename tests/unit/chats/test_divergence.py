@@ -1,0 +1,234 @@
+"""Where a request parted from the last one: as a table of edits, as a law, and over real sockets."""
+
+import json
+import logging
+import random
+import tempfile
+import unittest
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.chats.divergence import Drift, Glance, diagnose, glance, nearest
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.histories import assistant, result, system, user
+
+CALL = assistant("looking", ("call_1", "read", '{"path":"a"}'))
+# 0 system, 1 user, 2 assistant with a call, 3 its result, 4 assistant, 5 user
+CHAT = (system("s"), user("hi"), CALL, result("call_1"), assistant("done"), user("go on"))
+NEXT = (assistant("gone on"), user("and on"))
+
+
+def tool(name: str, description: str = "") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description}}
+
+
+def seen(messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> Glance:
+    given = tuple(tool(name, descriptions.get(name, "")) for name in tools)
+    request = ChatRequest("m", "m", tuple(messages), given)
+    return glance(request, identify(b"me", request.messages))
+
+
+def changed(index: int, *others: Message) -> tuple[Message, ...]:
+    """The chat, a round later, with other messages in the place of one."""
+    return (*CHAT[:index], *others, *CHAT[index + 1 :], *NEXT)
+
+
+class TestDiagnosis(unittest.TestCase):
+    def words(self, messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> str:
+        found = diagnose(seen(CHAT), seen(messages, tools, **descriptions))
+        return found.words() if found else ""
+
+    def test_a_chat_that_only_grows_does_not_drift(self) -> None:
+        for more in ((), NEXT[:1], NEXT, (user("and"), user("more"))):
+            self.assertEqual("", self.words((*CHAT, *more)))
+
+    def test_edits_that_change_nothing_are_no_drift(self) -> None:
+        respaced = assistant(" looking\n", ("call_1", "read", '{ "path": "a" }'))
+        self.assertEqual("", self.words(changed(2, respaced)))
+
+    def test_tools_are_told_apart_by_whatever_their_json_tells_apart(self) -> None:
+        def looks(*values: Any) -> list[int]:
+            tools = tuple({"type": "function", "function": {"name": "a", "parameters": each}} for each in values)
+            requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
+            return [glance(each, identify(b"me", CHAT)).tools["a"] for each in requests]
+
+        different = looks(
+            {"a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "\ud800"}
+        )
+        self.assertEqual(len(different), len(set(different)))
+        shared = ["x" * 50, "é"]
+        again = [json.loads(json.dumps(shared)), ["x" * 50, "".join(["", "é"])]]
+        self.assertEqual(1, len(set(looks({"a": [shared, shared]}, {"a": again}))))
+
+    def test_the_table_of_edits(self) -> None:
+        for expected, messages in (
+            ("system", changed(0, system("another day"))),
+            ("system", changed(0, system("s"), system("a second one"))),
+            ("system", CHAT[1:]),
+            ("message 1 (user content)", changed(1, user("hi!"))),
+            ("message 2 (assistant content)", changed(2, CALL._replace(content="looked"))),
+            ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "read", '{"path":"b"}')))),
+            ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "write", '{"path":"a"}')))),
+            ("message 2 (assistant ids)", changed(2, assistant("looking", ("call_2", "read", '{"path":"a"}')))),
+            ("message 2 (assistant arguments and ids)", changed(2, assistant("looking"))),
+            ("message 3 (tool content)", changed(3, result("call_1", "[elided]"))),
+            ("message 3 (tool ids)", changed(3, result("call_9"))),
+            ("message 3 (user replaced)", changed(3, user("its result was ok"))),
+            ("message 4 (assistant removed)", changed(4)),
+            ("message 5 (user removed)", CHAT[:5]),
+            ("message 2 (assistant removed)", CHAT[:2] + CHAT[4:]),
+            ("message 4 (system inserted)", changed(4, system("mind the time"), CHAT[4])),
+            ("system, message 5 (user content)", (system("t"), *CHAT[1:5], user("stop"))),
+        ):
+            with self.subTest(expected, messages=messages):
+                self.assertEqual(expected, self.words(messages))
+
+    def test_the_table_of_tools(self) -> None:
+        for expected, tools in (
+            ("tools (added c)", "abc"),
+            ("tools (removed a)", "b"),
+            ("tools (added c, removed b)", "ac"),
+            ("tools (reordered)", "ba"),
+            ("tools (added c, reordered)", "bca"),
+            ("tools (removed a and b)", ""),
+            ("tools (added 1, 2, 3 and 2 more)", "ab12345"),
+        ):
+            with self.subTest(expected):
+                self.assertEqual(expected, self.words(CHAT, tools))
+        self.assertEqual("tools (changed b)", self.words(CHAT, b="does other things now"))
+
+    def test_a_chat_that_is_back_at_its_first_words_is_begun_again(self) -> None:
+        self.assertEqual("", self.words(CHAT[:2]))
+
+    def test_a_name_cannot_forge_a_line(self) -> None:
+        self.assertNotIn("\n", Drift(added=("a\nb", "x" * 1000)).words())
+        self.assertLess(len(Drift(added=("x" * 1000,)).words()), 100)
+
+    def test_no_text_is_kept(self) -> None:
+        kept = repr(seen((system("secret"), user("secret"), assistant("secret", ("c", "read", '{"x":"secret"}')))))
+        self.assertNotIn("secret", kept)
+
+    def test_the_first_edit_is_the_one_that_is_told(self) -> None:
+        """The law, over generated chats: an edit at i is told as i; appending is never told."""
+        for seed in range(300):
+            rng = random.Random(seed)
+            chat = [system("s"), *(user(f"{number} {rng.random()}") for number in range(rng.randrange(3, 30)))]
+            before = seen(chat)
+            later = [*chat, *(user(f"more {rng.random()}") for _ in range(rng.randrange(4)))]
+            at = rng.randrange(2, len(chat))
+            edited = [*later[:at], user(f"edited {rng.random()}"), *later[at + 1 :]]
+            for number in range(at + 1, len(edited)):
+                if rng.random() < 0.3:
+                    edited[number] = user(f"edited too {rng.random()}")
+            with self.subTest(seed=seed):
+                self.assertIsNone(diagnose(before, seen(later)))
+                self.assertEqual(Drift(message=at, role="user", what="content"), diagnose(before, seen(edited)))
+
+
+class TestKinship(unittest.TestCase):
+    """Which of the last requests that began with the same words a request goes on from."""
+
+    def assert_nearest(self, expected: Glance | None, known: Sequence[Glance], now: Glance) -> None:
+        for order in (known, known[::-1]):
+            self.assertIs(expected, nearest(order, now))
+
+    def test_a_title_maker_is_nobody_s_continuation(self) -> None:
+        chat, title = seen(CHAT[:2]), seen((system("Make a title."), CHAT[1]), "")
+        self.assert_nearest(None, [chat], title)
+        self.assert_nearest(chat, [chat, title], seen(CHAT))
+
+    def test_a_summariser_does_not_stand_in_for_the_chat(self) -> None:
+        summary = seen((system("Summarise."), *CHAT[1:], NEXT[0], user("Sum it up.")), "")
+        chat = seen(CHAT)
+        self.assert_nearest(chat, [chat], summary)
+        self.assert_nearest(chat, [chat, summary], seen((*CHAT, *NEXT)))
+
+    def test_sub_agents_that_begin_alike_are_told_apart_by_what_was_said(self) -> None:
+        openings = [(system("s"), user("hi"), assistant(f"agent {number}"), user("go")) for number in range(4)]
+        known = [seen(each) for each in openings]
+        for line, opening in zip(known, openings, strict=True):
+            self.assert_nearest(line, known, seen((*opening, *NEXT)))
+
+    def test_an_agent_that_has_just_begun_is_preferred_to_one_that_went_elsewhere(self) -> None:
+        gone, begun = seen(CHAT), seen(CHAT[:2])
+        self.assert_nearest(begun, [gone, begun], seen((*CHAT[:2], assistant("else"), user("go"))))
+
+    def test_an_edited_chat_is_known_again_by_its_answers(self) -> None:
+        chat, begun = seen((*CHAT, *NEXT)), seen(CHAT[:2])
+        for edited in (
+            changed(2, assistant("cut")),
+            changed(3, result("call_1", "[elided]")),
+            changed(5, user("stop")),
+        ):
+            self.assert_nearest(chat, [chat, begun], seen((*edited, *NEXT)))
+
+    def test_a_rewritten_system_prompt_or_tool_set_does_not_hide_the_chat(self) -> None:
+        for now in (seen((system("new"), *CHAT[1:], *NEXT)), seen((*CHAT, *NEXT), "abc")):
+            self.assert_nearest(line := seen(CHAT), [line], now)
+        for now in (seen((system("new"), *CHAT[1:])), seen(CHAT, "abc")):
+            self.assert_nearest(line := seen(CHAT[:2]), [line], now)
+
+
+class TestOverSockets(SocketTestCase):
+    def last_line(self, client: CursorClient, text: str) -> str:
+        """What the console says at the end of a request, which is before the client sees the end of its answer."""
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+            client.ask(text)
+        return logged.records[-1].getMessage()
+
+    def begin(self, store: ReasoningStore | None = None, **settings: Any) -> CursorClient:
+        self.running: RunningProxy = self.proxy(store, **settings)
+        return self.client(self.running)
+
+    def test_the_console_tells_where_a_chat_diverged(self) -> None:
+        client = self.begin()
+        for text in ("hi", "more", "and more"):
+            self.assertNotIn("diverged", self.last_line(client, text))
+        client.messages[3]["content"] = "edited"
+        line = self.last_line(client, "again")
+        self.assertRegex(line, r"in \(\d+ % cached\) .* diverged at message 3 \(user content\)")
+        self.assertNotIn("diverged", self.last_line(client, "once more"))
+        client.messages[0]["content"] = "Another prompt."
+        client.tools = [*client.tools, tool("grep")]
+        self.assertIn("diverged at system, tools (added grep) · ", self.last_line(client, "now"))
+
+    def test_shuffled_tools_diverge_only_in_the_client_s_order(self) -> None:
+        for order, expected in (("sticky", False), ("sorted", False), ("client", True)):
+            client = self.begin(tool_order=order)
+            client.tools = [tool("a"), tool("b")]
+            self.last_line(client, "hi")
+            client.tools = client.tools[::-1]
+            self.assertEqual(expected, "tools (reordered)" in self.last_line(client, "more"))
+
+    def test_interleaved_chats_with_one_opening_raise_no_false_alarm(self) -> None:
+        """Every chat has answers of its own; after the same first words nothing else is the same."""
+        client = self.begin()
+        chats = [self.client(self.running) for _ in range(6)]
+        self.fake.answer(*(Answer(reasoning="r", content=f"answer {number}") for number in range(18)))
+        for text in ("hi", "more", "and more"):
+            for chat in chats:
+                self.assertNotIn("diverged", self.last_line(chat, text))
+        client.tools, client.messages = [], [{"role": "system", "content": "Make a title."}]
+        self.assertNotIn("diverged", self.last_line(client, "hi"))
+        self.assertNotIn("diverged", self.last_line(chats[0], "go on"))
+
+    def test_after_a_restart_it_begins_anew(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            client = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
+            client.ask("hi")
+            self.running.close()
+            again = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
+            again.messages = client.messages
+            self.assertNotIn("diverged", self.last_line(again, "more"))
+            again.messages[1]["content"] = "ho"
+            again.messages[3]["content"] = "less"
+            self.assertNotIn("diverged", self.last_line(again, "another chat, then"))
+            again.messages[3]["content"] = "more"
+            self.assertIn("diverged at message 3", self.last_line(again, "the same"))
+            self.running.close()

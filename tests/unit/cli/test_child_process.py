@@ -1,0 +1,97 @@
+"""A child must not outlive the process that started it, however that one ends."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.cli import child_process
+from deepseek_cursor_proxy.cli.child_process import ChildProcess
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 20.0
+
+PARENT = """
+import sys, time
+from deepseek_cursor_proxy.cli.child_process import ChildProcess
+ChildProcess().start(sys.argv[1:])
+time.sleep(60)
+"""
+# Its connection ends with it, which is seen from outside without its process id.
+CHILD = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60) as sock:
+    sock.sendall(b"x")
+    sock.recv(1)
+"""
+WRAPPER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+RUN = (sys.executable, "-E", "-S", "-c")
+
+
+class ChildProcessTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
+        self.listener.settimeout(PATIENCE)
+        self.child = (*RUN, CHILD, str(self.listener.getsockname()[1]))
+
+    def connected(self) -> socket.socket:
+        """The connection of a child that has just begun to run."""
+        sock = self.enterContext(self.listener.accept()[0])
+        sock.settimeout(PATIENCE)
+        self.assertEqual(b"x", sock.recv(1))
+        return sock
+
+    def expect_gone(self, sock: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.assertEqual(b"", sock.recv(1))
+
+    def test_a_child_ends_when_its_parent_is_killed(self) -> None:
+        parent = subprocess.Popen([sys.executable, "-c", PARENT, *self.child], cwd=ROOT)
+        with parent:
+            sock = self.connected()
+            parent.kill()
+            self.expect_gone(sock)
+
+    def test_what_a_wrapper_has_started_ends_when_our_process_is_killed(self) -> None:
+        parent = subprocess.Popen([sys.executable, "-c", PARENT, *RUN, WRAPPER, *self.child], cwd=ROOT)
+        with parent:
+            sock = self.connected()
+            parent.kill()
+            self.expect_gone(sock)
+
+    def test_ending_a_child_ends_what_it_has_started(self) -> None:
+        child = ChildProcess()
+        child.start((*RUN, WRAPPER, *self.child))
+        sock = self.connected()
+        child.end(force=False)
+        self.expect_gone(sock)
+        self.close(child)
+
+    @unittest.skipUnless(os.name == "posix", "Windows needs no shell")
+    def test_a_child_runs_where_there_is_no_shell(self) -> None:
+        def popen(command: Any, **options: Any) -> "subprocess.Popen[bytes]":
+            if command[0] == "/bin/sh":
+                raise FileNotFoundError
+            return subprocess.Popen(command, **options)
+
+        child = ChildProcess()
+        with mock.patch.object(child_process, "Popen", popen):
+            child.start(self.child)
+        sock = self.connected()
+        child.end(force=True)
+        self.expect_gone(sock)
+        self.close(child)
+
+    def close(self, child: ChildProcess) -> None:
+        child.wait()
+        assert child.output is not None
+        child.output.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

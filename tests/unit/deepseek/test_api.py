@@ -1,0 +1,81 @@
+"""Whichever dialect it is spoken to in, DeepSeek is told the same and says the same."""
+
+import json
+import random
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
+from tests.support.histories import TOOLS, assistant, user
+from tests.unit.deepseek.test_responses_api import CALL, PICTURE, history
+from tests.unit.deepseek.test_responses_stream import ANSWERS, REQUEST
+
+SHOWN = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_id="call_1")
+PICTURES = (Message("user", (PICTURE,)), assistant("", CALL, reasoning="r"), SHOWN, user("So?"))
+
+
+def told(dialect: Dialect, request: ChatRequest) -> dict[str, Any]:
+    """What a strict DeepSeek takes a request for, in the words of a chat, and whether it refuses it."""
+    endpoint = endpoints.at(dialect.path)
+    found = endpoint.read(dialect.encode(request, dialect.payload(request)))
+    assert not isinstance(found, Refusal), found.message
+    refusal = endpoint.refusal(found, "august", refuse_empty=False, beta=False)
+    return {**found, "is refused": refusal is not None}
+
+
+def heard(dialect: Dialect, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
+    """What comes back of an answer."""
+    written = endpoints.at(dialect.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
+    if stream:
+        batch = dialect.reader().read(b"".join(written.events())).batch
+    else:
+        batch = list(dialect.answer(json.loads(written.body())))
+    reply = Reply()
+    for item in batch:
+        assert isinstance(item, Delta)
+        reply.add(item)
+    return reply.message(), reply.finish_reason(), reply.usage
+
+
+class TestDialects(unittest.TestCase):
+    def test_deepseek_is_told_the_same(self) -> None:
+        chats = [history(random.Random(seed)) for seed in range(60)] + [PICTURES]
+        for number, messages in enumerate(chats):
+            for model in ("deepseek-flash", "deepseek-v4-pro"):
+                for thinking in (True, False):
+                    with self.subTest(number, model=model, thinking=thinking):
+                        params = {"max_tokens": 9, "temperature": 0.5, "user_id": "me"}
+                        request = ChatRequest(model, model, messages, thinking=thinking, params=params)
+                        chat, native = told(CHAT, request), told(RESPONSES, request)
+                        for name in ("messages", "is refused"):
+                            self.assertEqual(chat[name], native[name])
+                        self.assertEqual(thinking, contract.is_thinking(native))
+                        self.assertEqual(params, {name: native[name] for name in params})
+
+    def test_the_same_tools_and_choices(self) -> None:
+        named = {"type": "function", "function": {"name": "read_file"}}
+        for choice, thinking in ((None, True), ("auto", True), ("none", True), ("required", False), (named, False)):
+            request = ChatRequest(
+                "m", "deepseek-flash", (user("u"),), tuple(TOOLS), tool_choice=choice, thinking=thinking, stream=True
+            )
+            chat, native = told(CHAT, request), told(RESPONSES, request)
+            for name in ("tools", "tool_choice", "stream"):
+                self.assertEqual(chat.get(name), native.get(name))
+            self.assertFalse(chat["is refused"] or native["is refused"])
+
+    def test_and_says_the_same_streamed_and_whole(self) -> None:
+        for answer in ANSWERS:
+            expected = heard(CHAT, answer, stream=False)
+            for dialect in (CHAT, RESPONSES):
+                for stream in (True, False):
+                    with self.subTest(answer, path=dialect.path, stream=stream):
+                        self.assertEqual(expected, heard(dialect, answer, stream=stream))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,241 @@
+import unittest
+
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api, rules
+from deepseek_cursor_proxy.deepseek.rules import Need
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+CALL = ("call_1", "read_file", "{}")
+
+
+def request(*messages: Message, **details: object) -> ChatRequest:
+    return ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, **details)  # type: ignore[arg-type]
+
+
+class TestNeeds(unittest.TestCase):
+    def test_who_must_carry_reasoning(self) -> None:
+        chat = (system("s"), user("u"), assistant("plain"), user("u"), assistant("", CALL), result("call_1"))
+        after = (assistant("final"), user("u"), assistant("later"))
+        none, soft, hard = Need.NONE, Need.SOFT, Need.HARD
+        table = {
+            "a tool loop without tools in the request": (chat + after, {}, [none, hard, hard, none]),
+            "everybody when there are tools": (chat + after, {"tools": TOOLS}, [soft, hard, hard, soft]),
+            "nobody while thinking is off": (chat + after, {"tools": TOOLS, "thinking": False}, [none] * 4),
+            "two assistants after one result": (
+                (user("u"), assistant("", CALL), result("call_1"), assistant("a"), assistant("b")),
+                {},
+                [hard, hard, hard],
+            ),
+            "a system message ends the tool loop": (
+                (user("u"), assistant("", CALL), result("call_1"), system("s"), assistant("a")),
+                {},
+                [hard, none],
+            ),
+        }
+        for name, (messages, details, expected) in table.items():
+            with self.subTest(name):
+                found = rules.needs(request(*messages, **details))
+                self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
+
+
+class TestPayload(unittest.TestCase):
+    def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
+        self.assertEqual({"type": "enabled"}, chat_api.payload(request(user("u")))["thinking"])
+        self.assertEqual("max", chat_api.payload(request(user("u"), effort="max"))["reasoning_effort"])
+        off = chat_api.payload(request(user("u"), assistant("a", reasoning="r"), thinking=False))
+        self.assertEqual({"type": "disabled"}, off["thinking"])
+        self.assertNotIn("reasoning_effort", off)
+        self.assertNotIn("reasoning_content", off["messages"][1])
+
+    def test_stream_options_only_with_stream(self) -> None:
+        self.assertNotIn("stream_options", chat_api.payload(request(user("u"))))
+        streamed = chat_api.payload(request(user("u"), stream=True))
+        self.assertEqual({"include_usage": True}, streamed["stream_options"])
+
+    def test_each_role_carries_its_own_fields_only(self) -> None:
+        messages = (
+            Message("system", "s", name="n"),
+            Message("user", "u", reasoning="x", name="n"),
+            Message("assistant", "a", "r", (), name="n", prefix=True),
+            assistant("", CALL, reasoning="r"),
+            Message("tool", "t", reasoning="x", tool_call_id="call_1", name="n"),
+        )
+        call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        self.assertEqual(
+            [
+                {"role": "system", "content": "s", "name": "n"},
+                {"role": "user", "content": "u", "name": "n"},
+                {"role": "assistant", "content": "a", "name": "n", "reasoning_content": "r", "prefix": True},
+                {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "t"},
+            ],
+            chat_api.payload(request(*messages))["messages"],
+        )
+
+    def test_pictures_go_to_models_that_see_and_become_stable_words_for_others(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
+        message = Message("user", ({"type": "text", "text": "look"}, picture))
+        sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
+        self.assertEqual(picture, chat_api.payload(sees)["messages"][0]["content"][1])
+        words = chat_api.payload(request(message))["messages"][0]["content"]
+        self.assertRegex(words, r"^look\n\[image: image/png, 3 B, [0-9a-f]{12}\]$")
+        self.assertEqual(words, chat_api.payload(request(message))["messages"][0]["content"])
+        self.assertNotEqual(words, chat_api.plain_text((message.content[0], other)))  # type: ignore[arg-type]
+
+    def test_what_a_tool_shows_is_named_there_and_seen_right_behind(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
+        chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
+        sent = chat_api.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
+        self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
+        lead, seen = sent[3]["content"]
+        self.assertIn("tools returned", lead["text"])
+        self.assertEqual(("user", picture), (sent[3]["role"], seen))
+        for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
+            after = chat_api.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
+            self.assertEqual(sent, after[:4])
+        blind = chat_api.payload(request(*chat))["messages"]
+        self.assertTrue(all(isinstance(each["content"], str) for each in blind))
+
+    def test_a_schema_goes_into_words_behind_the_system_prompt(self) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        body = chat_api.payload(request(system("s"), user("u"), params={"response_format": form}))
+        self.assertEqual({"type": "json_object"}, body["response_format"])
+        self.assertEqual(["system", "system", "user"], [each["role"] for each in body["messages"]])
+        self.assertIn('{"name":"n","schema":{"type":"object"}}', body["messages"][1]["content"])
+
+    def test_a_choice_is_forced_unless_the_model_may_decline(self) -> None:
+        for choice, is_forced in ((None, False), ("auto", False), ("none", False), ("required", True), ({}, True)):
+            self.assertEqual(is_forced, rules.is_forced(choice))
+
+
+class TestDeltas(unittest.TestCase):
+    def test_a_chunk_becomes_one_delta_with_its_source(self) -> None:
+        chunk = {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {
+                        "content": None,
+                        "reasoning_content": "We",
+                        "tool_calls": [{"index": 2, "id": "c", "function": {"name": "n", "arguments": "{"}}],
+                    },
+                    "finish_reason": None,
+                }
+            ]
+        }
+        (delta,) = chat_api.deltas(chunk)
+        self.assertEqual("We", delta.reasoning)
+        self.assertIsNone(delta.text)
+        self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
+        self.assertIs(chunk, delta.source)
+
+    def test_several_choices_become_a_delta_each_and_usage_comes_once(self) -> None:
+        chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
+        found = chat_api.deltas({**chunk, "usage": {"total_tokens": 1}})
+        self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
+        self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
+        self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
+
+    def test_damage_does_not_reach_the_client_either(self) -> None:
+        good = {"index": 3, "id": "c", "type": "function", "function": {"name": "n", "arguments": "{"}}
+        calls = [
+            7,
+            {"index": 400_000, "function": {}},
+            {"index": -1},
+            {"index": "x"},
+            {"index": 0, "function": 7},
+            good,
+        ]
+        for choice, mended in (
+            ({"index": 0, "delta": {"tool_calls": calls, "x": 1}}, {"tool_calls": [good], "x": 1}),
+            (
+                {"index": 0, "delta": {"tool_calls": [*calls, {"function": {}}]}},
+                {"tool_calls": [good, {"function": {}, "index": 6}]},
+            ),
+            ({"index": 0, "delta": {"tool_calls": {"0": good}}}, {"tool_calls": []}),
+            ({"index": 0, "delta": {"content": 7, "role": "assistant"}}, {"content": None, "role": "assistant"}),
+            ({"index": 0, "delta": {"reasoning_content": ["x"]}}, {"reasoning_content": None}),
+            ({"index": "x", "delta": {"content": "a"}}, {"content": "a"}),
+            ({"index": 0, "delta": 7}, {}),
+            ({"index": 0, "delta": {"content": "a"}, "finish_reason": {}}, {"content": "a"}),
+        ):
+            with self.subTest(choice):
+                (delta,) = chat_api.deltas({"id": "1", "choices": [choice]})
+                assert delta.source is not None
+                (shown,) = delta.source["choices"]
+                self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
+
+    def test_what_is_understood_is_not_touched(self) -> None:
+        chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
+        (delta,) = chat_api.deltas(chunk)
+        self.assertIs(chunk, delta.source)
+
+    def test_odd_parts_are_passed_over(self) -> None:
+        for odd in (
+            {"choices": 7},
+            {"choices": [7, None]},
+            {"choices": [{"delta": 7}]},
+            {"choices": [{"delta": {"content": 7, "reasoning_content": [], "tool_calls": 3}}]},
+            {"choices": [{"index": "x", "delta": {"tool_calls": [7, {"index": 400_000}, {"index": "abc"}]}}]},
+            {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": 5, "function": {"arguments": {}}}]}}]},
+            {"usage": 3},
+            {},
+        ):
+            with self.subTest(odd):
+                for delta in chat_api.deltas(odd):
+                    self.assertIsNone(delta.text)
+                    self.assertLessEqual(len(delta.calls), 1)
+
+    def test_an_error_inside_a_good_answer_is_a_failure(self) -> None:
+        for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
+            with self.assertRaises(UpstreamFailed) as caught:
+                chat_api.deltas(body)
+            self.assertIn("overloaded", caught.exception.message)
+
+    def test_an_error_that_is_null_is_none(self) -> None:
+        (delta,) = chat_api.deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
+        self.assertEqual("x", delta.text)
+
+    def test_a_call_is_whole_when_its_arguments_are(self) -> None:
+        for call, is_whole in (
+            (ToolCall("a", "f", '{"x": {}}'), True),
+            (ToolCall("a", "f", '{"x": {}'), False),
+            (ToolCall("a", "f", ""), False),
+            (ToolCall("", "f", "{}"), False),
+            (ToolCall("a", "", "{}"), False),
+            (ToolCall("a", "f", "[" * 16_000), False),
+            (ToolCall("a", "f", '{"x": "' + "y" * 100_000 + '"}'), False),
+        ):
+            self.assertEqual(is_whole, rules.is_whole_call(call))
+
+    def test_a_completion_without_choices_is_a_failure(self) -> None:
+        for body in ({}, {"choices": []}, {"choices": "no"}):
+            with self.assertRaises(UpstreamFailed):
+                chat_api.completion(body)
+
+    def test_cached_tokens_are_where_openai_clients_look_for_them(self) -> None:
+        for usage, cached in (
+            ({"prompt_cache_hit_tokens": 5}, 5),
+            ({"cached_tokens": 4, "prompt_cache_hit_tokens": 5}, 4),
+            ({"prompt_tokens_details": {"cached_tokens": 3}, "cached_tokens": 4}, 3),
+            ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": 0}, 0),
+        ):
+            (delta,) = chat_api.deltas({"choices": [], "usage": usage})
+            assert delta.usage is not None
+            self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
+            kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
+            self.assertEqual({name: usage[name] for name in kept}, kept)
+
+    def test_the_reasoning_refusal_is_recognised_in_every_spelling(self) -> None:
+        for message in (
+            "The `reasoning_text` in the thinking mode must be passed back to the API.",
+            "The `reasoning_content` in the thinking mode must be passed back to the API.",
+            "The reasoning_content in the thinking mode must be passed back to the API.",
+        ):
+            self.assertTrue(rules.is_reasoning_refusal(400, message))
+        self.assertFalse(rules.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
+        self.assertFalse(rules.is_reasoning_refusal(400, "Model Not Exist"))
+        self.assertFalse(rules.is_reasoning_refusal(500, message))

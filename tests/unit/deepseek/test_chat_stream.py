@@ -1,0 +1,143 @@
+"""However a stream is cut into pieces, and with or without stencils, it says the same."""
+
+import json
+import random
+import unittest
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.deepseek import chat_stream
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from tests.unit.deepseek.test_repeated_chunks import TEXTS, chunk, event
+
+REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
+WORDS = [*TEXTS, "<details>", "</det", "ails>", "<", "\\", "think>", ""]
+DONE = b"data: [DONE]\n\n"
+
+
+def stream(rng: random.Random) -> Iterator[bytes]:
+    """Long rows of one shape, now and then something else in between."""
+    options = rng.choice([{}, {}, {"ensure_ascii": True}, {"separators": (", ", ": ")}])
+    for field in ("reasoning_content", "content"):
+        for _ in range(rng.randrange(12)):
+            said: dict[str, Any] = {field: rng.choice(WORDS)}
+            if rng.random() < 0.2:
+                said["role"] = "assistant"
+            if field == "reasoning_content" and rng.random() < 0.9:
+                said = {"content": None, **said}
+            yield event(chunk(said), **options)
+            if rng.random() < 0.1:
+                yield b": keep-alive\n\n"
+    if rng.random() < 0.5:
+        for piece in ('{"a"', ": 1}"):
+            yield event(chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": piece}}]}), **options)
+    yield event(chunk({"content": ""}, finish_reason="stop"), **options)
+    yield DONE
+
+
+def split(rng: random.Random, data: bytes, at_most: int) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size = rng.randint(1, at_most)
+        yield data[at : at + size]
+        at += size
+
+
+def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple[bytes, Any]:
+    """What a client gets of these pieces, and what is remembered."""
+    reader, reply = StreamReader(), Reply()
+
+    def batches() -> Batches:
+        for piece in pieces:
+            said = reader.read(piece)
+            for item in said.batch:
+                if isinstance(item, Delta):
+                    reply.add(item)
+            yield said.batch
+            if said.is_over:
+                return
+
+    shown = thinking_blocks.mirror(batches(), form, lambda choice: "A notice.\n\n")
+    return b"".join(ChatCompletions(lambda: 1.0).stream(REQUEST, shown)), reply.message()
+
+
+class TestTheSame(unittest.TestCase):
+    def test_with_and_without_stencils_in_pieces_of_any_size(self) -> None:
+        for seed in range(25):
+            data = b"".join(stream(random.Random(seed)))
+            for form in (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None):
+                with mock.patch.object(chat_stream, "_MOST_IN_VAIN", 0):
+                    expected = written(iter([data]), form)
+                for at_most in (len(data), 1000, 100, 7, 1):
+                    with self.subTest(seed, form=form and form.tag, at_most=at_most):
+                        self.assertEqual(expected, written(split(random.Random(seed), data, at_most), form))
+
+    def test_a_name_that_looks_like_the_mark_of_the_text_does_no_harm(self) -> None:
+        data = b"".join(event(chunk({"content": text})) for text in "abcd") + DONE
+        with mock.patch(f"{__name__}.REQUEST", ChatRequest("=the text=", "m", (), stream=True)):
+            found, _ = written(iter([data]), None)
+        said = [json.loads(line[6:]) for line in found.decode().split("\n\n") if line and line != "data: [DONE]"]
+        self.assertEqual(["=the text="] * 4, [each["model"] for each in said])
+        self.assertEqual("A notice.\n\nabcd", "".join(each["choices"][0]["delta"]["content"] for each in said))
+
+
+class TestReading(unittest.TestCase):
+    def texts(self, batch: Batch) -> list[str | None]:
+        return [item.text for item in batch if isinstance(item, Delta)]
+
+    def test_what_is_equal_but_for_its_text_is_one_delta(self) -> None:
+        said = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
+        self.assertEqual(["a", "bcd"], self.texts(said.batch))
+
+    def test_shapes_may_change_and_change_back(self) -> None:
+        rows = [{"reasoning_content": "a"}] * 3 + [{"content": "b"}] * 3 + [{"reasoning_content": "c"}] * 3
+        said = StreamReader().read(b"".join(event(chunk(each)) for each in rows))
+        deltas = [item for item in said.batch if isinstance(item, Delta)]
+        self.assertEqual(
+            [("a", None), ("aa", None), (None, "b"), (None, "bb"), ("c", None), ("cc", None)],
+            [(delta.reasoning, delta.text) for delta in deltas],
+        )
+
+    def test_a_stream_whose_shapes_never_repeat_is_given_up_on(self) -> None:
+        reader = StreamReader()
+        with mock.patch.object(chat_stream.Stencil, "cut", wraps=chat_stream.Stencil.cut) as cut:
+            for number in range(100):
+                reader.read(event({**chunk({"content": "x"}), "created": number}))
+        self.assertLess(cut.call_count, 20)
+
+    def test_comments_are_handed_on_and_are_no_progress(self) -> None:
+        said = StreamReader().read(b": hello\n\n")
+        self.assertEqual(([Aside(": hello")], False), (said.batch, said.is_progress))
+
+    def test_nothing_is_read_behind_the_end(self) -> None:
+        more = event(chunk({"content": "x"}))
+        said = StreamReader().read(more + more + DONE + more)
+        self.assertEqual((["x", "x"], True, None), (self.texts(said.batch), said.is_done, said.problem))
+
+    def test_nor_behind_a_problem(self) -> None:
+        more = event(chunk({"content": "x"}))
+        deep = b"data: " + b"[" * 2000 + b"\n\n"
+        for bad in (b"data: {no json\n\n", event({"error": {"message": "overloaded"}}), deep):
+            with self.subTest(bad[:30]):
+                said = StreamReader().read(more + bad + more)
+                self.assertEqual((["x"], False), (self.texts(said.batch), said.is_done))
+                self.assertIsInstance(said.problem, UpstreamFailed)
+
+    def test_an_event_without_end_is_a_problem(self) -> None:
+        reader = StreamReader()
+        pieces = (b"data: " + b"x" * 1_000_000 for _ in range(20))
+        said = next(said for said in map(reader.read, pieces) if said.is_over)
+        self.assertIsInstance(said.problem, UpstreamFailed)
+
+    def test_line_ends_of_any_kind(self) -> None:
+        for ending in (b"\n", b"\r\n", b"\r"):
+            rows = b"".join(event(chunk({"content": text})) for text in "abc").replace(b"\n", ending)
+            for data in ([rows], [rows[at : at + 1] for at in range(len(rows))]):
+                reader = StreamReader()
+                batches = [item for piece in data for item in reader.read(piece).batch]
+                self.assertEqual("abc", "".join(filter(None, self.texts(batches))))

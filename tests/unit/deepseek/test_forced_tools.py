@@ -1,0 +1,315 @@
+"""A tool that had to be called: words that stand for the call become it, and no others, in all three APIs."""
+
+import json
+import random
+import time
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, Batch, CallPiece, ChatRequest, Delta, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import forced_tools
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.generated_answers import parts
+from tests.support.harness import RunningProxy
+from tests.support.messages_client import MessagesTestCase, Told, added_up, events
+
+NAMED = {"type": "function", "function": {"name": "look_up"}}
+WANTED = {"path": 'a\n"b"', "deep": {"n": 1, "é": [None]}}
+WRITTEN = json.dumps(WANTED)
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+
+def request(choice: Any = NAMED, *names: str) -> ChatRequest:
+    tools = tuple(tool(name) for name in names or ("look_up", "other"))
+    return ChatRequest("m", "deepseek-v4-pro", (), tools=tools, tool_choice=choice)
+
+
+def found(text: str, asked: ChatRequest | None = None) -> tuple[str, Any] | None:
+    call = forced_tools.found(text, asked or request())
+    return None if call is None else (call[0], json.loads(call[1]))
+
+
+CALLS = {
+    "the arguments alone": WRITTEN,
+    "under input": json.dumps({"input": WANTED}),
+    "under arguments": json.dumps({"arguments": WANTED}),
+    "under parameters": json.dumps({"parameters": WANTED}),
+    "with the name": json.dumps({"name": "look_up", "input": WANTED}),
+    "with another word for the name": json.dumps({"tool": "look_up", "arguments": WANTED}),
+    "with the word of a call for the name": json.dumps({"function": "look_up", "arguments": WANTED}),
+    "with the name beside them": json.dumps({"name": "look_up", **WANTED}),
+    "as a block": json.dumps({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": WANTED}),
+    "as a call": json.dumps({"type": "function", "function": {"name": "look_up", "arguments": WANTED}}),
+    "as a call with a string": json.dumps({"id": "a", "function": {"name": "look_up", "arguments": WRITTEN}}),
+    "as a string": json.dumps({"name": "look_up", "arguments": WRITTEN}),
+    "as a string without the name": json.dumps({"arguments": WRITTEN}),
+    "in a list": json.dumps([{"name": "look_up", "input": WANTED}]),
+    "with room around": f"\n\n  {WRITTEN} \n",
+    "over several lines": json.dumps({"name": "look_up", "input": WANTED}, indent=2),
+}
+FENCES = ("```json\n{}\n```", "```\n{}\n```", "\n```JSON  \n{}```  \n", "```\n\n{}\n\n```")
+NO_CALLS = (
+    "",
+    "I cannot do that.",
+    f"Here it is: {WRITTEN}",
+    f"```json\n{WRITTEN}\n```\nThat is all.",
+    WRITTEN[:-1],
+    WRITTEN + "}",
+    "5",
+    "null",
+    '"look_up"',
+    "[]",
+    "[1, 2]",
+    json.dumps([WANTED, WANTED]),
+    json.dumps({"name": "other", "input": WANTED}),
+    json.dumps({"name": "of nobody", "input": WANTED}),
+    json.dumps({"function": {"name": "of nobody", "arguments": WRITTEN}}),
+    json.dumps({"name": "look_up", "arguments": WRITTEN[:-1]}),
+    json.dumps({"function": {"name": "look_up", "arguments": WRITTEN[:-1]}}),
+    "```\n```",
+    "``` ``` ```",
+    "[" * 5000,
+    "9" * 5000,
+)
+
+
+class TestFinding(unittest.TestCase):
+    def test_every_way_to_write_a_call_down(self) -> None:
+        for name, text in CALLS.items():
+            for shown in (text, *(fence.replace("{}", text) for fence in FENCES)):
+                with self.subTest(name, text=shown):
+                    self.assertEqual(("look_up", WANTED), found(shown))
+
+    def test_words_that_are_no_call_are_none(self) -> None:
+        for text in NO_CALLS:
+            with self.subTest(text[:60]):
+                self.assertIsNone(forced_tools.found(text, request()))
+
+    def test_which_of_several_tools_is_meant_has_to_be_said(self) -> None:
+        self.assertIsNone(found(WRITTEN, request("required")))
+        self.assertEqual(("look_up", WANTED), found(WRITTEN, request("required", "look_up")))
+        self.assertEqual(("other", WANTED), found(json.dumps({"name": "other", "input": WANTED}), request("required")))
+
+    def test_arguments_that_have_the_names_of_these_fields_stay_arguments(self) -> None:
+        for arguments in (
+            {"name": "Bob", "age": 3},
+            {"input": "some text"},
+            {"input": [1]},
+            {"arguments": "some text", "name": "Bob"},
+            {"arguments": {"a": 1}, "more": 2},
+            {"input": "5"},
+        ):
+            self.assertEqual(("look_up", arguments), found(json.dumps(arguments)))
+        self.assertEqual(("look_up", {"input": "text"}), found('{"name": "look_up", "input": "text"}'))
+
+    def test_a_call_whose_arguments_cannot_be_read_stays_text(self) -> None:
+        """It became a call with an argument named "arguments", which nobody wrote."""
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        for asked in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):
+            for arguments in ('{"path": "a', "{path: a}", "[1", '{"path": "a"}}', "[1]", [1], 5, True, "a.py"):
+                for field in ("arguments", "parameters"):
+                    for written in (
+                        {"name": "look_up", field: arguments},
+                        {"type": "function", "id": "a", "function": {"name": "look_up", field: arguments}},
+                        [{"tool": "look_up", field: arguments}],
+                    ):
+                        with self.subTest(written):
+                            self.assertIsNone(found(json.dumps(written), asked))
+            self.assertIsNone(found('{"input": "{broken"}', asked))
+
+    def test_remarks_beside_the_arguments_are_no_arguments(self) -> None:
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        written = {"name": "look_up", "arguments": {"path": "a"}, "explanation": "So that I know."}
+        self.assertEqual(("look_up", {"path": "a"}), found(json.dumps(written), asked))
+        self.assertIsNone(found(json.dumps({**written, "arguments": '{"path": "a'}), asked))
+
+    def test_a_call_without_arguments_has_none(self) -> None:
+        for nothing in (None, "", {}):
+            written = json.dumps({"name": "look_up", "arguments": nothing})
+            self.assertEqual(("look_up", {}), found(written))
+
+    def test_parameters_that_have_the_names_of_these_fields_stay_parameters(self) -> None:
+        for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
+            arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
+            schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
+            declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+            asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+            for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
+                with self.subTest(written):
+                    self.assertEqual(("look_up", arguments), found(json.dumps(written), asked))
+
+    def test_words_that_are_no_arguments_of_the_tool_stay_words(self) -> None:
+        schema = {"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]}
+        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        for text in (
+            '{"error": "I cannot do that."}',
+            '{"look_up": {"path": "a"}}',
+            '{"tool_calls": []}',
+            '{"name": "of nobody", "input": {"path": "a"}}',
+        ):
+            self.assertIsNone(found(text, asked))
+        for arguments in ({"path": "a", "more": 1}, {"tool": "x"}, {}):
+            self.assertEqual(("look_up", arguments), found(json.dumps(arguments), asked))
+        both = {"name": "look_up", "path": "a", "tool": "hammer"}
+        self.assertEqual(("look_up", {"path": "a", "tool": "hammer"}), found(json.dumps(both), asked))
+
+    def test_a_schema_may_be_anything(self) -> None:
+        for schema in (None, {}, {"properties": 7}, {"properties": {"path": 7}, "required": [[], "x", 7]}):
+            function = {"name": "look_up", "parameters": schema}
+            asked = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
+            for text in ('{"path": "a"}', '{"input": {"path": "a"}}', '{"name": "look_up", "input": {"path": "a"}}'):
+                self.assertEqual(("look_up", {"path": "a"}), found(text, asked))
+
+    def test_what_looks_like_a_fence_takes_no_time(self) -> None:
+        began = time.process_time()
+        for text in ("```" + "\n" * 200_000, "```\n" + "``` " * 50_000, " " * 200_000, "```\n" + "{" * 200_000):
+            self.assertIsNone(forced_tools.found(text, request()))
+        self.assertLess(time.process_time() - began, 5)
+
+
+class TestRaising(unittest.TestCase):
+    def raised(self, *deltas: Delta | Aside, asked: ChatRequest | None = None) -> list[Batch]:
+        return list(forced_tools.raised(([each] for each in deltas), asked or request(), "call_x"))
+
+    def test_however_the_words_are_cut_they_become_one_call(self) -> None:
+        for seed in range(50):
+            rng = random.Random(seed)
+            text = rng.choice(list(CALLS.values()))
+            deltas = [Delta(text=part) for part in parts(rng, text)]
+            batches = self.raised(Delta(reasoning=""), *deltas, Delta(finish_reason="stop", usage={"total_tokens": 1}))
+            told = [item for batch in batches for item in batch if isinstance(item, Delta)]
+            self.assertFalse([item for item in told if item.text])
+            [piece] = told[-1].calls
+            self.assertEqual(("call_x", "look_up", WANTED), (piece.id, piece.name, json.loads(piece.arguments)))
+            self.assertEqual(("tool_calls", {"total_tokens": 1}), (told[-1].finish_reason, told[-1].usage))
+
+    def test_other_words_come_as_they_were(self) -> None:
+        for seed, text in enumerate(NO_CALLS[1:-2]):
+            deltas = [Delta(text=part) for part in parts(random.Random(seed), text)]
+            deltas.append(Delta(finish_reason="stop"))
+            self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
+
+    def test_only_an_answer_that_came_to_its_end_is_a_call(self) -> None:
+        for reason in ("length", "content_filter", None):
+            deltas = [Delta(text=WRITTEN), Delta(finish_reason=reason)]
+            told = [item for batch in self.raised(*deltas) for item in batch]
+            self.assertCountEqual(deltas, told)
+
+    def test_an_answer_that_calls_is_left_alone(self) -> None:
+        call = Delta(calls=(CallPiece(0, "a", "look_up", "{}"),))
+        deltas = [Delta(text=WRITTEN), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
+        self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
+
+    def test_what_is_no_word_is_not_held_back(self) -> None:
+        batches = self.raised(Delta(source={"role": "x"}), Delta(text="x"), Aside(), Delta(reasoning="hm"))
+        told = [[Delta(source={"role": "x"})], [Aside()], [Delta(reasoning="hm")], [Delta(text="x")]]
+        self.assertEqual(told, batches)
+
+    def test_a_request_that_forces_nothing_is_not_touched(self) -> None:
+        for choice in (None, "auto", "none"):
+            batches = ([each] for each in [Delta(text=WRITTEN)])
+            self.assertIs(batches, forced_tools.raised(batches, request(choice), "call_x"))
+            self.assertIsNone(forced_tools.called(Message("assistant", WRITTEN), request(choice), "call_x"))
+
+    def test_an_answer_is_remembered_as_the_call(self) -> None:
+        message = forced_tools.called(Message("assistant", WRITTEN, "hm"), request(), "call_x")
+        assert message is not None
+        self.assertEqual(("", "hm"), (message.content, message.reasoning))
+        self.assertEqual(WANTED, json.loads(message.tool_calls[0].arguments))
+        for other in (
+            Message("assistant", "words"),
+            message,
+            Message("assistant", WRITTEN, None, (ToolCall("", "", ""),)),
+        ):
+            self.assertIsNone(forced_tools.called(other, request(), "call_x"))
+
+
+class TestTheThreeApis(MessagesTestCase):
+    def chat(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
+        """The call, if there is one, and the words."""
+        tools = [tool("look_up"), tool("other")]
+        body = {"messages": [{"role": "user", "content": "q"}], "tools": tools, "tool_choice": NAMED, "stream": stream}
+        told = self.send(proxy, body, path="/v1/chat/completions")
+        lines = [json.loads(line[6:]) for line in told.body.splitlines() if line.startswith(b"data: {")]
+        choices = [choice for chunk in (lines or [told.value]) for choice in chunk["choices"]]
+        said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+        self.assertEqual("assistant", said[0].get("role"))
+        calls = [call for each in said for call in each.get("tool_calls") or ()]
+        self.assertEqual("tool_calls" if calls else "stop", choices[-1]["finish_reason"])
+        text = "".join(each.get("content") or "" for each in said)
+        arguments = "".join(call["function"]["arguments"] for call in calls)
+        return ({"name": calls[0]["function"]["name"], "arguments": arguments} if calls else None), text
+
+    def responses(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
+        tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("look_up", "other")]
+        choice = {"type": "function", "name": "look_up"}
+        body = {"input": "q", "tools": tools, "tool_choice": choice, "stream": stream}
+        told = self.send(proxy, body, path="/v1/responses")
+        response = events(told.body)[-1]["response"] if stream else told.value
+        calls = [item for item in response["output"] if item["type"] == "function_call"]
+        return (calls[0] if calls else None), response["output_text"]
+
+    def messages(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
+        tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("look_up", "other")]
+        choice = {"type": "tool", "name": "look_up"}
+        told: Told = self.create(proxy, tools=tools, tool_choice=choice, stream=stream)
+        message = added_up(told.events) if stream else told.value
+        calls = [block for block in message["content"] if block["type"] == "tool_use"]
+        self.assertEqual("tool_use" if calls else "end_turn", message["stop_reason"])
+        text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+        call = {"name": calls[0]["name"], "arguments": json.dumps(calls[0]["input"])} if calls else None
+        return call, text
+
+    def test_words_for_a_call_are_the_call_and_others_stay_byte_for_byte(self) -> None:
+        proxy = self.proxy()
+        for api in (self.chat, self.responses, self.messages):
+            for stream in (True, False):
+                for name, text in CALLS.items():
+                    with self.subTest(name, api=api.__name__, stream=stream):
+                        self.fake.answer(Answer(content=text, piece=5))
+                        call, words = api(proxy, stream)
+                        self.assertEqual(("look_up", WANTED), (call["name"], json.loads(call["arguments"])))
+                        self.assertEqual("", words)
+                for text in NO_CALLS[1:-2]:
+                    with self.subTest(text[:50], api=api.__name__, stream=stream):
+                        self.fake.answer(Answer(content=text, piece=5))
+                        self.assertEqual((None, text), api(proxy, stream))
+
+    def test_a_call_that_was_made_is_that_call(self) -> None:
+        proxy = self.proxy()
+        for api in (self.chat, self.responses, self.messages):
+            for stream in (True, False):
+                self.fake.answer(Answer(content=WRITTEN, calls=(Call("call_1", "look_up", '{"real": 1}'),)))
+                call, words = api(proxy, stream)
+                self.assertEqual(({"real": 1}, WRITTEN), (json.loads(call["arguments"]), words))
+
+    def test_a_tool_that_takes_free_text_gets_it(self) -> None:
+        patch = '*** Begin\n+ {"a": 1}\n'
+        tools = [{"type": "custom", "name": "apply_patch"}]
+        choice = {"type": "custom", "name": "apply_patch"}
+        proxy = self.proxy()
+        for words in ({"input": patch}, {"name": "apply_patch", "input": patch}, {"arguments": {"input": patch}}):
+            self.fake.answer(Answer(content=json.dumps(words)))
+            body = {"input": "q", "tools": tools, "tool_choice": choice}
+            [item] = self.send(proxy, body, path="/v1/responses").value["output"]
+            self.assertEqual(("custom_tool_call", patch), (item["type"], item["input"]))
+
+    def test_several_answers_are_each_looked_at(self) -> None:
+        self.fake.answer(Answer(content=WRITTEN), Answer(content=WRITTEN))
+        body = {
+            "messages": [{"role": "user", "content": "q"}],
+            "tools": [tool("look_up")],
+            "tool_choice": NAMED,
+            "n": 2,
+        }
+        choices = self.send(self.proxy(), body, path="/v1/chat/completions").value["choices"]
+        calls = [choice["message"]["tool_calls"][0] for choice in choices]
+        self.assertEqual([WANTED] * 2, [json.loads(call["function"]["arguments"]) for call in calls])
+        self.assertEqual(2, len({call["id"] for call in calls}))

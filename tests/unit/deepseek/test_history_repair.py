@@ -1,0 +1,226 @@
+import itertools
+import random
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import chat_api, history_repair
+from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
+from deepseek_cursor_proxy.lab.fake_deepseek import contract
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+
+def calls(*ids: str, text: str = "") -> Message:
+    return assistant(text, *((each, "read_file", "{}") for each in ids))
+
+
+def shape(messages: tuple[Message, ...]) -> list[str]:
+    """A history in one line: who says what."""
+    return [
+        f"{m.role}:{','.join(c.id for c in m.tool_calls)}"
+        if m.tool_calls
+        else f"{m.role}:{m.tool_call_id}={m.content}"
+        if m.role == "tool"
+        else f"{m.role}:{m.content}"
+        for m in messages
+    ]
+
+
+U, U2, A = user("u"), user("u2"), assistant("a", reasoning="r")
+X = CANCELLED
+
+
+class TestRepair(unittest.TestCase):
+    def test_a_history_in_order_is_what_repairing_would_make_of_it(self) -> None:
+        rng = random.Random(7)
+        empty, thinking = assistant(""), assistant("", reasoning="r")
+        some = (U, A, system("s"), empty, thinking, calls("1"), calls("1", "2"), calls(""), calls("1", "1"))
+        some += (result("1"), result("1", "x"), result("2"), result(""))
+        in_order = 0
+        for _ in range(4000):
+            history = tuple(rng.choices(some, k=rng.randint(1, 6)))
+            repaired = repair(history)
+            with mock.patch.object(history_repair, "_is_in_order", return_value=False):
+                self.assertEqual(repair(history), repaired, history)
+            in_order += history_repair._is_in_order(history)
+        self.assertGreater(in_order, 200)
+
+    def test_what_is_done_to_each_kind_of_damage(self) -> None:
+        for name, history, expected, repairs in (
+            ("nothing", (U, calls("1"), result("1", "x"), A), ["user:u", "assistant:1", "tool:1=x", "assistant:a"], {}),
+            ("stopped", (U, calls("1"), U2), ["user:u", "assistant:1", f"tool:1={X}", "user:u2"], {"cancelled": 1}),
+            ("at the end", (U, calls("1")), ["user:u", "assistant:1", f"tool:1={X}"], {"cancelled": 1}),
+            (
+                "partly answered",
+                (calls("1", "2", "3"), result("2", "x"), U),
+                ["assistant:1,2,3", f"tool:1={X}", "tool:2=x", f"tool:3={X}", "user:u"],
+                {"cancelled": 2},
+            ),
+            (
+                "answered in another order",
+                (calls("1", "2"), result("2", "y"), result("1", "x")),
+                ["assistant:1,2", "tool:2=y", "tool:1=x"],
+                {},
+            ),
+            (
+                "behind a question",
+                (calls("1"), U, result("1", "x"), A),
+                ["assistant:1", "tool:1=x", "user:u", "assistant:a"],
+                {"moved": 1},
+            ),
+            (
+                "behind a reminder",
+                (calls("1", "2"), result("1", "x"), system("s"), result("2", "y")),
+                ["assistant:1,2", "tool:1=x", "tool:2=y", "system:s"],
+                {"moved": 1},
+            ),
+            (
+                "behind the next answer",
+                (calls("1"), U, A, result("1", "x")),
+                ["assistant:1", f"tool:1={X}", "user:u", "assistant:a", "user:[result of tool call 1]\nx"],
+                {"cancelled": 1, "orphaned": 1},
+            ),
+            (
+                "twice",
+                (calls("1"), result("1", "x"), result("1", "x")),
+                ["assistant:1", "tool:1=x"],
+                {"repeated": 1},
+            ),
+            (
+                "twice with other words",
+                (calls("1"), result("1", "x"), result("1", "y")),
+                ["assistant:1", "tool:1=x", "user:[result of tool call 1]\ny"],
+                {"orphaned": 1},
+            ),
+            (
+                "of nobody's call",
+                (U, result("9", "x"), A),
+                ["user:u", "user:[result of tool call 9]\nx", "assistant:a"],
+                {"orphaned": 1},
+            ),
+            (
+                "without ids",
+                (U, calls("", ""), result("", "x"), result("", "y")),
+                ["user:u", "assistant:call_1_0,call_1_1", "tool:call_1_0=x", "tool:call_1_1=y"],
+                {"named": 2},
+            ),
+            (
+                "one id for two calls",
+                (calls("1", "1"), result("1", "x"), result("1", "y")),
+                ["assistant:1,call_0_1", "tool:1=x", "tool:call_0_1=y"],
+                {"named": 1},
+            ),
+            (
+                "ids that come again in the next turn",
+                (calls("1"), result("1", "x"), calls("1"), result("1", "y")),
+                ["assistant:1", "tool:1=x", "assistant:1", "tool:1=y"],
+                {},
+            ),
+            (
+                "one turn split into a message per call",
+                (calls("1"), calls("2"), result("1", "x"), result("2", "y"), U),
+                ["assistant:1", "tool:1=x", "assistant:2", "tool:2=y", "user:u"],
+                {"moved": 1},
+            ),
+            (
+                "behind an assistant that says nothing",
+                (calls("1"), assistant(), result("1", "x")),
+                ["assistant:1", "tool:1=x"],
+                {"emptied": 1},
+            ),
+            (
+                "an id that is also the name of a place",
+                (U, calls("call_1_1", ""), result("call_1_1", "x"), result("", "y")),
+                ["user:u", "assistant:call_1_1,call_1_1_", "tool:call_1_1=x", "tool:call_1_1_=y"],
+                {"named": 1},
+            ),
+            ("an assistant that says nothing", (U, assistant(), U2), ["user:u", "user:u2"], {"emptied": 1}),
+            ("nobody else", (assistant(),), ["assistant:"], {}),
+            ("one that only thought", (U, assistant(reasoning="r")), ["user:u", "assistant:"], {}),
+        ):
+            with self.subTest(name):
+                repaired = repair(history)
+                self.assertEqual(expected, shape(repaired.messages))
+                self.assertEqual(repairs, repaired.repairs)
+                self.assertEqual(len(repaired.messages), len(repaired.origins))
+
+    def test_half_written_arguments_stay_the_string_they_are(self) -> None:
+        half = assistant("", ("1", "read_file", '{"path": "a.p'))
+        self.assertEqual('{"path": "a.p', repair((U, half)).messages[1].tool_calls[0].arguments)
+
+    def test_any_history_becomes_one_that_deepseek_accepts(self) -> None:
+        for seed in range(600):
+            history = generated(random.Random(seed))
+            with self.subTest(seed=seed, history=shape(history)):
+                self.assertIsNone(refusal(repair(history).messages))
+
+    def test_no_word_is_lost(self) -> None:
+        for seed in range(300):
+            history = generated(random.Random(seed))
+            said = "".join(str(message.content) for message in repair(history).messages)
+            for message in history:
+                with self.subTest(seed=seed, history=shape(history)):
+                    self.assertIn(str(message.content), said)
+
+    def test_a_history_that_was_answered_keeps_its_bytes(self) -> None:
+        """What was sent and answered is a prefix of everything that follows it."""
+        for seed in range(300):
+            history = generated(random.Random(seed))
+            answered = [*history, assistant("the answer", reasoning="r")]
+            sent = repair(history).messages
+            for more in ((U,), (U2, calls("7"), result("7"))):
+                with self.subTest(seed=seed, history=shape(history)):
+                    later = repair([*answered, *more]).messages
+                    self.assertEqual(sent, later[: len(sent)])
+
+    def test_it_stays_linear(self) -> None:
+        history = [calls("1"), result("9"), result("1"), U] * 2000
+        self.assertEqual(8000, len(repair(history).messages))
+        ids = [str(number) for number in range(5_000)]
+        reverse = [calls(*ids), *(result(each) for each in reversed(ids)), *(result(each) for each in ids)]
+        self.assertEqual(5_001, len(repair(reverse).messages))
+
+    def test_calls_in_a_row_and_results_of_nobody_stay_linear(self) -> None:
+        """Half a megabyte of these once kept a processor busy for seconds: see how often a round is asked."""
+        rounds = [calls(str(number)) for number in range(2_000)]
+        strangers = [result(f"x{number}", "?") for number in range(2_000)]
+        same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
+        asked = 0
+        take = history_repair._Round.take
+
+        def counted(current: history_repair._Round, index: int, message: Message) -> bool:
+            nonlocal asked
+            asked += 1
+            return take(current, index, message)
+
+        with mock.patch.object(history_repair._Round, "take", counted):
+            for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
+                self.assertLessEqual(4_000, len(repair(history).messages))
+        self.assertLess(asked, 20_000)
+
+    def test_a_call_answered_without_an_id_leaves_its_twin_waiting(self) -> None:
+        twins = calls("1", "1")
+        self.assertEqual({"named": 1}, repair((twins, result("", "first"), result("1", "second"))).repairs)
+
+
+def generated(rng: random.Random) -> tuple[Message, ...]:
+    """Any order of anything, with ids that recur, are missing or belong to nobody."""
+    ids = ("1", "2", "3", "", "call_1_0")
+    numbers = itertools.count()
+    makers = (
+        lambda: user(f"u{next(numbers)}"),
+        lambda: system(f"s{next(numbers)}"),
+        lambda: assistant(f"a{next(numbers)}", reasoning="r"),
+        lambda: assistant(),
+        lambda: assistant(
+            "", *((rng.choice(ids), "read_file", "{}") for _ in range(rng.randrange(1, 4))), reasoning="r"
+        ),
+        lambda: result(rng.choice(ids), f"t{next(numbers)}"),
+        lambda: result(rng.choice(ids), f"t{next(numbers)}"),
+    )
+    return (user("start"), *(rng.choice(makers)() for _ in range(rng.randrange(12))))
+
+
+def refusal(messages: tuple[Message, ...]) -> object:
+    request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, tuple(TOOLS))
+    return contract.refusal(chat_api.payload(request), "august")

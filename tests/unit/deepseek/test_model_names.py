@@ -1,0 +1,200 @@
+"""What a name of a model stands for, as a table, and that a request through the proxy obeys it."""
+
+import json
+import time
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.model_names import Resolved, passed_on, resolve
+from deepseek_cursor_proxy.deepseek.models import listed
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from tests.support.harness import SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
+TABLE = {
+    "gpt-5.6-sol": PRO,
+    "gpt-*": FLASH,
+    "gpt-5*": "gateway/five",
+    "my-max": "gateway/max",
+    "mine-max*": FLASH,
+    "quick": "deepseek-flash-nothink",
+    "Claude-Opus": "deepseek-v4-pro:max",
+}
+ROUTE = {"base_url": "https://x", "key_env": "K"}
+
+
+def config(**settings: Any) -> ProxyConfig:
+    return ProxyConfig(**{"upstream_model": "mine", **settings})
+
+
+class TestNames(unittest.TestCase):
+    def assert_resolved(self, table: dict[str, Resolved], **settings: Any) -> None:
+        for asked, expected in table.items():
+            with self.subTest(asked):
+                self.assertEqual(expected, resolve(asked, config(**settings)))
+
+    def test_names_deepseek_knows_are_kept_and_others_replaced(self) -> None:
+        self.assert_resolved(
+            {
+                PRO: Resolved(PRO),
+                FLASH: Resolved(FLASH),
+                "deepseek-v4-flash": Resolved("deepseek-v4-flash"),
+                "DeepSeek-Flash": Resolved(FLASH),
+                " deepseek-flash ": Resolved(FLASH),
+                "deepseek-chat": Resolved("mine"),
+                "gpt-4o": Resolved("mine"),
+                "mine": Resolved("mine"),
+                "": Resolved("mine"),
+                "-high": Resolved("mine"),
+            }
+        )
+
+    def test_suffixes_say_how_to_think(self) -> None:
+        self.assert_resolved(
+            {
+                "deepseek-v4-pro-nothink": Resolved(PRO, thinking=False),
+                "deepseek-v4-pro:nothink": Resolved(PRO, thinking=False),
+                "deepseek-v4-pro-none": Resolved(PRO, thinking=False),
+                "deepseek-v4-pro-thinking": Resolved(PRO, thinking=True),
+                "deepseek-v4-pro:thinking": Resolved(PRO, thinking=True),
+                "deepseek-v4-pro-fast": Resolved(PRO),
+                "deepseek-v4-pro[1m]": Resolved(PRO),
+                "deepseek-v4-pro(high)": Resolved(PRO, "high"),
+                "deepseek-v4-pro (max)": Resolved(PRO, "max"),
+                "deepseek-v4-pro:max": Resolved(PRO, "max"),
+                **{
+                    f"deepseek-v4-pro-{word}": Resolved(PRO, word)
+                    for word in ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+                },
+            }
+        )
+
+    def test_several_suffixes_of_any_case_come_off_and_the_last_word_counts(self) -> None:
+        self.assert_resolved(
+            {
+                "deepseek-flash-HIGH-Fast[1M]": Resolved(FLASH, "high"),
+                "deepseek-flash-high-max": Resolved(FLASH, "max"),
+                "deepseek-flash-max-thinking": Resolved(FLASH, "max", True),
+                "deepseek-flash-thinking-nothink": Resolved(FLASH, thinking=False),
+                "gpt-9-high-fast[1m]": Resolved("mine", "high"),
+                "gpt-5.1-codex-max": Resolved("mine", "max"),
+            }
+        )
+
+    def test_more_exact_wins(self) -> None:
+        self.assert_resolved(
+            {
+                "gpt-5.6-sol": Resolved(PRO),
+                "GPT-5.6-Sol-high-fast[1m]": Resolved(PRO, "high"),
+                "gpt-5.6-terra-low": Resolved("gateway/five", "low"),
+                "gpt-4o-mini": Resolved(FLASH),
+                "gpt-4o-mini-max": Resolved(FLASH, "max"),
+                "my-max": Resolved("gateway/max"),
+                "my-max-max": Resolved("gateway/max", "max"),
+                "my": Resolved("mine"),
+                "mine-max": Resolved(FLASH),
+                "mine-max-low": Resolved(FLASH, "low"),
+                "mine-maximal-low": Resolved(FLASH, "low"),
+                "quick": Resolved(FLASH, thinking=False),
+                "quick-thinking": Resolved(FLASH, thinking=True),
+                "claude-opus": Resolved(PRO, "max"),
+                "claude-opus-low": Resolved(PRO, "low"),
+            },
+            models=TABLE,
+        )
+
+    def test_a_name_of_deepseeks_is_moved_only_by_its_own_line(self) -> None:
+        self.assert_resolved({PRO: Resolved(PRO), "x": Resolved(FLASH)}, models={"*": FLASH, "deepseek*": FLASH})
+        self.assert_resolved({PRO: Resolved(FLASH)}, models={PRO: FLASH})
+
+    def test_the_configured_model_may_end_in_a_suffix_too(self) -> None:
+        self.assert_resolved({"x-max": Resolved("x-max"), "y-low": Resolved("x-max", "low")}, upstream_model="x-max")
+        self.assert_resolved({"y": Resolved(PRO, "max")}, upstream_model="deepseek-v4-pro-max")
+
+    def test_a_name_without_end_takes_no_time(self) -> None:
+        started = time.monotonic()
+        for name in ("-fast" * 100_000, " " * 500_000 + "x", "(" * 500_000, "x" + " " * 190 + "(high"):
+            resolve(name, config(models=TABLE))
+        self.assertLess(time.monotonic() - started, 1)
+
+    def test_the_list_begins_with_the_configured_model_and_names_nothing_twice(self) -> None:
+        self.assertEqual(["mine", PRO, FLASH], listed(config()))
+        self.assertEqual([FLASH, PRO, "a"], listed(ProxyConfig(upstream_model=FLASH, models={"a": PRO, "b*": PRO})))
+
+
+class TestPassingOn(unittest.TestCase):
+    def test_more_exact_wins_over_both_tables(self) -> None:
+        routes = {"gpt-*": ROUTE, "gpt-5.6-luna": ROUTE, "deepseek-*": ROUTE, "gpt-5*": ROUTE}
+        models = {"gpt-5.6-sol": PRO, "gpt-4o*": FLASH, "g*": FLASH, "gpt-5.6-luna": FLASH}
+        settings = config(models=models, passthrough=routes)
+        for asked, expected in {
+            "gpt-9": "gpt-*",
+            "GPT-5.1": "gpt-5*",
+            "gpt-5.6-luna": "gpt-5.6-luna",
+            "gpt-5.6-sol": None,
+            "gpt-5.6-sol-high-fast[1m]": None,
+            "gpt-4o-mini": None,
+            "gemini": None,
+            PRO: None,
+            "deepseek-v4-pro-high": None,
+            "deepseek-next": "deepseek-*",
+            "mine": None,
+            "": None,
+            None: None,
+            7: None,
+        }.items():
+            with self.subTest(asked):
+                self.assertEqual(expected, passed_on(asked, settings))
+
+
+class TestRequests(unittest.TestCase):
+    def parsed(self, model: str, settings: dict[str, Any] | None = None, **body: Any) -> tuple[bool, str]:
+        request = parse(
+            {"model": model, "messages": [{"role": "user", "content": "x"}], **body}, config(**(settings or {}))
+        )
+        self.assertEqual(model, request.asked_model)
+        return request.thinking, request.effort
+
+    def test_what_the_request_says_beats_the_suffix_and_that_beats_the_settings(self) -> None:
+        low, off = {"reasoning_effort": "low"}, {"thinking": "disabled"}
+        self.assertEqual((True, "max"), self.parsed("x-ultra", low))
+        self.assertEqual((True, "low"), self.parsed("x-max", reasoning_effort="minimal"))
+        self.assertEqual((True, "low"), self.parsed("x-max", reasoning={"effort": "low"}))
+        self.assertEqual((True, "max"), self.parsed("x-max", reasoning_effort="galactic"))
+        self.assertEqual((True, "high"), self.parsed("x-thinking", off))
+        self.assertFalse(self.parsed("x-max", off)[0])
+        self.assertFalse(self.parsed("x-thinking", reasoning_effort="none")[0])
+        self.assertFalse(self.parsed("x-nothink", reasoning_effort="max")[0])
+        self.assertFalse(self.parsed("x-thinking", tool_choice="required", tools=TOOLS)[0])
+
+
+class TestOverSockets(SocketTestCase):
+    def test_the_answer_carries_the_name_that_was_asked_for(self) -> None:
+        proxy = self.proxy(models={"gpt-5.6-sol": PRO})
+        for stream in (True, False):
+            answer = self.client(proxy, stream=stream, model="GPT-5.6-sol-max[1m]").ask("hi").final
+            self.assertEqual({"GPT-5.6-sol-max[1m]"}, {event["model"] for event in answer.events})
+            sent = self.fake.accepted[-1]
+            self.assertEqual((PRO, "max"), (sent["model"], sent["reasoning_effort"]))
+
+    def test_nothink_turns_thinking_off_for_that_request_only(self) -> None:
+        client = self.client(self.proxy(), model="deepseek-flash-nothink")
+        client.ask("hi")
+        self.assertEqual({"type": "disabled"}, self.fake.accepted[-1]["thinking"])
+        self.assertNotIn("reasoning_effort", self.fake.accepted[-1])
+        client.model = "deepseek-flash"
+        client.ask("and now?")
+        self.assertEqual({"type": "enabled"}, self.fake.accepted[-1]["thinking"])
+
+    def test_aliases_are_listed_and_work_as_deployments(self) -> None:
+        proxy = self.proxy(models={"gpt-5.6-sol": FLASH, "gpt-*": PRO})
+        sock = self.connect(proxy)
+        sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        names = [model["id"] for model in json.loads(read_reply(sock)[2])["data"]]
+        self.assertEqual([PRO, FLASH, "gpt-5.6-sol"], names)
+        body = {"messages": [{"role": "user", "content": "x"}]}
+        sock.sendall(request_bytes(body, path="/openai/deployments/gpt-5.6-sol/chat/completions"))
+        self.assertEqual("gpt-5.6-sol", json.loads(read_reply(sock)[2])["model"])
+        self.assertEqual(FLASH, self.fake.accepted[-1]["model"])

@@ -1,0 +1,62 @@
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import chat_api, request_json
+from deepseek_cursor_proxy.json_codec import encode_json
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+CHAT = (
+    system("be … brief"),
+    Message("user", 'say "hi"\n', name="me"),
+    assistant("", ("call_1", "read_file", '{"a":1}'), reasoning="why not?"),
+    result("call_1", "text\twith\x00 everything 😀"),
+    assistant("done", reasoning=" ")._replace(prefix=True),
+    Message("user", ({"type": "text", "text": "look"}, PICTURE)),
+)
+REQUEST = ChatRequest("m", "deepseek-v4-pro", CHAT, tuple(TOOLS), "auto", params={"temperature": 0.5})
+TOOL_PICTURE = Message("tool", (PICTURE,), tool_call_id="call_1")
+FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
+
+
+class TestBody(unittest.TestCase):
+    def body(self, request: ChatRequest) -> bytes:
+        return request_json.encode(request, chat_api.payload(request))
+
+    def test_it_is_the_json_of_the_payload_however_often_it_is_asked_for(self) -> None:
+        for name, request in {
+            "a chat": REQUEST,
+            "without thinking": REQUEST._replace(thinking=False),
+            "streamed": REQUEST._replace(stream=True),
+            "nothing but a question": ChatRequest("m", "m", (user("hi"),)),
+            "a model that sees": REQUEST._replace(model="deepseek-flash"),
+            "what a tool returned": REQUEST._replace(model="deepseek-flash", messages=(*CHAT[:3], TOOL_PICTURE)),
+            "a schema": REQUEST._replace(params={"response_format": FORM}),
+            "names of its own fields": REQUEST._replace(
+                model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
+            ),
+            "a longer chat": REQUEST._replace(messages=(*CHAT, *CHAT)),
+            "the same, grown": REQUEST._replace(
+                messages=(*CHAT, *CHAT, user("go on"), assistant("why", reasoning="a"))
+            ),
+            "the same without thinking": REQUEST._replace(messages=(*CHAT, *CHAT, user("and on")), thinking=False),
+        }.items():
+            for when in ("first", "again"):
+                with self.subTest(name, when=when):
+                    self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))
+
+    def test_half_a_character_is_sent_as_what_it_is(self) -> None:
+        request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))
+        for _ in range(2):
+            self.assertEqual(chat_api.payload(request), json.loads(self.body(request)))
+
+    def test_tools_that_only_compare_equal_are_not_taken_for_each_other(self) -> None:
+        def offering(parameters: dict[str, Any]) -> ChatRequest:
+            tool = {"type": "function", "function": {"name": "a", "parameters": parameters}}
+            return REQUEST._replace(tools=(tool,))
+
+        for parameters in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1.0, "b": 2}, {"a": True, "b": 2}):
+            request = offering(parameters)
+            self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))

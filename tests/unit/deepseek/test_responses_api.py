@@ -1,0 +1,254 @@
+import json
+import random
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek import responses_api
+from deepseek_cursor_proxy.deepseek.responses_api import answer, payload
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.protocols.request import responses_items
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+CALL = ("call_1", "read_file", '{"at":1}')
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+
+
+def request(*messages: Message, model: str = "deepseek-v4-pro", **details: Any) -> ChatRequest:
+    return ChatRequest(model, model, messages, **details)
+
+
+def said(role: str, kind: str, text: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+
+def called(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+class TestItems(unittest.TestCase):
+    def items(self, *messages: Message, **details: Any) -> list[Any]:
+        found: list[Any] = payload(request(*messages, **details))["input"]
+        return found
+
+    def test_a_history_as_items(self) -> None:
+        other = ("call_2", "read_file", "{}")
+        chat = (
+            system("s"),
+            user("u"),
+            assistant("look", CALL, other, reasoning="hm"),
+            result("call_1", "one"),
+            result("call_2", "two"),
+            assistant("done", reasoning="ah"),
+        )
+        self.assertEqual(
+            [
+                said("system", "input_text", "s"),
+                said("user", "input_text", "u"),
+                thought("hm"),
+                said("assistant", "output_text", "look"),
+                called(*CALL),
+                called(*other),
+                {"type": "function_call_output", "call_id": "call_1", "output": "one"},
+                {"type": "function_call_output", "call_id": "call_2", "output": "two"},
+                thought("ah"),
+                said("assistant", "output_text", "done"),
+            ],
+            self.items(*chat),
+        )
+
+    def test_what_was_not_said_has_no_item(self) -> None:
+        for name, message, kinds in (
+            ("a call without words", assistant("", CALL, reasoning="r"), ["reasoning", "function_call"]),
+            ("no reasoning", assistant("a"), ["message"]),
+            ("an empty one is refused like none", assistant("a", reasoning=""), ["message"]),
+            ("a single space is the filler", assistant("a", reasoning=" "), ["reasoning", "message"]),
+            ("nothing at all is still a turn", assistant(""), ["message"]),
+        ):
+            with self.subTest(name):
+                self.assertEqual(kinds, [item["type"] for item in self.items(message)])
+
+    def test_reasoning_stays_at_home_while_thinking_is_off(self) -> None:
+        items = self.items(user("u"), assistant("a", reasoning="r"), thinking=False)
+        self.assertEqual(["message", "message"], [item["type"] for item in items])
+
+    def test_pictures_go_to_models_that_see_them(self) -> None:
+        parts = ({"type": "text", "text": "look"}, PICTURE, {"type": "file", "file": {"file_id": "file-1"}})
+        told = {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}}
+        (item,) = self.items(Message("user", (*parts, told)), model="deepseek-flash")
+        text, image, file, words = item["content"]
+        self.assertEqual({"type": "input_text", "text": "look"}, text)
+        self.assertEqual({"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}, image)
+        self.assertEqual({"type": "input_image", "file_id": "file-1"}, file)
+        self.assertRegex(words["text"], r"^\[file: a\.txt, text/plain, 3 B, ")
+        (blind,) = self.items(Message("user", parts))
+        self.assertEqual(["input_text"], [part["type"] for part in blind["content"]])
+
+    def test_what_a_tool_shows_is_seen_right_behind_its_results(self) -> None:
+        shown = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_id="call_1")
+        items = self.items(user("u"), assistant("", CALL, reasoning="r"), shown, model="deepseek-flash")
+        self.assertRegex(items[3]["output"], r"^shot\n\[image: ")
+        self.assertEqual(["input_text", "input_image"], [part["type"] for part in items[4]["content"]])
+
+    def test_what_the_items_say_reads_back_as_the_same_history(self) -> None:
+        for seed in range(200):
+            chat = history(random.Random(seed))
+            with self.subTest(seed):
+                self.assertEqual(chat, responses_items.read(self.items(*chat)).messages)
+
+    def test_a_longer_history_begins_with_the_same_bytes(self) -> None:
+        for seed in range(50):
+            chat = history(random.Random(seed))
+            for end in range(1, len(chat)):
+                before, after = self.items(*chat[:end]), self.items(*chat)
+                self.assertEqual(json.dumps(before), json.dumps(after[: len(before)]))
+
+
+def history(rng: random.Random) -> tuple[Message, ...]:
+    """A chat as it goes out: every result behind its call, and reasoning wherever it is insisted on."""
+    chat = [system("Be brief.")] if rng.random() < 0.5 else []
+    for number in range(rng.randint(1, 5)):
+        chat.append(user(rng.choice(("Go on.", "äöü \U0001f600\n", f"Question {number}"))))
+        for loop in range(rng.randrange(3)):
+            calls = [(f"call_{number}_{loop}_{each}", "look", "{}") for each in range(rng.randint(1, 3))]
+            chat.append(assistant(rng.choice(("", "Let me see.")), *calls, reasoning=rng.choice((" ", "Hm."))))
+            chat += [result(call[0], rng.choice(("", "found"))) for call in calls]
+        chat.append(assistant(f"Answer {number}", reasoning=rng.choice(("Thought.", None))))
+    return tuple(chat)
+
+
+class TestFields(unittest.TestCase):
+    def test_the_fields_have_this_apis_names(self) -> None:
+        params = {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "user_id": "me", "stop": ["x"], "seed": 1}
+        body = payload(request(user("u"), tools=tuple(TOOLS), stream=True, effort="max", params=params))
+        del body["input"]
+        schema = {"type": "object", "properties": {}}
+        self.assertEqual(
+            {
+                "model": "deepseek-v4-pro",
+                "reasoning": {"effort": "max"},
+                "tools": [{"type": "function", "name": "read_file", "parameters": schema}],
+                "stream": True,
+                "max_output_tokens": 5,
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "user": "me",
+            },
+            body,
+        )
+
+    def test_not_thinking_is_an_effort(self) -> None:
+        self.assertEqual({"effort": "none"}, payload(request(user("u"), thinking=False, effort="max"))["reasoning"])
+
+    def test_a_choice_names_its_tool_without_nesting(self) -> None:
+        named = {"type": "function", "function": {"name": "read_file"}}
+        for choice, sent in (("auto", "auto"), ("none", "none"), (named, {"type": "function", "name": "read_file"})):
+            self.assertEqual(sent, payload(request(user("u"), tool_choice=choice))["tool_choice"])
+        self.assertNotIn("tool_choice", payload(request(user("u"))))
+
+    def test_a_schema_goes_as_a_schema(self) -> None:
+        inner = {"name": "n", "schema": {"type": "object"}, "strict": True}
+        form = {"type": "json_schema", "json_schema": inner}
+        body = payload(request(system("s"), user("u"), params={"response_format": form}))
+        self.assertEqual({"format": {"type": "json_schema", **inner}}, body["text"])
+        self.assertEqual(2, len(body["input"]))
+        plain = payload(request(user("u"), params={"response_format": {"type": "json_object"}}))
+        self.assertEqual({"format": {"type": "json_object"}}, plain["text"])
+
+
+def response(*output: Any, **fields: Any) -> dict[str, Any]:
+    return {"id": "1", "object": "response", "status": "completed", "error": None, "output": list(output), **fields}
+
+
+class TestAnswers(unittest.TestCase):
+    def test_every_item_is_a_delta_and_the_end_is_one(self) -> None:
+        items = (thought("hm"), said("assistant", "output_text", "look"), called(*CALL))
+        self.assertEqual(
+            [
+                Delta(reasoning="hm"),
+                Delta(text="look"),
+                Delta(calls=(CallPiece(0, "call_1", "read_file"),)),
+                Delta(calls=(CallPiece(0, arguments='{"at":1}'),)),
+                Delta(finish_reason="tool_calls"),
+            ],
+            answer(response(*items)),
+        )
+
+    def test_how_answers_end(self) -> None:
+        words = said("assistant", "output_text", "a")
+        for fields, expected in (
+            ({}, "stop"),
+            ({"status": None}, "stop"),
+            ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
+            ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter"),
+            ({"status": "incomplete", "incomplete_details": {"reason": "the weather"}}, "aborted"),
+            ({"status": "incomplete", "incomplete_details": None}, "length"),
+            ({"status": "incomplete", "incomplete_details": {"reason": []}}, "length"),
+        ):
+            with self.subTest(fields):
+                self.assertEqual(expected, answer(response(words, **fields))[-1].finish_reason)
+
+    def test_what_is_no_answer_is_a_failure_in_its_words(self) -> None:
+        for body, words in (
+            (response(status="failed", error={"code": "server_error", "message": "Too hot."}), "Too hot."),
+            (response(status="failed"), "no reason given"),
+            (response(status="cancelled"), "no reason given"),
+            ({"error": {"message": "Too cold."}}, "Too cold."),
+            (response(status="in_progress"), "not finished"),
+            ({"status": "completed"}, "no output"),
+            ({"output": {}}, "no output"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(UpstreamFailed, words):
+                answer(body)
+
+    def test_damage_is_passed_over(self) -> None:
+        text = {"type": "output_text", "text": "whole"}
+        items = (
+            None,
+            "text",
+            {"type": "web_search_call"},
+            {"type": "reasoning", "content": "no list"},
+            {"type": "reasoning", "content": [None, {"type": "reasoning_text", "text": 5}]},
+            {"type": "message", "content": [7, {"type": "output_text"}, text]},
+            {"type": "function_call", "call_id": 1, "name": None, "arguments": {}},
+        )
+        reply = Reply()
+        for delta in answer(response(*items)):
+            reply.add(delta)
+        self.assertEqual(assistant("whole", ("", "", ""), reasoning=""), reply.message())
+
+
+class TestUsage(unittest.TestCase):
+    def test_it_has_the_names_of_chats(self) -> None:
+        native = {
+            "input_tokens": 10,
+            "input_tokens_details": {"cached_tokens": 8},
+            "output_tokens": 5,
+            "output_tokens_details": {"reasoning_tokens": 3},
+            "total_tokens": 15,
+        }
+        self.assertEqual(
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "total_tokens": 15,
+                "prompt_tokens_details": {"cached_tokens": 8},
+                "completion_tokens_details": {"reasoning_tokens": 3},
+                "prompt_cache_hit_tokens": 8,
+                "prompt_cache_miss_tokens": 2,
+            },
+            responses_api.usage(native),
+        )
+
+    def test_what_is_not_counted_is_not_told(self) -> None:
+        self.assertIsNone(responses_api.usage(None))
+        self.assertIsNone(responses_api.usage([]))
+        self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,410 @@
+import logging
+import socket
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
+from deepseek_cursor_proxy.exchange import background_jobs
+from deepseek_cursor_proxy.exchange.background_jobs import Job, Jobs
+from deepseek_cursor_proxy.net import wait as waiting
+from deepseek_cursor_proxy.storage import event_log, pruner
+from tests.support.gauges import descriptors
+from tests.support.raw_upstream import wait_until
+from tests.unit.net.test_wait import Client, systems
+
+ME, YOU = b"m" * 32, b"y" * 32
+PATIENCE = 20.0
+
+
+class JobsTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        threads, files = threading.active_count(), descriptors()
+        self.addCleanup(lambda: self.assertLessEqual(descriptors(), files))
+        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        # After those who work on them have ended.
+        self.made: list[Job] = []
+        self.addCleanup(lambda: [job.close() for job in self.made])
+        self.ended: list[str] = []
+        self.go_on = threading.Event()
+        self.addCleanup(self.go_on.set)
+
+    def jobs(self, workers: int = 1, queue: int = 8) -> Jobs:
+        made = Jobs(workers, queue)
+        self.addCleanup(made.stop, 0)
+        self.addCleanup(self.go_on.set)
+        return made
+
+    def job(self, name: str = "job", caller: bytes = ME) -> Job:
+        self.made.append(job := Job(name, caller))
+        return job
+
+    def work(self, job: Job) -> None:
+        """What a background response does, in small: it waits for something, and for its peer meanwhile."""
+        if job.is_cancelled or job.is_stopping:
+            self.ended.append(f"{job.id} {'cancelled' if job.is_cancelled else 'stopped'} in the queue")
+            return
+        job.say(b"begun")
+        try:
+            while not self.go_on.is_set():
+                waiting.pause(0.02, job.peer)
+            self.ended.append(f"{job.id} completed")
+        except ClientGone:
+            self.ended.append(f"{job.id} cancelled")
+        except ProxyStopping:
+            self.ended.append(f"{job.id} stopped")
+        job.say(b"ended")
+
+    def submitted(self, pool: Jobs, name: str = "job", *, is_begun: bool = True) -> Job:
+        job = self.job(name)
+        pool.submit(job, self.work)
+        if is_begun:
+            self.assertEqual(b"begun", job.said_after(0, PATIENCE))
+        return job
+
+    def in_background(self, work: Callable[[], Any]) -> threading.Thread:
+        thread = threading.Thread(target=work)
+        thread.start()
+        self.addCleanup(thread.join)
+        return thread
+
+
+class TestPeer(JobsTestCase):
+    def test_whoever_waits_for_anything_notices_at_once_that_a_job_is_cancelled(self) -> None:
+        for name, system in systems().items():
+            with self.subTest(name), mock.patch.multiple(waiting, **system):
+                job = self.job()
+                silent, other = socket.socketpair()
+                self.addCleanup(silent.close)
+                self.addCleanup(other.close)
+                self.assertFalse(waiting.wait_readable(silent, 0.0, job.peer))
+                raised: list[str] = []
+
+                def wait(job: Job = job, silent: socket.socket = silent, raised: list[str] = raised) -> None:
+                    try:
+                        waiting.wait_readable(silent, PATIENCE, job.peer)
+                    except ClientGone:
+                        raised.append("left")
+
+                thread = self.in_background(wait)
+                self.assertTrue(job.peer.leave())
+                thread.join(PATIENCE)
+                self.assertEqual(["left"], raised)
+                job.close()
+
+    def test_a_watch_that_was_made_before_notices_too(self) -> None:
+        job = self.job()
+        silent, other = socket.socketpair()
+        self.addCleanup(silent.close)
+        self.addCleanup(other.close)
+        watch = waiting.Watch(silent, job.peer)
+        self.assertFalse(watch.readable(0.0))
+        job.peer.part()
+        with self.assertRaises(ProxyStopping):
+            watch.readable(PATIENCE)
+
+    def test_it_goes_once_and_for_one_reason(self) -> None:
+        left, parted = self.job(), self.job()
+        self.assertTrue(left.peer.leave())
+        self.assertFalse(left.peer.leave())
+        left.peer.part()
+        self.assertEqual((True, False), (left.is_cancelled, left.is_stopping))
+        parted.peer.part()
+        self.assertFalse(parted.peer.leave())
+        self.assertEqual((False, True), (parted.is_cancelled, parted.is_stopping))
+        over = self.job()
+        over.close()
+        over.close()
+        over.peer.part()
+        self.assertEqual((False, False, False), (over.peer.leave(), over.is_cancelled, over.is_stopping))
+
+    def test_without_descriptors_it_is_refused(self) -> None:
+        with mock.patch.object(socket, "socketpair", side_effect=OSError), self.assertRaises(Overloaded) as caught:
+            Job("job", ME)
+        self.assertEqual(1, caught.exception.retry_after)
+
+
+def said(job: Job) -> bytes:
+    return b"".join(event_log.unpacked(job.packed()))
+
+
+class TestFollowing(JobsTestCase):
+    def test_whoever_comes_late_hears_everything_from_the_start(self) -> None:
+        job = self.job()
+        heard: list[list[bytes]] = [[], []]
+        early = self.in_background(lambda: heard[0].extend(job.follow()))
+        for piece in (b"one", b"two", b"three"):
+            job.say(piece)
+        late = self.in_background(lambda: heard[1].extend(job.follow()))
+        job.say(b"four")
+        job.end()
+        job.say(b"nobody's")
+        for thread in (early, late):
+            thread.join(PATIENCE)
+        self.assertEqual([b"onetwothreefour"] * 2, [b"".join(each) for each in heard])
+        self.assertEqual(b"onetwothreefour", said(job))
+        job.close()
+        self.assertEqual([b"onetwothreefour"], list(job.follow()))
+
+    def test_a_piece_is_heard_when_it_is_said(self) -> None:
+        job = self.job()
+        following = iter(job.follow())
+        for piece in (b"one", b"two"):
+            job.say(piece)
+            self.assertEqual(piece, next(following))
+
+    def test_one_that_is_closed_by_another_thread_ends(self) -> None:
+        job = self.job()
+        following = job.follow()
+        thread = self.in_background(lambda: list(following))
+        following.close()
+        thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual([], list(following))
+
+    def test_a_client_that_leaves_is_noticed_while_the_job_is_silent(self) -> None:
+        job = self.job()
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        ours.setblocking(False)
+        following = iter(job.follow(Client(ours)))
+        job.say(b"one")
+        self.assertEqual(b"one", next(following))
+        theirs.close()
+        with self.assertRaises(ClientGone):
+            next(following)
+
+    def test_when_the_proxy_stops_the_last_words_of_the_job_are_heard(self) -> None:
+        job = self.job()
+        peer = mock.Mock(parting=ProxyStopping())
+        following = iter(job.follow(peer))
+        heard: list[bytes] = []
+        thread = self.in_background(lambda: heard.extend(following))
+        job.say(b"failed")
+        job.end()
+        thread.join(PATIENCE)
+        self.assertEqual([b"failed"], heard)
+
+    def test_a_job_that_does_not_end_keeps_no_client_of_a_proxy_that_stops(self) -> None:
+        job = self.job()
+        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
+            list(job.follow(mock.Mock(parting=ProxyStopping())))
+
+    def test_as_a_body_it_waits_by_itself(self) -> None:
+        self.assertIsNone(self.job().follow().awaited)
+
+
+class TestWorking(JobsTestCase):
+    def test_as_many_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
+        pool = self.jobs(workers=2, queue=3)
+        running = [self.submitted(pool, name) for name in ("a", "b")]
+        queued = [self.submitted(pool, name, is_begun=False) for name in ("c", "d", "e")]
+        self.assertEqual([b""] * 3, [said(job) for job in queued])
+        self.go_on.set()
+        for job in (*running, *queued):
+            self.assertTrue(job.wait(PATIENCE))
+            self.assertEqual(b"begunended", said(job))
+        self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
+
+    def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
+        pool = self.jobs(workers=1, queue=1)
+        self.submitted(pool, "a")
+        self.submitted(pool, "b", is_begun=False)
+        refused = self.job("c")
+        with self.assertRaises(QueueFull) as caught:
+            pool.submit(refused, self.work)
+        error = caught.exception
+        self.assertEqual((429, "rate_limit_exceeded"), (error.status, error.payload()["error"]["code"]))
+        self.assertGreater(error.retry_after or 0, 0)
+        self.assertIn("--background-queue", error.message)
+        self.assertTrue(refused.wait(0))
+        self.assertIsNone(pool.find(ME, "c"))
+        self.go_on.set()
+
+    def test_without_a_queue_only_a_free_worker_takes_one(self) -> None:
+        pool = self.jobs(workers=1, queue=0)
+        first = self.submitted(pool)
+        with self.assertRaises(QueueFull):
+            self.submitted(pool, "b")
+        self.go_on.set()
+        self.assertTrue(first.wait(PATIENCE))
+        self.go_on.clear()
+        self.submitted(pool, "c")
+
+    def test_a_job_is_found_by_its_caller_while_it_waits_or_runs(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        self.assertIs(running, pool.find(ME, "a"))
+        self.assertIs(queued, pool.find(ME, "b"))
+        self.assertIsNone(pool.find(YOU, "a"))
+        self.go_on.set()
+        self.assertTrue(queued.wait(PATIENCE))
+        self.assertIsNone(pool.find(ME, "a"))
+        self.assertIsNone(pool.find(ME, "b"))
+
+    def test_work_that_fails_is_told_and_ends_its_job_and_not_the_worker(self) -> None:
+        pool = self.jobs()
+
+        def fail(job: Job) -> None:
+            job.say(b"half")
+            raise KeyError("a secret")
+
+        job = self.job()
+        with self.assertLogs(background_jobs.__name__, logging.ERROR) as told:
+            pool.submit(job, fail)
+            self.assertEqual([b"half"], list(job.follow()))
+            self.assertTrue(job.wait(PATIENCE))
+        self.assertEqual(
+            ["ERROR:deepseek_cursor_proxy.exchange.background_jobs:unexpected KeyError in a background response"],
+            told.output,
+        )
+        [thread] = pool._threads
+        self.submitted(pool, "next")
+        self.assertEqual({thread}, pool._threads)
+
+    def test_workers_are_there_only_as_long_as_there_is_work(self) -> None:
+        pool = self.jobs(workers=8)
+        self.assertEqual(set(), pool._threads)
+        with mock.patch.object(background_jobs, "_IDLE_SECONDS", 0.01):
+            job = self.submitted(pool)
+            self.assertEqual(1, len(pool._threads))
+            self.go_on.set()
+            self.assertTrue(job.wait(PATIENCE))
+            wait_until(lambda: not pool._threads)
+        self.go_on.clear()
+        self.submitted(pool, "next")
+
+    def test_without_threads_a_job_is_refused_or_waits_for_the_others(self) -> None:
+        pool = self.jobs(workers=2)
+        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
+            with self.assertRaises(Overloaded):
+                self.submitted(pool, "a", is_begun=False)
+        first = self.submitted(pool, "b")
+        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
+            second = self.submitted(pool, "c", is_begun=False)
+        self.go_on.set()
+        self.assertTrue(first.wait(PATIENCE) and second.wait(PATIENCE))
+
+    def test_many_clients_submit_follow_and_cancel_at_once(self) -> None:
+        pool = self.jobs(workers=4, queue=400)
+        self.go_on.set()
+
+        def use(number: int) -> None:
+            for turn in range(20):
+                job = self.job(f"{number}-{turn}")
+                pool.submit(job, self.work)
+                if turn % 3 == 0:
+                    pool.cancel(job)
+                list(job.follow())
+                self.assertTrue(job.wait(PATIENCE))
+
+        failed: list[Any] = []
+        with mock.patch.object(threading, "excepthook", failed.append):
+            threads = [self.in_background(lambda number=number: use(number)) for number in range(8)]  # type: ignore[misc]
+            for thread in threads:
+                thread.join()
+        self.assertEqual([], failed)
+        self.assertEqual(160, len(self.ended))
+        self.assertLessEqual(len(pool._threads), 4)
+
+
+class TestCancelling(JobsTestCase):
+    def test_one_that_runs_ends_within_moments(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        self.assertTrue(pool.cancel(job))
+        self.assertTrue(job.wait(PATIENCE))
+        self.assertEqual(["job cancelled"], self.ended)
+        self.assertEqual([b"begunended"], list(job.follow()))
+
+    def test_one_that_waits_says_so_at_once_and_leaves_its_place(self) -> None:
+        pool = self.jobs(workers=1, queue=1)
+        self.submitted(pool, "a")
+        queued = self.submitted(pool, "b", is_begun=False)
+        self.assertTrue(pool.cancel(queued))
+        self.assertTrue(queued.wait(0))
+        self.assertEqual(["b cancelled in the queue"], self.ended)
+        self.assertIsNone(pool.find(ME, "b"))
+        self.submitted(pool, "c", is_begun=False)
+
+    def test_twice_is_as_good_as_once(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        self.assertEqual([True, False], [pool.cancel(queued) for _ in range(2)])
+        self.assertEqual([True, False], [pool.cancel(running) for _ in range(2)])
+        self.assertTrue(running.wait(PATIENCE))
+        self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
+        self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
+
+    def test_one_that_is_over_was_not_cancelled(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        self.go_on.set()
+        self.assertTrue(job.wait(PATIENCE))
+        self.assertFalse(pool.cancel(job))
+        self.assertFalse(job.is_cancelled)
+
+
+class TestStopping(JobsTestCase):
+    def test_what_runs_may_finish_and_what_waits_fails_at_once(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        thread = self.in_background(lambda: pool.stop(PATIENCE))
+        self.assertTrue(queued.wait(PATIENCE))
+        self.assertEqual(["b stopped in the queue"], self.ended)
+        self.go_on.set()
+        thread.join(PATIENCE)
+        self.assertTrue(running.wait(0))
+        self.assertEqual(["b stopped in the queue", "a completed"], self.ended)
+
+    def test_what_takes_too_long_is_told_to_end(self) -> None:
+        pool = self.jobs(workers=2)
+        running = [self.submitted(pool, name) for name in ("a", "b")]
+        pool.stop(0)
+        self.assertEqual({"a stopped", "b stopped"}, set(self.ended))
+        self.assertEqual([[b"begunended"]] * 2, [list(job.follow()) for job in running])
+        self.assertEqual([], [each.name for each in threading.enumerate() if each.name == "job"])
+
+    def test_again_is_no_harm_and_nothing_more_is_taken(self) -> None:
+        pool = self.jobs()
+        for _ in range(2):
+            pool.stop(0)
+        job = self.job()
+        with self.assertRaises(ProxyStopping):
+            pool.submit(job, self.work)
+        self.assertTrue(job.wait(0))
+
+    def test_one_that_was_cancelled_before_is_not_called_stopped(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        pool.cancel(job)
+        pool.stop(PATIENCE)
+        self.assertEqual(["job cancelled"], self.ended)
+
+    def test_work_that_does_not_end_is_not_waited_for(self) -> None:
+        pool = self.jobs()
+        released, begun = threading.Event(), threading.Event()
+        self.addCleanup(lambda: wait_until(lambda: not any(each.name == "job" for each in threading.enumerate())))
+        self.addCleanup(released.set)
+
+        def hang(job: Job) -> None:
+            begun.set()
+            released.wait(PATIENCE)
+
+        pool.submit(self.job(), hang)
+        self.assertTrue(begun.wait(PATIENCE))
+        before = time.monotonic()
+        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01):
+            pool.stop(0.01)
+        self.assertLess(time.monotonic() - before, PATIENCE)
+
+    def test_idle_workers_end_at_once(self) -> None:
+        pool = self.jobs(workers=2)
+        job = self.submitted(pool)
+        self.go_on.set()
+        self.assertTrue(job.wait(PATIENCE))
+        pool.stop(PATIENCE)
+        self.assertEqual([], [each.name for each in threading.enumerate() if each.name == "job"])

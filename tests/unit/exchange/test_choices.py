@@ -1,0 +1,140 @@
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest import mock
+
+from deepseek_cursor_proxy.exchange import choices
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
+from tests.support.histories import TOOLS
+
+BODY = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "n": 3}
+
+
+class TestFanOut(SocketTestCase):
+    def answers(self, count: int = 3) -> None:
+        self.fake.answer(*(Answer(reasoning=f"R{n}", content=f"C{n}") for n in range(count)))
+
+    def test_every_choice_is_a_call_and_all_come_back_as_one_answer(self) -> None:
+        self.answers()
+        proxy = self.proxy(display_reasoning=False)
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes(BODY))
+        body = json.loads(read_reply(sock)[2])
+        self.assertEqual([0, 1, 2], sorted(choice["index"] for choice in body["choices"]))
+        said = {(choice["message"]["content"], choice["message"]["reasoning_content"]) for choice in body["choices"]}
+        self.assertEqual({(f"C{n}", f"R{n}") for n in range(3)}, said)
+        self.assertEqual(3, len(self.fake.accepted))
+        self.assertEqual(3, proxy.store.stats().reasonings)
+        self.assertNotIn("n", self.fake.accepted[0])
+
+    def test_all_chunks_of_a_stream_were_created_at_one_time_though_its_calls_were_not(self) -> None:
+        self.answers()
+        sock = self.connect(self.proxy())
+        clock = SimpleNamespace(time=itertools.count(1000).__next__, monotonic=time.monotonic)
+        with mock.patch("deepseek_cursor_proxy.lab.fake_deepseek.time", clock):
+            sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
+            lines = read_reply(sock)[2].decode().splitlines()
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})
+        self.assertEqual(1, len({chunk["created"] for chunk in chunks}))
+
+    def test_a_stream_tells_its_choices_apart_and_its_usage_once(self) -> None:
+        self.answers()
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
+        lines = [line[6:] for line in read_reply(sock)[2].decode().splitlines() if line.startswith("data: ")]
+        self.assertEqual("[DONE]", lines.pop())
+        chunks = [json.loads(line) for line in lines]
+        texts = {0: "", 1: "", 2: ""}
+        for chunk in chunks:
+            for choice in chunk["choices"]:
+                texts[choice["index"]] += choice["delta"].get("content") or ""
+        expected = {f"<details>\n<summary>Thinking</summary>\n\nR{n}\n</details>\n\nC{n}" for n in range(3)}
+        self.assertEqual(expected, set(texts.values()))
+        self.assertEqual(1, len({chunk["id"] for chunk in chunks}))
+        usages = [chunk["usage"] for chunk in chunks if chunk["usage"]]
+        self.assertEqual([not chunk["choices"] for chunk in chunks], [bool(chunk["usage"]) for chunk in chunks])
+        prompt = usages[0]["prompt_tokens"]
+        self.assertEqual((1, 0), (len(usages), prompt % 3))
+
+    def test_one_that_fails_before_the_first_byte_fails_the_request(self) -> None:
+        self.fake.answer(Failure(402, "Insufficient Balance"), Failure(402, "Insufficient Balance"))
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes(BODY))
+        self.assertEqual(402, read_reply(sock)[0])
+
+    def test_one_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
+        self.fake.answer(*[Answer(content="y", stall_after=1)] * 3)
+        sock = self.connect(self.proxy())
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        for _ in range(3):
+            self.fake.stalls.get(timeout=PATIENCE)
+        seen = sock.recv(65536)
+        self.fake.close()
+        while not seen.endswith(b"0\r\n\r\n"):
+            self.assertTrue(more := sock.recv(65536), seen)
+            seen += more
+        self.assertIn(b"HTTP/1.1 200 OK", seen)
+        self.assertIn(b'"type":"upstream_error"', seen)
+        self.assertIn(b"data: [DONE]\n\n", seen)
+
+    def test_one_that_fails_is_told_at_once_whatever_the_others_wait_for(self) -> None:
+        silent = Raw(b"", then_close=False)
+        talking = Answer(content="x", stall_after=1)
+        for name, stream, steps, status in (
+            ("before the answer", True, (Failure(402, "Insufficient Balance"), silent, silent), 402),
+            ("before a plain one", False, (silent, Failure(402, "Insufficient Balance"), silent), 402),
+            ("midway", True, (talking, Answer(content="y", cut_after=2), talking), None),
+        ):
+            with self.subTest(name):
+                # Calls that are ended may leave a step behind, so that each case has a DeepSeek of its own.
+                fake = FakeDeepSeek().start()
+                self.addCleanup(fake.close)
+                fake.answer(*steps)
+                proxy = self.proxy(upstream_base_url=fake.url)
+                sock = self.connect(proxy)
+                started = time.monotonic()
+                sock.sendall(request_bytes({**BODY, "stream": stream}))
+                got, _, body = read_reply(sock)
+                # The others would have been silent for minutes, or until their next heartbeat after 15 seconds.
+                self.assertLess(time.monotonic() - started, 8)
+                # Midway it depends on whether the others were accepted by then.
+                self.assertIn(got, (status,) if status else (200, 502))
+                self.assertIn(b'"error"', body)
+                gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
+                self.assertEqual(0, gate.running)
+
+    def test_a_client_that_leaves_ends_all_calls(self) -> None:
+        self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
+        proxy = self.proxy()
+        sock = self.connect(proxy)
+        sock.sendall(request_bytes({**BODY, "stream": True}))
+        self.assertIn(b"200 OK", sock.recv(1000))
+        sock.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_no_room_for_threads_costs_no_places(self) -> None:
+        proxy = self.proxy()
+        start = threading.Thread.start
+        for room in (0, 1, 2):
+            left = iter(range(room))
+
+            def limited(thread: threading.Thread, left: Iterator[int] = left) -> None:
+                if thread.name.startswith("choice") and next(left, None) is None:
+                    raise RuntimeError("can't start new thread")
+                start(thread)
+
+            for stream in (True, False):
+                with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
+                    sock = self.connect(proxy)
+                    sock.sendall(request_bytes({**BODY, "stream": stream}))
+                    self.assertIn(b"no room for that many answers", read_reply(sock)[2])
+                    self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+
+    def test_usage_is_added_up_however_deep(self) -> None:
+        one = {"a": 1, "b": {"c": 2}, "d": None}
+        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._sum(one, {"a": 2, "b": {"c": 3, "e": 1}}))

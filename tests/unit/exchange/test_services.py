@@ -1,0 +1,142 @@
+"""What a proxy is made of, as far as it is wired here: stored responses and jobs, from the start to the end."""
+
+import logging
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
+from deepseek_cursor_proxy.exchange import services as room
+from deepseek_cursor_proxy.exchange.background_jobs import Job
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.responses import StoredResponse
+from tests.support.harness import PATIENCE, SocketTestCase
+
+ME = b"m" * 32
+BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+NOTHING = Raw(b"", then_stall=True)
+SILENT = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_after=3)
+
+
+def unfinished(name: str) -> StoredResponse:
+    return StoredResponse({"id": name, "status": "in_progress"}, [])
+
+
+class TestStarting(SocketTestCase):
+    def store(self) -> ReasoningStore:
+        opened = ReasoningStore(self.path)
+        self.addCleanup(opened.close)
+        return opened
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+
+    def test_what_the_last_run_left_unfinished_is_failed_and_told_once(self) -> None:
+        services = Services.build(self.config(), self.store())
+        for name in ("a", "b"):
+            services.responses.put(ME, unfinished(name))
+        services.close()
+        with self.assertLogs(room.__name__, logging.WARNING) as told:
+            services = Services.build(self.config(), self.store())
+            self.addCleanup(services.close)
+        self.assertEqual(1, len(told.output))
+        self.assertIn("2 stored responses were not finished", told.output[0])
+        found = services.responses.get(ME, "a")
+        assert found is not None
+        self.assertEqual("failed", found.body["status"])
+
+    def test_a_change_of_settings_leaves_jobs_and_responses_alone(self) -> None:
+        proxy = self.proxy()
+        before = proxy.server.generation().services
+        before.responses.put(ME, unfinished("a"))
+        with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
+            proxy.server.reconfigure(replace(proxy.server.config, background_workers=9, upstream_model="other"))
+        after = proxy.server.generation().services
+        self.assertIsNot(before, after)
+        self.assertEqual("other", after.config.upstream_model)
+        self.assertIs(before.jobs, after.jobs)
+        self.assertIs(before.responses, after.responses)
+        found = after.responses.get(ME, "a")
+        assert found is not None
+        self.assertEqual("in_progress", found.body["status"])
+
+    def config(self) -> Any:
+        return self.proxy().server.config
+
+
+class TestJobs(SocketTestCase):
+    """A real exchange as the work of a job, in front of a DeepSeek that says nothing more."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.running = self.proxy(retry_budget=600)
+        self.services = self.running.server.generation().services
+        self.ended: list[str] = []
+
+    def work(self, job: Job) -> None:
+        asked = Asked(ChatCompletions(time.time).parse(BODY, self.services.config), BODY, 1)
+        try:
+            exchange = Exchange.open(Caller(ME, "sk-0123456789", job.peer), asked, self.services)
+            for _ in exchange.batches():
+                job.say(b"said")
+            self.ended.append("completed")
+        except ClientGone:
+            self.ended.append("cancelled")
+        except ProxyStopping:
+            self.ended.append("stopped")
+        self.services.responses.put(ME, StoredResponse({"id": job.id, "status": self.ended[-1]}, []))
+        job.say(b"end")
+
+    def begun(self, step: Step) -> Job:
+        """A job that has come as far as DeepSeek lets it."""
+        self.fake.answer(step)
+        job = Job("job", ME)
+        self.services.jobs.submit(job, self.work)
+        self.fake.stalls.get(timeout=PATIENCE)
+        return job
+
+    def test_cancelling_ends_the_call_while_deepseek_is_silent(self) -> None:
+        for step in (NOTHING, SILENT):
+            with self.subTest(type(step).__name__):
+                job = self.begun(step)
+                self.assertTrue(self.services.jobs.cancel(job))
+                self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+                self.assertTrue(job.wait(PATIENCE))
+                self.assertEqual("cancelled", self.ended[-1])
+
+    def test_a_proxy_that_stops_lets_jobs_finish_and_then_tells_them(self) -> None:
+        job = self.begun(SILENT)
+        heard: list[bytes] = []
+        follower = threading.Thread(target=lambda: heard.extend(job.follow()))
+        follower.start()
+        self.running.server.shutdown()
+        self.running.server.drain(0.05)
+        follower.join(PATIENCE)
+        self.assertEqual(["stopped"], self.ended)
+        self.assertEqual(b"end", heard[-1])
+        self.assertIsNotNone(self.services.responses.get(ME, "job"))
+
+    def test_a_job_that_finishes_in_time_is_not_told(self) -> None:
+        self.fake.answer(Answer(content="All of it.", piece=2, pause=0.01))
+        job = Job("job", ME)
+        self.services.jobs.submit(job, self.work)
+        self.assertTrue(job.said_after(0, PATIENCE))
+        self.running.server.shutdown()
+        self.running.server.drain(PATIENCE)
+        self.assertEqual(["completed"], self.ended)
+
+    def test_closing_without_draining_ends_them_too(self) -> None:
+        job = self.begun(NOTHING)
+        self.running.server.shutdown()
+        self.running.server.server_close()
+        self.assertTrue(job.wait(0))
+        self.assertEqual(["stopped"], self.ended)

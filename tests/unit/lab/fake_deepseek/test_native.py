@@ -1,0 +1,143 @@
+"""The made-up DeepSeek is as strict on its Responses API as on chat completions."""
+
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, native
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import FORCED_TOOL, Refusal
+from tests.unit.lab.fake_deepseek.test_fake_deepseek import FakeCase
+
+USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
+TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+
+
+def thought(text: str = "Hm.") -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+
+def call(id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"}
+
+
+def output(id: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": "blue"}
+
+
+def body(*items: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "deepseek-flash", "input": list(items) or [USER], **fields}
+
+
+def refused(asked: Any) -> str | None:
+    """The words in which a body is refused."""
+    read = native.read(json.dumps(asked).encode())
+    found = read if isinstance(read, Refusal) else native.refusal(read, "august", refuse_empty=False, beta=False)
+    return None if found is None else found.message
+
+
+class TestRefusals(unittest.TestCase):
+    def test_what_is_taken(self) -> None:
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        for name, asked in {
+            "a question": body(),
+            "a string": {"model": "deepseek-flash", "input": "Hello?"},
+            "instructions alone": {"model": "deepseek-flash", "instructions": "Be brief."},
+            "a tool loop": body(USER, thought(), SAID, call("a"), call("b"), output("a"), output("b"), tools=[TOOL]),
+            "reasoning before each": body(USER, thought(), call("a"), output("a"), thought(), call("b"), output("b")),
+            "a plain chat without tools": body(USER, SAID, USER),
+            "not thinking": body(USER, call("a"), output("a"), tools=[TOOL], reasoning={"effort": "none"}),
+            "items of unknown kinds": body(USER, {"type": "web_search_call"}),
+            "a picture": body({"role": "user", "content": [picture]}),
+            "a schema": body(text={"format": {"type": "json_schema", "name": "n", "schema": {}}}),
+            "apply_patch": body(tools=[{"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]),
+            "what it ignores": body(store=True, include=[], metadata={}, previous_response_id="x"),
+        }.items():
+            with self.subTest(name):
+                self.assertIsNone(refused(asked))
+
+    def test_reasoning_that_is_missing(self) -> None:
+        no_summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+        for name, items in {
+            "none before a call": (USER, call("a"), output("a")),
+            "none in a plain turn": (USER, SAID, USER),
+            "an empty one": (USER, thought(""), call("a"), output("a")),
+            "a summary": (USER, no_summary, call("a"), output("a")),
+            "encrypted": (USER, {**no_summary, "encrypted_content": "x"}, call("a"), output("a")),
+            "calls one by one": (USER, thought(), call("a"), output("a"), call("b"), output("b")),
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(native.MISSING_REASONING_TEXT, refused(body(*items, tools=[TOOL])))
+
+    def test_everything_else(self) -> None:
+        both = {"type": "input_image", "image_url": "x", "file_id": "y"}
+        for name, asked, words in (
+            ("wedged in", body(USER, thought(), call("a"), SAID, output("a")), native.NO_OUTPUT),
+            ("unanswered", body(USER, thought(), call("a")), native.NO_OUTPUT),
+            ("an unknown model", {**body(), "model": "gpt-5"}, "Model Not Exist"),
+            ("a forced tool", body(tools=[TOOL], tool_choice={"type": "function", "name": "look"}), FORCED_TOOL),
+            ("nothing", {"model": "deepseek-flash"}, "one of `input`"),
+            ("null", body(USER, {**thought(), "encrypted_content": None}), "invalid type: null"),
+            ("no summary", body(USER, {"type": "reasoning"}), "summary"),
+            ("two pictures in one", body({"role": "user", "content": [both]}), "exactly one"),
+            ("another custom tool", body(tools=[{"type": "custom", "name": "grep"}]), "apply_patch"),
+            ("a nested tool", body(tools=[{"type": "function", "function": TOOL}]), "missing field `name`"),
+            ("an unknown format", body(text={"format": {"type": "xml"}}), "unknown variant"),
+            ("a schema that is none", body(text={"format": {"type": "json_schema"}}), "schema"),
+            ("a number", body(7), "expected a sequence"),
+            ("an object as a tool", body(tools=[None]), "Failed to deserialize"),
+            ("too many tokens", body(max_output_tokens=10**6), "Invalid max_tokens"),
+        ):
+            with self.subTest(name):
+                self.assertIn(words, refused(asked) or "taken")
+
+
+class TestAnswers(FakeCase):
+    def told(self, **fields: Any) -> list[dict[str, Any]]:
+        data = self.send(body(stream=True, **fields), path="/responses").read().decode()
+        self.assertNotIn("[DONE]", data)
+        return [json.loads(block.partition("\ndata: ")[2]) for block in data.split("\n\n") if block]
+
+    def test_plain(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(Call("call_a", "look", "{}"),)))
+        whole = self.ask(body(), path="/v1/responses")
+        self.assertEqual(("response", "completed"), (whole["object"], whole["status"]))
+        self.assertEqual(["reasoning", "message", "function_call"], [item["type"] for item in whole["output"]])
+        self.assertTrue(all(len(item["id"]) == 36 for item in whole["output"]))
+        self.assertEqual(
+            whole["usage"]["input_tokens"] + whole["usage"]["output_tokens"], whole["usage"]["total_tokens"]
+        )
+
+    def test_streamed(self) -> None:
+        self.fake.answer(Answer(reasoning="Hm, hm.", content="Hi.", calls=(Call("call_a", "look", "{}"),), piece=2))
+        events = self.told()
+        self.assertEqual(list(range(len(events))), [event["sequence_number"] for event in events])
+        self.assertEqual(["response.created", "response.in_progress"], [event["type"] for event in events[:2]])
+        for kind, text in (("reasoning_text", "Hm, hm."), ("output_text", "Hi."), ("function_call_arguments", "{}")):
+            said = [event["delta"] for event in events if event["type"] == f"response.{kind}.delta"]
+            self.assertEqual(text, "".join(said))
+        self.assertEqual("response.completed", events[-1]["type"])
+        self.assertEqual(3, len(events[-1]["response"]["output"]))
+
+    def test_early_ends(self) -> None:
+        for finish, kind in (("length", "incomplete"), ("content_filter", "incomplete"), ("aborted", "failed")):
+            self.fake.answer(Answer(content="Hi", finish_reason=finish))
+            last = self.told()[-1]
+            self.assertEqual((f"response.{kind}", kind), (last["type"], last["response"]["status"]))
+
+    def test_what_it_saw_is_a_chat_whichever_api_it_came_by(self) -> None:
+        self.ask(body(USER, thought(), SAID, USER), path="/responses")
+        (seen,) = self.fake.seen
+        self.assertEqual("/responses", seen.path)
+        self.assertEqual(["user", "assistant", "user"], [each["role"] for each in seen.payload["messages"]])
+        self.assertEqual("Hm.", seen.payload["messages"][1]["reasoning_content"])
+
+    def test_both_apis_share_the_prefix_cache(self) -> None:
+        chat = {"role": "user", "content": "Hello?"}
+        self.send({"model": "deepseek-flash", "messages": [chat]}).read()
+        usage = self.ask(body(), path="/responses")["usage"]
+        self.assertEqual(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
+
+
+if __name__ == "__main__":
+    unittest.main()

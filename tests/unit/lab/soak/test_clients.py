@@ -1,0 +1,74 @@
+"""The visitors of a soak: content with a proxy that works, and not with one that does not."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.lab.soak import clients
+from deepseek_cursor_proxy.lab.soak.clients import VISITORS, Visit, VisitFailed
+from tests.support.harness import SocketTestCase
+
+QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}
+
+
+class VisitorTestCase(SocketTestCase):
+    def deepseek(self, respond: Callable[[dict[str, Any]], Step] = clients.answer_to) -> FakeDeepSeek:
+        fake = FakeDeepSeek(responder=respond, idle_seconds=clients.IDLE_SECONDS)
+        self.addCleanup(fake.close)
+        return fake.start()
+
+    def visit(self, url: str, seed: int = 0) -> Visit:
+        self.requests = 0
+        return Visit(url, random.Random(seed), self.count)
+
+    def count(self, requests: int) -> None:
+        self.requests += requests
+
+
+class TestVisitors(VisitorTestCase):
+    def test_all_are_content_with_the_proxy_and_leave_nothing_behind(self) -> None:
+        proxy = self.proxy(upstream_base_url=self.deepseek().url, header_timeout=0.2)
+        for visitor in dict.fromkeys(VISITORS):
+            with self.subTest(visitor.__name__):
+                visitor(self.visit(proxy.url.removesuffix("/v1")))
+                self.assertGreater(self.requests, 0)
+
+    def test_a_loop_whose_reasoning_is_lost_is_a_failure(self) -> None:
+        """Without a proxy in between nobody restores it."""
+        with self.assertRaisesRegex(VisitFailed, "a tool loop.*reasoning_content"):
+            clients.tool_loop(self.visit(self.deepseek().url))
+
+    def test_whoever_does_not_get_what_he_expects_says_so(self) -> None:
+        def fails(payload: dict[str, Any]) -> Step:
+            return Failure(400, "No.")
+
+        url = self.deepseek(fails).url
+        for visitor in (clients.three_answers, clients.idler, clients.failing_upstream):
+            with self.subTest(visitor.__name__), self.assertRaises(VisitFailed):
+                visitor(self.visit(url))
+
+    def test_an_answer_that_breaks_off_is_a_failure(self) -> None:
+        def breaks_off(payload: dict[str, Any]) -> Step:
+            return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
+
+        with self.assertRaisesRegex(VisitFailed, "the connection's end"):
+            clients.idler(self.visit(self.deepseek(breaks_off).url))
+
+
+class TestTheJudge(VisitorTestCase):
+    def answer(self, *messages: dict[str, Any]) -> Step:
+        return clients.answer_to({"tools": WEATHER_TOOLS, "messages": list(messages)})
+
+    def test_the_first_word_decides_what_is_played(self) -> None:
+        self.assertEqual(Failure(429, "Too fast."), self.answer({"role": "user", "content": "429"}))
+        self.assertIsInstance(self.answer(QUESTION), Answer)
+
+    def test_a_turn_needs_exactly_the_reasoning_it_had(self) -> None:
+        thought = weather_responder({"tools": WEATHER_TOOLS, "messages": [QUESTION]}).reasoning
+        turn = {"role": "assistant", "content": "x"}
+        self.assertIsInstance(self.answer(QUESTION, {**turn, "reasoning_content": thought}, QUESTION), Answer)
+        for other in (None, "", " ", f"{thought} "):
+            refused = self.answer(QUESTION, {**turn, "reasoning_content": other}, QUESTION)
+            self.assertIsInstance(refused, Failure)

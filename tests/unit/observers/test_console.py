@@ -1,0 +1,160 @@
+import logging
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.chats.divergence import Drift
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek.rules import Need
+from deepseek_cursor_proxy.observers.console import Console
+from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, Turn
+from tests.support.histories import TOOLS, user
+
+NOBODY = identity.identify(b"", ())
+REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
+TURNS = (
+    Turn(1, Need.HARD, Source.STORE, False, False),
+    Turn(3, Need.SOFT, Source.NOBODY, True, False),
+    Turn(5, Need.NONE, Source.NOBODY, True, False),
+)
+USAGE = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 50,
+    "prompt_tokens_details": {"cached_tokens": 980},
+    "completion_tokens_details": {"reasoning_tokens": 30},
+}
+
+
+def received(**details: Any) -> Received:
+    return Received(7, "abc", REQUEST._replace(**details), {"messages": ["secret prompt"]}, 1234)
+
+
+def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
+    said = Message("assistant", "secret answer", "secret thought")
+    fields = {"message": said, "finish_reason": "stop", "usage": USAGE, "first_delta_seconds": 0.5, **details}
+    return Finished(7, outcome, status, 8.26, **fields)
+
+
+class ConsoleTestCase(unittest.TestCase):
+    def lines(self, *events: Event, **settings: bool) -> list[str]:
+        console = Console(**settings)
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+            for event in events:
+                console.notice(event)
+        return [record.getMessage() for record in logged.records]
+
+
+class TestConsole(ConsoleTestCase):
+    def test_four_short_lines_per_request(self) -> None:
+        prepared = Prepared(REQUEST, NOBODY, TURNS)
+        self.assertEqual(
+            [
+                "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
+                "├ #7 reasoning  1 filled · 1 missing",
+                "├ #7 sent       231 kB · accepted after 0.42 s",
+                "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
+            ],
+            self.lines(received(), Restored(7, prepared, False), Sent(7, {}, 231_000, 0.42), finished()),
+        )
+
+    def test_recovery_retries_and_thinking_off_are_said(self) -> None:
+        recovered = Prepared(REQUEST, NOBODY, TURNS, transcribed=5)
+        off = Prepared(REQUEST._replace(thinking=False), NOBODY, ())
+        lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
+        self.assertIn("recovered: 5 messages replayed as text", lines[0])
+        self.assertIn("second try", lines[0])
+        self.assertIn("thinking is off", lines[1])
+
+    def test_repairs_are_said_in_words(self) -> None:
+        repaired = Prepared(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
+        (line,) = self.lines(Restored(7, repaired, False))
+        self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
+
+    def test_what_is_done_with_thinking_off_is_said_as_well(self) -> None:
+        off = Prepared(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
+        (line,) = self.lines(Restored(7, off, False))
+        self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
+
+    def test_drift_stands_next_to_the_share_of_cached_tokens(self) -> None:
+        (line,) = self.lines(finished(drift=Drift(message=12, role="user", what="content")))
+        self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
+        (evil,) = self.lines(finished(drift=Drift(added=("\x1b[2J\n",))))
+        self.assertNotIn("\x1b", evil)
+
+    def test_failures_are_told_with_status_and_reason(self) -> None:
+        failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
+        self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
+
+    def test_the_model_behind_a_name_is_told(self) -> None:
+        (line,) = self.lines(received(asked_model="gpt-5.6-sol"))
+        self.assertIn("#7 gpt-5.6-sol → deepseek-v4-pro · stream", line)
+
+    def test_retries_are_counted(self) -> None:
+        failed = finished("DeepSeek is busy.", 503, usage=None, finish_reason=None, retries=1)
+        self.assertEqual(
+            [
+                "├ #7 sent       2 kB · accepted after 1.50 s · 2 retries",
+                "└ #7 ended      DeepSeek is busy. (503) · 1 retry · 8.3 s",
+            ],
+            self.lines(Sent(7, {}, 2000, 1.5, 2), failed),
+        )
+
+    def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
+        events = (
+            received(),
+            Restored(7, Prepared(REQUEST, NOBODY, TURNS), False),
+            Sent(7, {"a": 1}, 5, 0.1),
+            finished(),
+        )
+        self.assertNotIn("secret", "".join(self.lines(*events)))
+        loud = self.lines(*events, verbose=True)
+        for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):
+            self.assertIn(words, "".join(loud))
+
+    def test_a_verbose_run_shows_text_of_any_language_and_no_control_sequence(self) -> None:
+        event = Sent(7, {"content": "你好\x1b[2J\x9b\u202e"}, 5, 0.1)
+        self.assertIn('"你好\\u001b[2J\\u009b\\u202e"', self.lines(event, verbose=True)[1])
+
+    def test_colour_only_when_wanted(self) -> None:
+        self.assertNotIn("\x1b", self.lines(finished())[0])
+        self.assertIn("\x1b", self.lines(finished(), colour=True)[0])
+
+    def test_foreign_text_cannot_forge_lines_or_move_the_cursor(self) -> None:
+        evil = "x\x1b[2J\n└ #1 completed"
+        lines = self.lines(received(asked_model=evil, dropped=(evil,)), finished(finish_reason=evil))
+        self.assertNotIn("\x1b", "".join(lines))
+        self.assertNotIn("\n", "".join(lines))
+
+    def test_a_dropped_field_is_named_once(self) -> None:
+        lines = self.lines(received(dropped=("store",)), received(dropped=("store", "metadata")))
+        self.assertEqual(4, len(lines))
+        self.assertEqual(1, sum("store" in line for line in lines))
+
+    def test_odd_usage_does_not_break_it(self) -> None:
+        for usage in ({}, {"prompt_tokens": "x"}, {"prompt_tokens_details": 7}, {"prompt_tokens": 0}):
+            self.assertEqual(1, len(self.lines(finished(usage=usage))))
+
+    def test_numbers_without_end_do_not_fill_the_terminal(self) -> None:
+        endless = int("9" * 4300)
+        for usage in ({"completion_tokens": endless}, {**USAGE, "prompt_tokens_details": {"cached_tokens": endless}}):
+            (line,) = self.lines(finished(usage=usage))
+            self.assertLess(len(line), 200)
+
+
+class TestFanOut(unittest.TestCase):
+    def test_an_observer_that_fails_steers_nothing(self) -> None:
+        seen: list[Event] = []
+
+        class Broken:
+            def notice(self, event: Event) -> None:
+                raise RuntimeError("broken")
+
+        class Works:
+            def notice(self, event: Event) -> None:
+                seen.append(event)
+
+        with self.assertLogs("deepseek_cursor_proxy.observers.events", logging.WARNING) as logged:
+            Observers([Broken(), Works()]).notice(finished())
+        self.assertEqual(1, len(seen))
+        self.assertIn("Broken failed", logged.output[0])

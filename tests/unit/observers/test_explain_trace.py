@@ -1,0 +1,168 @@
+"""What `explain` says about traces of real exchanges, and about files that are none."""
+
+import contextlib
+import io
+import json
+import random
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.observers.explain_trace import explain
+from deepseek_cursor_proxy.observers.trace import FORMAT
+from tests.support.harness import SocketTestCase
+from tests.unit.observers.test_trace import CALLED
+
+ID = "call_00_abcdefghijklmnopqrstuv12"
+
+
+def trace(**details: Any) -> dict[str, Any]:
+    return {"format": FORMAT, "number": 7, "client_request": {}, "outcome": "completed", "status": 200, **details}
+
+
+def turn(**details: Any) -> dict[str, Any]:
+    told = {"message": 2, "says": "Looking.", "calls": [], "need": "hard", "source": "store", "proof": "exact"}
+    return {**told, "is_empty": False, **details}
+
+
+class ExplainTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.directory = Path(folder.name)
+
+    def report(self, written: object) -> str:
+        path = self.directory / "written.json"
+        path.write_text(json.dumps(written), encoding="utf-8")
+        return explain(path)
+
+    def last_report(self) -> str:
+        return explain(sorted(self.directory.iterdir())[-1])
+
+
+class TestExchanges(ExplainTestCase):
+    def test_a_tool_loop(self) -> None:
+        self.fake.answer(
+            Answer(reasoning="r", content="Let me look.", calls=(Call(ID, "read_file", "{}"),)),
+            Answer(reasoning="r2", content="Done."),
+        )
+        self.client(self.proxy(trace_dir=self.directory)).ask("hi")
+        report = self.last_report()
+        self.assertRegex(report, r"\A#2 · 20\d\d-.* · deepseek-v4-pro · completed \(200\)\n")
+        self.assertRegex(report, r"\ntokens +\d+ in \(\d+ % cached\) · ")
+        self.assertIn("\n      2  “Let me look.” read_file(…)\n", report)
+        self.assertIn("reasoning required, found by exact: this message after exactly this history", report)
+        self.assertNotIn("<details>", report)
+
+    def test_what_was_found_elsewhere_repaired_and_recovered(self) -> None:
+        proxy = self.proxy(trace_dir=self.directory, display_reasoning=False)
+        self.fake.answer(Answer(reasoning="r", calls=(Call(ID, "read_file", "{}"),)))
+        client = self.client(proxy)
+        client.ask("hi")
+        client.messages[1]["content"] = "an edited question"
+        client.messages += [CALLED]
+        client.ask("more")
+        report = self.last_report()
+        self.assertIn("found by call: the id of one of its calls", report)
+        self.assertIn("nobody has it (unknown: never seen by this proxy, or forgotten)", report)
+        self.assertRegex(report, r"\nrepaired +1 cancelled\n")
+        self.assertRegex(report, r"\nrecovered +\d messages replayed as text, and the client was told\n")
+
+    def test_where_it_diverged(self) -> None:
+        client = self.client(self.proxy(trace_dir=self.directory))
+        client.ask("hi")
+        client.ask("more")
+        client.messages[3]["content"] = "less"
+        client.ask("again")
+        self.assertRegex(self.last_report(), r"\ndiverged +at message 3 \(user content\)\n")
+
+    def test_two_tries_and_a_failure(self) -> None:
+        proxy = self.proxy(trace_dir=self.directory)
+        refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        self.fake.answer(Failure(400, refusal), Answer(content="ok"), Failure(402, "no\x1bmoney"))
+        client = self.client(proxy)
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        client.ask("hi")
+        self.assertEqual(2, self.last_report().count("assistants  1"))
+        client.ask("and now?")
+        self.assertIn("no\\x1bmoney", self.last_report())
+
+
+class TestWords(ExplainTestCase):
+    def test_the_table_of_fates(self) -> None:
+        for expected, details in (
+            ("required, found by exact: ", {}),
+            ("wanted, found by talk: ", {"need": "soft", "proof": "talk"}),
+            ("not needed, the client sent it", {"need": "none", "source": "client", "proof": ""}),
+            ("required, from the thinking block in its text (unknown: ", {"source": "display", "proof": "unknown"}),
+            ("required, nobody has it (ambiguous call: two different turns fit the id of one of its calls)",
+             {"source": "nobody", "proof": "ambiguous call"}),
+            ("history; the model had thought nothing", {"is_empty": True}),
+        ):  # fmt: skip
+            with self.subTest(expected):
+                self.assertIn(expected, self.report(trace(restored=[{"turns": [turn(**details)]}])))
+
+    def test_foreign_words_are_cut_and_cannot_move_the_cursor(self) -> None:
+        evil = "x\x1b[2J\n" * 500
+        told = turn(says=evil, calls=[evil], proof=evil, source=evil, need=evil, message=evil)
+        report = self.report(
+            trace(restored=[{"turns": [told], "drift": {"words": evil}, "repairs": {evil: 1}}], outcome=evil)
+        )
+        self.assertNotIn("\x1b", report)
+        self.assertLess(max(map(len, report.splitlines())), 600)
+        self.assertEqual(7, len(report.splitlines()))
+
+    def test_any_json_in_any_field_is_survived(self) -> None:
+        odd = [None, True, -1, 1.5, "x", [], {}, [[]], {"a": {}}, ["x", 1]]
+        for seed in range(300):
+            rng = random.Random(seed)
+            told = {name: rng.choice(odd) for name in turn()}
+            restored = {name: rng.choice([*odd, [told]]) for name in ("drift", "repairs", "transcribed", "turns")}
+            fields = ("number", "received_at", "client_request", "outcome", "status", "usage", "restored")
+            with self.subTest(seed=seed):
+                self.report(trace(**{name: rng.choice([*odd, [restored]]) for name in fields}))
+
+
+class TestRefusals(unittest.TestCase):
+    def setUp(self) -> None:
+        self.directory = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def refusal(self, path: Path) -> str:
+        with self.assertRaises(StartupError) as caught:
+            explain(path)
+        self.assertNotIn("\n", str(caught.exception))
+        return str(caught.exception)
+
+    def test_what_is_no_trace_is_one_line(self) -> None:
+        path = self.directory / "file.json"
+        for data in (b"", b"no JSON", b"\xff\xfe", b"[]", b"{}", b'{"format": "2"}', b'{"format": 2}', b"[" * 100_000):
+            path.write_bytes(data)
+            with self.subTest(data[:20]):
+                self.assertIn("is not a trace", self.refusal(path))
+
+    def test_what_cannot_be_read_is_one_line(self) -> None:
+        for path in (self.directory, self.directory / "absent.json", self.directory / "a\nb"):
+            with self.subTest(path):
+                self.assertIn("cannot read", self.refusal(path))
+
+    def test_another_version_s_trace_says_so(self) -> None:
+        path = self.directory / "file.json"
+        for number, age in ((1, "older"), (FORMAT + 1, "newer")):
+            path.write_text(json.dumps({"format": number, "client_request": {}}))
+            self.assertIn(f"{age} version (format {number}", self.refusal(path))
+
+    def test_the_command_prints_or_exits_with_2(self) -> None:
+        path = self.directory / "file.json"
+        path.write_text(json.dumps(trace()))
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            self.assertEqual(0, cli.main(["explain", str(path)]))
+            self.assertEqual(2, cli.main(["explain", str(self.directory)]))
+            self.assertEqual(2, cli.main(["explain"]))
+        self.assertTrue(out.getvalue().startswith("#7 · completed (200)\n"))
+        self.assertEqual(2, len(err.getvalue().splitlines()))

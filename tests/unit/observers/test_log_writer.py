@@ -1,0 +1,246 @@
+"""Text for a descriptor that stands still, fails, or is slow."""
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from unittest import mock
+
+from deepseek_cursor_proxy.observers import log_writer
+from deepseek_cursor_proxy.observers.log_writer import LogWriter, QueuedStream
+from tests.unit.observers.test_log_lines import Disk
+
+PATIENCE = 15.0
+
+
+class Sink(io.RawIOBase):
+    """A descriptor that takes nothing until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = b""
+        self.released = threading.Event()
+        self.reached = threading.Event()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.reached.set()
+        self.released.wait(PATIENCE)
+        self.kept += bytes(data)
+        return len(data)
+
+
+class LogWriterTest(unittest.TestCase):
+    def writer(self, sink: io.RawIOBase) -> LogWriter:
+        writer = LogWriter(io.TextIOWrapper(io.BufferedWriter(sink), encoding="utf-8"))
+        self.addCleanup(writer.close)
+        return writer
+
+    def stuck(self) -> tuple[LogWriter, Sink]:
+        """A writer whose thread is in the middle of a write."""
+        sink = Sink()
+        writer = self.writer(sink)
+        self.addCleanup(sink.released.set)
+        writer.write("first\n")
+        self.assertTrue(sink.reached.wait(PATIENCE))
+        return writer, sink
+
+
+class TestStandingStill(LogWriterTest):
+    def test_nobody_waits_for_a_descriptor_that_takes_nothing(self) -> None:
+        writer, sink = self.stuck()
+        for number in range(10_000):
+            writer.write(f"{number}\n")
+        self.assertEqual(b"", sink.kept)
+
+    def test_what_does_not_fit_is_dropped_and_its_lines_are_counted_where_they_are_missing(self) -> None:
+        self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
+        writer, sink = self.stuck()
+        for number in range(1000):
+            writer.write(f"{number}\n")
+        sink.released.set()
+        self.assertTrue(writer.drain())
+        writer.write("later\n")
+        self.assertTrue(writer.drain())
+        first, *kept, missing, later = sink.kept.decode().splitlines()
+        self.assertEqual(("first", "later"), (first, later))
+        self.assertEqual([str(number) for number in range(len(kept))], kept)
+        self.assertTrue(kept)
+        self.assertEqual(
+            f"deepseek-cursor-proxy: {1000 - len(kept)} lines are missing here: this log could not be written.", missing
+        )
+
+    def test_a_text_larger_than_the_queue_is_written_when_nothing_else_waits(self) -> None:
+        self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
+        writer, sink = self.stuck()
+        writer.write("x" * 5000 + "\n")
+        writer.write("dropped\n")
+        sink.released.set()
+        self.assertTrue(writer.drain())
+        self.assertEqual(["first", "x" * 5000], sink.kept.decode().splitlines()[:2])
+        self.assertIn("1 line is missing here", sink.kept.decode())
+
+    def test_the_end_does_not_wait_long_for_it(self) -> None:
+        writer, _ = self.stuck()
+        began = time.monotonic()
+        writer.close()
+        self.assertLess(time.monotonic() - began, 3)
+
+    def test_whoever_has_waited_for_it_does_not_wait_again(self) -> None:
+        writer, _ = self.stuck()
+        self.assertFalse(writer.drain(0.2))
+        began = time.monotonic()
+        self.assertFalse(writer.drain(PATIENCE))
+        self.assertLess(time.monotonic() - began, PATIENCE / 2)
+
+    @unittest.skipUnless(os.name == "posix", "pipes of Windows do not work so")
+    def test_a_descriptor_that_does_not_block_and_is_full_gets_its_lines_later(self) -> None:
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        os.set_blocking(writing, False)
+        writer = LogWriter(self.enterContext(open(writing, "w", encoding="utf-8")))
+        writer.write("x" * 200_000 + "\n")
+        data = b""
+        while not data.endswith(b"\n"):
+            data += os.read(reading, 65536)
+        self.assertEqual(200_001, len(data))
+        writer.close()
+
+
+class TestOrder(LogWriterTest):
+    def test_lines_of_each_thread_keep_their_order_and_none_is_lost(self) -> None:
+        disk = Disk(10**9)
+        writer = self.writer(disk)
+
+        def run(name: str) -> None:
+            for number in range(2000):
+                writer.write(f"{name} {number}\n")
+
+        threads = [threading.Thread(target=run, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.close()
+        lines = disk.kept.decode().splitlines()
+        for name in "abcd":
+            self.assertEqual(
+                [f"{name} {number}" for number in range(2000)], [line for line in lines if line[0] == name]
+            )
+
+    def test_a_slow_reader_gets_everything_at_the_end(self) -> None:
+        class Slow(Disk):
+            def write(self, data: bytes) -> int:  # type: ignore[override]
+                time.sleep(0.02)
+                return super().write(data)
+
+        disk = Slow(10**9, piece=2000)
+        self.enterContext(mock.patch.object(log_writer, "STUCK_SECONDS", 0.5))
+        writer = self.writer(disk)
+        for number in range(10_000):
+            writer.write(f"{number}\n")
+        writer.close()
+        self.assertEqual(10_000, disk.kept.count(b"\n"))
+
+    def test_the_thread_ends_with_the_writer(self) -> None:
+        writer = self.writer(Disk(1000))
+        writer.close()
+        self.assertFalse(writer._thread.is_alive())
+
+
+class TestReentry(LogWriterTest):
+    """A signal handler and a finalizer run in the middle of any instruction, also of a write."""
+
+    def assert_ends(self, action: Callable[[], object]) -> None:
+        thread = threading.Thread(target=action, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive(), "it waits for itself")
+
+    def test_a_write_inside_a_write_waits_for_nobody(self) -> None:
+        disk = Disk(1000)
+        writer = self.writer(disk)
+
+        def nested() -> None:
+            with writer._lock:
+                writer.write("inner\n")
+            writer.write("outer\n")
+
+        self.assert_ends(nested)
+        writer.close()
+        self.assertEqual(b"inner\nouter\n", disk.kept)
+
+    @unittest.skipIf(os.name == "nt", "needs interval timers")
+    def test_signal_handlers_that_write_while_everybody_writes_lose_nothing(self) -> None:
+        disk = Disk(10**9)
+        writer = self.writer(disk)
+        handled = 0
+
+        def handle(*_: object) -> None:
+            nonlocal handled
+            handled += 1
+            writer.write("signal\n")
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handle))
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        for number in range(20_000):
+            writer.write(f"{number}\n")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        writer.close()
+        self.assertEqual(20_000 + handled, disk.kept.count(b"\n"))
+
+
+class TestFailure(LogWriterTest):
+    def test_a_full_disk_loses_lines_raises_nothing_and_says_so_once_there_is_room(self) -> None:
+        disk = Disk(6)
+        writer = self.writer(disk)
+        for text in ("kept\nlo", "st\n", "lost\n"):
+            writer.write(text)
+            self.assertTrue(writer.drain())
+        disk.room = 1000
+        writer.write("again\n")
+        writer.close()
+        self.assertEqual(
+            b"kept\nl" + b"deepseek-cursor-proxy: 2 lines are missing here: this log could not be written.\nagain\n",
+            disk.kept,
+        )
+
+    def test_a_closed_descriptor_raises_nothing(self) -> None:
+        stream = io.TextIOWrapper(io.BufferedWriter(Disk(1000)), encoding="utf-8")
+        writer = LogWriter(stream)
+        stream.close()
+        writer.write("somebody closed it\n")
+        writer.close()
+
+    def test_a_character_that_the_encoding_lacks_is_escaped(self) -> None:
+        disk = Disk(1000)
+        writer = LogWriter(io.TextIOWrapper(io.BufferedWriter(disk), "ascii", "backslashreplace"))
+        writer.write("ü \udcff\n")
+        writer.close()
+        self.assertEqual(b"\\xfc \\udcff\n", disk.kept)
+
+
+class TestQueuedStream(LogWriterTest):
+    def test_an_exception_of_a_thread_does_not_wait_for_stderr(self) -> None:
+        writer, sink = self.stuck()
+        stream = QueuedStream(writer, writer._stream)
+
+        def fail() -> None:
+            raise LookupError("a bug")
+
+        with mock.patch.object(sys, "stderr", stream):
+            thread = threading.Thread(target=fail)
+            thread.start()
+            thread.join(PATIENCE)
+            print("printed", file=sys.stderr, flush=True)
+        self.assertEqual(b"", sink.kept)
+        sink.released.set()
+        self.assertTrue(writer.drain())
+        self.assertRegex(sink.kept.decode(), r"(?s)\Afirst\nException in thread .*LookupError: a bug\nprinted\n\Z")

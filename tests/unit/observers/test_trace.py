@@ -1,0 +1,98 @@
+import json
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import skipUnless
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from tests.support.harness import SocketTestCase
+
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+}
+
+
+class TestTrace(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.directory = Path(folder.name) / "traces"
+
+    def traces(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.directory.iterdir())]
+
+    def chat(self) -> None:
+        proxy = self.proxy(trace_dir=self.directory)
+        call = Call("call_1", "read_file", "{}")
+        self.fake.answer(Answer(reasoning="First.", calls=(call,)), Answer(reasoning="Second.", content="Done."))
+        self.client(proxy, key="sk-very-secret").ask("hi")
+        proxy.server.server_close()
+
+    def test_a_file_per_request_tells_what_happened(self) -> None:
+        self.chat()
+        first, second = self.traces()
+        self.assertEqual("hi", second["client_request"]["messages"][1]["content"])
+        (turn,) = second["restored"][0]["turns"]
+        told = {"message": 2, "need": "hard", "source": "store", "proof": "exact", "says": "", "is_empty": False}
+        self.assertEqual({**told, "calls": ["read_file"]}, turn)
+        self.assertEqual(
+            (2, {}, None), (second["format"], *(second["restored"][0][key] for key in ("repairs", "drift")))
+        )
+        self.assertEqual("First.", second["upstream_request"]["messages"][2]["reasoning_content"])
+        self.assertEqual({"reasoning": "Second.", "content": "Done.", "tool_calls": []}, second["reply"])
+        self.assertEqual(
+            ("completed", 200, "stop"), tuple(second[key] for key in ("outcome", "status", "finish_reason"))
+        )
+        self.assertEqual("call_1", first["reply"]["tool_calls"][0]["id"])
+        self.assertLessEqual({"accepted_seconds", "first_delta_seconds", "total_seconds"}, set(second["timing"]))
+
+    def test_repairs_and_drift_are_in_it(self) -> None:
+        client = self.client(self.proxy(trace_dir=self.directory))
+        client.ask("hi")
+        client.ask("more")
+        client.messages[3:] = [{"role": "user", "content": "something else"}, CALLED]
+        client.ask("go on")
+        restored = self.traces()[-1]["restored"][0]
+        self.assertEqual({"cancelled": 1}, restored["repairs"])
+        expected = {"words": "message 3 (user content)", "message": 3, "role": "user", "what": "content"}
+        self.assertLessEqual(expected.items(), restored["drift"].items())
+        self.assertEqual(("Hello.", "exact"), tuple(restored["turns"][0][key] for key in ("says", "proof")))
+        self.assertEqual(("nobody", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))
+
+    def test_no_credential_is_in_it(self) -> None:
+        self.chat()
+        for path in self.directory.iterdir():
+            self.assertNotIn("very-secret", path.read_text(encoding="utf-8"))
+        self.assertEqual(1, len({trace["caller"] for trace in self.traces()}))
+
+    @skipUnless(os.name == "posix", "modes are a POSIX thing")
+    def test_files_are_private(self) -> None:
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        self.chat()
+        self.assertEqual(0o700, stat.S_IMODE(self.directory.stat().st_mode))
+        self.assertEqual({0o600}, {stat.S_IMODE(path.stat().st_mode) for path in self.directory.iterdir()})
+
+    def test_a_failure_is_traced_too(self) -> None:
+        proxy = self.proxy(trace_dir=self.directory)
+        self.fake.answer(Failure(500, "sorry"))
+        self.client(proxy).ask("hi")
+        (trace,) = self.traces()
+        self.assertEqual((500, None, 0), (trace["status"], trace["reply"], trace["retries"]))
+        self.assertTrue(trace["outcome"].startswith("sorry"))
+        self.assertEqual("hi", trace["upstream_request"]["messages"][1]["content"])
+
+    def test_a_refusal_and_its_second_try_are_both_there(self) -> None:
+        proxy = self.proxy(trace_dir=self.directory)
+        refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        self.fake.answer(Failure(400, refusal), Answer(content="ok"))
+        client = self.client(proxy)
+        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        client.ask("hi")
+        (trace,) = self.traces()
+        self.assertEqual([False, True], [each["is_retry"] for each in trace["restored"]])

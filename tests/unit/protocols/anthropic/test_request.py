@@ -1,0 +1,295 @@
+"""A request of this API as a conversation, and a message back as blocks; what is wrong with one is named."""
+
+import json
+import random
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    Overloaded,
+    ProxyError,
+    ProxyStopping,
+    TooLarge,
+    Unauthorized,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.protocols.anthropic import errors, request
+from deepseek_cursor_proxy.protocols.anthropic.request import Asked
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from tests.support.generated_answers import answer, batches, message, stream, words
+from tests.support.messages_client import TOOLS, Json, result, user
+
+CONFIG = ProxyConfig()
+SEALER = Sealer(b"secret", b"caller")
+
+
+def parse(*messages: Any, **body: Any) -> Asked:
+    return request.parse({"max_tokens": 10, "messages": list(messages or [user("q")]), **body}, CONFIG, SEALER)
+
+
+def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
+    return parse(*messages, **body).request.messages
+
+
+def blocks_of(said: Any) -> list[Json]:
+    """A message as this API tells it."""
+    writing = MessageWriter("msg_1", parse(thinking={"type": "adaptive"}), SEALER)
+    for batch in said:
+        writing.write(batch)
+    return list(writing.message()["content"])
+
+
+class TestThereAndBack(unittest.TestCase):
+    def test_what_is_told_is_read_as_what_was_said(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            found = list(batches(rng, stream(rng, answer(rng))))
+            said, told = message(found), blocks_of(found)
+            with self.subTest(seed=seed):
+                for omitted in (False, True):
+                    echo = [{**block, "thinking": ""} if omitted and "thinking" in block else block for block in told]
+                    read_back = read(user("q"), {"role": "assistant", "content": echo}, user("go on"))[1]
+                    self.assertEqual(said.reasoning or None, read_back.reasoning)
+                    self.assertEqual(said.content, read_back.content)
+                    self.assertEqual(called(said), called(read_back))
+
+    def test_blocks_that_are_read_are_told_again(self) -> None:
+        for seed in range(100):
+            rng = random.Random(seed)
+            blocks: list[Json] = []
+            if rng.random() < 0.8:
+                thought = words(rng, 5)
+                blocks.append({"type": "thinking", "thinking": thought, "signature": SEALER.sealed(thought)})
+            if rng.random() < 0.8:
+                blocks.append({"type": "text", "text": words(rng, 5)})
+            for number in range(rng.choice((0, 1, 3)) if blocks else 1):
+                arguments = {words(rng, 3): [words(rng, 3), None, 1.5, {"a": {}}]}
+                blocks.append({"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": arguments})
+            back = read(user("q"), {"role": "assistant", "content": blocks}, user("go on"))[1]
+            calls = tuple(CallPiece(at, *call) for at, call in enumerate(back.tool_calls))
+            assert isinstance(back.content, str)
+            delta = Delta(reasoning=back.reasoning, text=back.content, calls=calls, finish_reason="stop")
+            with self.subTest(seed=seed):
+                self.assertEqual(blocks, blocks_of([[delta]]))
+
+
+def called(said: Message) -> list[tuple[str, str, Any]]:
+    return [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls]
+
+
+class TestThinking(unittest.TestCase):
+    def thinking(self, *blocks: Json) -> str | None:
+        return read(user("q"), {"role": "assistant", "content": [*blocks, {"type": "text", "text": "x"}]})[1].reasoning
+
+    def block(self, thought: str, shown: str | None = None, **more: Any) -> Json:
+        signature = SEALER.sealed(thought)
+        return {"type": "thinking", "thinking": thought if shown is None else shown, "signature": signature, **more}
+
+    def test_our_signature_counts_more_than_the_words(self) -> None:
+        self.assertEqual("hm", self.thinking(self.block("hm")))
+        self.assertEqual("hm", self.thinking(self.block("hm", "")))
+        self.assertEqual("hm", self.thinking(self.block("hm", "something else")))
+        self.assertEqual("hm", self.thinking({"type": "thinking", "signature": SEALER.sealed("hm")}))
+
+    def test_other_signatures_say_nothing(self) -> None:
+        other = Sealer(b"secret", b"somebody else").sealed("a thought of others")
+        for signature in (other, "", "x", "dcp1.", "dcp1.x", None, 7):
+            self.assertIsNone(self.thinking(self.block("", signature=signature)))
+            self.assertEqual("hm", self.thinking(self.block("hm", signature=signature)))
+
+    def test_one_reasoning_in_several_blocks_is_one_again(self) -> None:
+        self.assertEqual("ab", self.thinking(self.block("a"), self.block("b", "")))
+
+    def test_texts_of_an_answer_are_one_again_with_and_without_its_thinking(self) -> None:
+        texts = [{"type": "text", "text": each} for each in ("a ", "b")]
+        for blocks, expected in (
+            ([self.block("hm"), texts[0], self.block("hm", ""), texts[1]], "a b"),
+            ([texts[0], self.block("hm"), texts[1]], "a b"),
+            ([texts[0], texts[1]], "a b"),
+            ([self.block("hm", signature="x"), *texts], "a b"),
+        ):
+            self.assertEqual(expected, read(user("q"), {"role": "assistant", "content": blocks})[1].content)
+
+    def test_a_chat_that_comes_back_is_the_very_same_to_who_sealed_it_and_to_nobody_else(self) -> None:
+        chat: list[Any] = []
+        for number in range(6):
+            answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
+            chat += user(f"question {number}"), {"role": "assistant", "content": answer}
+        before, after = read(*chat[:8], system="Be brief."), read(*chat, system="Be brief.")
+        self.assertEqual([True] * 9, [old is new for old, new in zip(before, after[:9], strict=True)])
+        self.assertEqual("hm 5", after[-1].reasoning)
+        others = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"secret", b"somebody else"))
+        self.assertEqual({"shown"}, {each.reasoning for each in others.request.messages[1::2]})
+        anew = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
+        self.assertEqual({"shown"}, {each.reasoning for each in anew.request.messages[1::2]})
+
+    def test_signatures_are_read_in_answers_only(self) -> None:
+        self.assertNotIn("hm", str(read(user(self.block("hm", "")))[0]))
+
+
+class TestFields(unittest.TestCase):
+    def test_wrong_fields_are_named(self) -> None:
+        use: Json = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+        for body, param in (
+            ({"messages": None}, "messages"),
+            ({"messages": "q"}, "messages"),
+            ({"messages": {}}, "messages"),
+            ({"messages": []}, "messages"),
+            ({"messages": [7]}, "messages[0]"),
+            ({"messages": [None]}, "messages[0]"),
+            ({"messages": [{"content": "q"}]}, "messages[0].role"),
+            ({"messages": [{"role": 7, "content": "q"}]}, "messages[0].role"),
+            ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+            ({"messages": [user(7)]}, "messages[0].content[0]"),
+            ({"messages": [user({"type": "text", "text": 7})]}, "messages[0].content[0].text"),
+            ({"messages": [user({"type": "image"})]}, "messages[0].content[0].source"),
+            ({"messages": [user({"type": "image", "source": "x"})]}, "messages[0].content[0].source"),
+            ({"messages": [user(result("a", 7))]}, "messages[0].content[0].content"),
+            ({"messages": [user(result("a", is_error="yes"))]}, "messages[0].content[0].is_error"),
+            ({"messages": [user({**result("a"), "tool_use_id": 7})]}, "messages[0].content[0].tool_use_id"),
+            ({"messages": [{"role": "assistant", "content": [{**use, "id": 7}]}]}, "messages[0].content[0].id"),
+            ({"messages": [{"role": "assistant", "content": [{**use, "name": {}}]}]}, "messages[0].content[0].name"),
+            ({"max_tokens": None}, "max_tokens"),
+            ({"max_tokens": 0}, "max_tokens"),
+            ({"max_tokens": "many"}, "max_tokens"),
+            ({"max_tokens": True}, "max_tokens"),
+            ({"model": 7}, "model"),
+            ({"system": 7}, "system"),
+            ({"system": [7]}, "system[0]"),
+            ({"stream": "yes"}, "stream"),
+            ({"temperature": 3}, "temperature"),
+            ({"top_p": -1}, "top_p"),
+            ({"stop_sequences": [7]}, "stop_sequences"),
+            ({"stop_sequences": {}}, "stop_sequences"),
+            ({"metadata": "me"}, "metadata"),
+            ({"metadata": {"user_id": 7}}, "metadata.user_id"),
+            ({"thinking": "on"}, "thinking"),
+            ({"thinking": {"type": "sometimes"}}, "thinking.type"),
+            ({"thinking": {"type": 7}}, "thinking.type"),
+            ({"output_config": []}, "output_config"),
+            ({"output_config": {"effort": 7}}, "output_config.effort"),
+            ({"tools": {}}, "tools"),
+            ({"tools": [7]}, "tools[0]"),
+            ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+            ({"tools": [{"name": "f", "input_schema": 7}]}, "tools[0].input_schema"),
+            ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
+            ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+            ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nobody"}}, "tool_choice"),
+            ({"tools": TOOLS, "tool_choice": {}}, "tool_choice.type"),
+        ):
+            with self.subTest(body):
+                with self.assertRaises(BadRequest) as caught:
+                    request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+                self.assertEqual(param, caught.exception.param)
+                self.assertIn(param, caught.exception.message)
+
+    def test_nothing_else_is_wrong(self) -> None:
+        for body in (
+            {"stop_sequences": []},
+            {"stop_sequences": None},
+            {"system": []},
+            {"thinking": {}},
+            {"thinking": None},
+            {"thinking": {"type": "enabled", "budget_tokens": 5, "display": "of tomorrow"}},
+            {"output_config": {"effort": "of tomorrow", "format": {"type": "json_schema"}}},
+            {"metadata": {}},
+            {"metadata": {"user_id": "ä" * 600}},
+            {"max_tokens": 10**9},
+            {"tools": [], "tool_choice": {"type": "any"}},
+            {"model": ""},
+            {"messages": [{"role": "a role of tomorrow", "content": "q"}]},
+            {"messages": [{"role": "user", "content": []}]},
+            {"messages": [{"role": "user"}]},
+            {"messages": [user({"type": "a block of tomorrow", "x": [1]})]},
+        ):
+            with self.subTest(body):
+                asked = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+                chat_api.payload(asked.request)
+
+    def test_only_a_message_needs_a_limit(self) -> None:
+        request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
+
+    def test_a_body_is_not_changed(self) -> None:
+        thought = {"type": "thinking", "thinking": "", "signature": SEALER.sealed("hm")}
+        body = {"max_tokens": 10, "messages": [user("q"), {"role": "assistant", "content": [thought]}], "tools": TOOLS}
+        before = json.dumps(body)
+        request.parse(body, CONFIG, SEALER)
+        self.assertEqual(before, json.dumps(body))
+
+    def test_users_are_told_apart(self) -> None:
+        users = [json.dumps({"device_id": device, "session_id": "s"}) for device in ("d1", "d2")]
+        told = [parse(metadata={"user_id": each}).request.params["user_id"] for each in users]
+        self.assertEqual(2, len(set(told)))
+        self.assertNotIn("user_id", parse(metadata={"user_id": "{}"}).request.params)
+
+
+class TestOrder(unittest.TestCase):
+    def test_results_follow_the_order_of_their_calls(self) -> None:
+        for seed in range(100):
+            rng = random.Random(seed)
+            history: list[Json] = [user("q")]
+            for turn in range(3):
+                ids = [f"toolu_{turn}_{number}" for number in range(rng.choice((1, 2, 5)))]
+                uses = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
+                ended = [result(each) for each in rng.sample(ids, len(ids))]
+                cut = rng.randrange(len(ended) + 1)
+                history.append({"role": "assistant", "content": uses})
+                history += [user(*part) for part in (ended[:cut], ended[cut:]) if part]
+            answered = [each.tool_call_id for each in read(*history) if each.role == "tool"]
+            self.assertEqual(sorted(answered, key=str), answered)
+
+    def test_results_of_nobody_stay_behind_the_others(self) -> None:
+        use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+        found = read({"role": "assistant", "content": [use]}, user(result("x"), result("a"), result("y")))
+        self.assertEqual(["a", "x", "y"], [each.tool_call_id for each in found[1:]])
+        self.assertEqual(["x", "a"], [each.tool_call_id for each in read(user(result("x"), result("a")))])
+
+
+class TestFailures(unittest.TestCase):
+    def test_each_has_a_status_and_a_type_of_this_api(self) -> None:
+        cases: tuple[tuple[ProxyError, int, str], ...] = (
+            (BadRequest("no"), 400, "invalid_request_error"),
+            (Unauthorized("no"), 401, "authentication_error"),
+            (TooLarge("no"), 413, "request_too_large"),
+            (Overloaded("no"), 529, "overloaded_error"),
+            (ProxyStopping(), 529, "overloaded_error"),
+            (UpstreamFailed("no"), 500, "api_error"),
+            (UpstreamFailed("no", code="insufficient_system_resource"), 529, "overloaded_error"),
+            (UpstreamTimeout("no"), 500, "api_error"),
+            (UpstreamRefused(418, "no", None, None), 418, "invalid_request_error"),
+            (UpstreamRefused(599, "no", None, None), 500, "api_error"),
+        )
+        for error, status, kind in cases:
+            with self.subTest(error):
+                told = errors.failure(error, "req_1")
+                expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
+                self.assertEqual((status, expected), (errors.status(error), told))
+
+    def test_words_of_upstream_are_passed_on_and_its_fields_are_not(self) -> None:
+        body = {"error": {"message": "Its own words.", "type": "odd", "code": "odd"}, "trace": "x"}
+        told = errors.failure(UpstreamRefused(400, "ours", body, None), "req_1")
+        self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, told["error"])
+        self.assertEqual({"type", "error", "request_id"}, set(told))
+
+
+class TestUsage(unittest.TestCase):
+    def test_what_is_counted(self) -> None:
+        for found, expected in (
+            (None, (9, 0, 0)),
+            ({}, (0, 0, 0)),
+            ({"prompt_tokens": 10, "completion_tokens": 5}, (10, 0, 5)),
+            ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}, (6, 4, 0)),
+            ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (0, 4, 0)),
+            ({"prompt_tokens": None, "prompt_tokens_details": None, "completion_tokens": -1}, (0, 0, 0)),
+        ):
+            told = request.usage(found, 9)
+            names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
+            self.assertEqual(expected, tuple(told[name] for name in names))
+            self.assertEqual(0, told["cache_creation_input_tokens"])

@@ -1,0 +1,218 @@
+"""A stream of events says what the whole message says, however the answer was cut into pieces."""
+
+import json
+import random
+import time
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.protocols.anthropic.request import Asked
+from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
+from tests.support.messages_client import Json, added_up, blocks, events, kinds
+from tests.unit.protocols.responses.test_writer import completion
+
+SEALER = Sealer(b"secret", b"caller")
+
+
+def opened(signature: str) -> str | None:
+    return Opener(SEALER, 1_000_000).opened(signature)
+
+
+def writer(request: ChatRequest = REQUEST, **asked: Any) -> MessageWriter:
+    return MessageWriter("msg_1", Asked(request, **asked), SEALER, 3)
+
+
+def written(writing: MessageWriter, batch: Any) -> list[Json]:
+    """All events of an answer."""
+    return events(writing.begin() + writing.write(batch) + writing.end())
+
+
+def interleaved(rng: random.Random, calls: int) -> list[Delta]:
+    """Parallel calls in pieces that come in any order, with words between them."""
+    waiting: dict[int, Iterator[str]] = {}
+    deltas = []
+    for index in range(calls):
+        arguments = json.dumps({"path": words(rng, 6), "n": index, "inner": [{}, {"a": "}"}]})
+        waiting[index] = parts(rng, arguments)
+        deltas.append(Delta(calls=(CallPiece(index, f"call_{index}", FUNCTION),)))
+    while waiting:
+        index = rng.choice(list(waiting))
+        if (part := next(waiting[index], None)) is None:
+            del waiting[index]
+        else:
+            deltas.append(Delta(calls=(CallPiece(index, arguments=part),)))
+        if rng.random() < 0.2:
+            deltas.append(rng.choice((Delta(text=words(rng, 3)), Delta(reasoning=words(rng, 3)))))
+    return [*deltas, Delta(finish_reason="tool_calls")]
+
+
+class TestTheLawsOfAStream(unittest.TestCase):
+    def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            omits = rng.random() < 0.3
+            writing = writer(omits_thinking=omits)
+            found = list(batches(rng, stream(rng, answer(rng))))
+            data = writing.begin() + b"".join(map(writing.write, found)) + writing.end()
+            with self.subTest(seed=seed):
+                told = added_up(events(data))
+                self.assertEqual(writing.message(), told)
+                self.assertEqual((5, 7), (told["usage"]["input_tokens"], told["usage"]["output_tokens"]))
+                self.assert_says(told, found, omits=omits)
+
+    def assert_says(self, told: Json, found: Any, *, omits: bool = False) -> None:
+        """Everything that DeepSeek said, and nothing else."""
+        said = message(found)
+        thoughts = [block for block in told["content"] if block["type"] == "thinking"]
+        self.assertEqual(said.reasoning or "", "".join(opened(each["signature"]) or "" for each in thoughts))
+        shown = "".join(each["thinking"] for each in thoughts)
+        self.assertEqual("" if omits else said.reasoning or "", shown)
+        self.assertEqual(said.content, "".join(each["text"] for each in told["content"] if each["type"] == "text"))
+        calls = [block for block in told["content"] if block["type"] == "tool_use"]
+        expected = [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls]
+        self.assertEqual(expected, [(each["id"], each["name"], each["input"]) for each in calls])
+
+    def test_a_whole_answer_is_the_same_message(self) -> None:
+        for seed in range(100):
+            rng = random.Random(seed)
+            said = answer(rng, is_orderly=True)
+            streamed, whole = writer(), writer()
+            for batch in batches(rng, stream(rng, said)):
+                streamed.write(batch)
+            whole.write(list(chat_api.completion(completion(said))))
+            with self.subTest(seed=seed):
+                self.assertEqual(streamed.message(), whole.message())
+
+    def test_however_it_breaks_off_no_block_stays_open(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            data = stream(rng, answer(rng))
+            writing = writer()
+            sent = writing.begin() + b"".join(map(writing.write, batches(rng, data[: rng.randrange(len(data))])))
+            sent += writing.fail(UpstreamFailed("broke"), "req_1")
+            with self.subTest(seed=seed):
+                first, *found, last = events(sent)
+                self.assertEqual(("message_start", "error"), (first["type"], last["type"]))
+                opened = [event["index"] for event in found if event["type"] == "content_block_start"]
+                closed = [event["index"] for event in found if event["type"] == "content_block_stop"]
+                self.assertEqual(list(range(len(opened))), opened)
+                self.assertEqual(opened, closed)
+
+    def test_interleaved_calls_come_one_after_another_and_complete(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            deltas = interleaved(rng, rng.choice((1, 2, 3, 4)))
+            writing = writer()
+            with self.subTest(seed=seed):
+                told = added_up(written(writing, deltas))
+                self.assertEqual(writing.message(), told)
+                self.assert_says(told, [deltas])
+
+
+class TestCalls(unittest.TestCase):
+    def test_they_are_told_in_their_own_order_whichever_goes_on_first(self) -> None:
+        pieces = [(0, '{"a":'), (1, '{"b":'), (2, '{"c":'), (0, "1}"), (2, "3}"), (1, "2}")]
+        deltas = [Delta(calls=(CallPiece(index, f"c{index}", FUNCTION, text),)) for index, text in pieces]
+        told = added_up(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
+        self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in told["content"]])
+
+    def test_one_is_over_as_soon_as_the_next_begins(self) -> None:
+        for first in ('{"a":1}', '{"a":"' + "x" * 100_000 + '"}', '{"a":1} \n'):
+            writing = writer()
+            writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, first),))])
+            found = events(writing.write([Delta(calls=(CallPiece(1, "b", FUNCTION, '{"b'),))]))
+            kinds_of = [event["type"] for event in found]
+            self.assertEqual(["content_block_stop", "content_block_start", "content_block_delta"], kinds_of)
+
+    def test_words_in_the_middle_of_a_call_wait_for_its_end(self) -> None:
+        call = [Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'),)), Delta(calls=(CallPiece(0, arguments="1}"),))]
+        told = added_up(written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")]))
+        self.assertEqual(["tool_use", "text"], kinds(told))
+        self.assertEqual(({"x": 1}, "meanwhile!"), (told["content"][0]["input"], told["content"][1]["text"]))
+
+    def test_every_call_has_an_id(self) -> None:
+        pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
+        told = added_up(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
+        ids = [block["id"] for block in told["content"]]
+        self.assertTrue(all(ids))
+        self.assertEqual(2, len(set(ids)))
+
+    def test_a_call_without_arguments_has_an_empty_input(self) -> None:
+        for arguments in ("", "{}", " "):
+            deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION, arguments),), finish_reason="tool_calls")]
+            writing = writer()
+            writing.write(deltas)
+            self.assertEqual([{}], [block["input"] for block in writing.message()["content"]])
+
+    def test_two_long_calls_take_time_in_proportion(self) -> None:
+        text = json.dumps({"text": "x}" * 50_000})
+        deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION),))]
+        for index in (0, 1):
+            deltas.append(Delta(calls=(CallPiece(index, str(index), FUNCTION),)))
+            deltas += [Delta(calls=(CallPiece(index, arguments=text[at : at + 4]),)) for at in range(0, len(text), 4)]
+        writing, began = writer(), time.process_time()
+        for delta in deltas:
+            writing.write([delta])
+        writing.write([Delta(finish_reason="tool_calls")])
+        # Measured at a tenth of that; what grows with the square of it would take minutes.
+        self.assertLess(time.process_time() - began, 10)
+        self.assertEqual(2, len(writing.message()["content"]))
+
+
+class TestThinking(unittest.TestCase):
+    def test_it_is_signed_by_what_it_says(self) -> None:
+        for omits in (True, False):
+            told = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
+            self.assertEqual("hm", opened(told["content"][0]["signature"]))
+            self.assertEqual("" if omits else "hm", told["content"][0]["thinking"])
+
+    def test_what_is_omitted_is_in_no_event(self) -> None:
+        writing = writer(omits_thinking=True)
+        data = writing.begin() + writing.write([Delta(reasoning="a secret thought")]) + writing.end()
+        self.assertNotIn(b"secret", data)
+
+    def test_thinking_that_goes_on_later_is_a_block_of_its_own(self) -> None:
+        told = added_up(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
+        self.assertEqual(["thinking", "text", "thinking"], kinds(told))
+
+
+class TestAround(unittest.TestCase):
+    def test_silence_is_a_ping_and_a_comment_is_nothing(self) -> None:
+        writing = writer()
+        self.assertEqual(PING, writing.write([Aside()]))
+        self.assertEqual(b"", writing.write([Aside("keep-alive"), Aside("keep-alive")]))
+        self.assertEqual([{"type": "ping"}], events(PING))
+
+    def test_a_role_alone_says_nothing(self) -> None:
+        self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
+
+    def test_an_answer_that_says_nothing_is_an_empty_message(self) -> None:
+        told = added_up(written(writer(), [Delta(finish_reason="stop")]))
+        self.assertEqual(([], "end_turn"), (told["content"], told["stop_reason"]))
+
+    def test_the_beginning_tells_what_is_estimated(self) -> None:
+        start = events(writer().begin())[0]["message"]
+        self.assertEqual((3, "my-model", "msg_1"), (start["usage"]["input_tokens"], start["model"], start["id"]))
+
+    def test_a_failure_in_the_middle_of_a_call_ends_its_block(self) -> None:
+        writing = writer()
+        writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x'),)), Delta(text="held")])
+        self.assertEqual(
+            ["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE, "req_1"))]
+        )
+
+    def test_blocks_are_numbered_by_their_events(self) -> None:
+        writing = writer()
+        data = (
+            writing.write([Delta(reasoning="a", text="b", calls=(CallPiece(0, "c", FUNCTION, "{}"),))]) + writing.end()
+        )
+        self.assertEqual(3, len(blocks(events(data)[:-2])))
+
+
+BROKE = UpstreamFailed("broke")

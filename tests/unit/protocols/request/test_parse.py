@@ -1,0 +1,443 @@
+import itertools
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.reasoning.identity import identify
+from tests.support.histories import TOOLS
+
+CONFIG = ProxyConfig()
+HI = [{"role": "user", "content": "hi"}]
+
+
+def parsed(_settings: dict[str, Any] | None = None, **body: Any) -> ChatRequest:
+    return parse({"model": "deepseek-v4-pro", "messages": HI, **body}, ProxyConfig(**(_settings or {})))
+
+
+def message(**fields: Any) -> Message:
+    return parsed(messages=[fields]).messages[0]
+
+
+class TestFields(unittest.TestCase):
+    def test_what_deepseek_knows_is_forwarded(self) -> None:
+        fields = {
+            "max_tokens": 5,
+            "response_format": {"type": "json_object"},
+            "stop": ["a"],
+            "temperature": 0.5,
+            "top_p": 1,
+            "presence_penalty": 0,
+            "frequency_penalty": 0.1,
+            "logprobs": True,
+            "top_logprobs": 3,
+            "seed": 7,
+            "logit_bias": {"1": 2},
+            "user_id": "me",
+        }
+        self.assertEqual(fields, parsed(**fields).params)
+
+    def test_what_it_calls_differently_is_translated(self) -> None:
+        self.assertEqual({"max_tokens": 5}, parsed(max_completion_tokens=5).params)
+        self.assertEqual({"max_tokens": 3}, parsed(max_completion_tokens=5, max_tokens=3).params)
+        self.assertEqual({"user_id": "abc-1_2"}, parsed(user="abc-1_2").params)
+
+    def test_a_user_that_is_no_legal_user_id_is_left_out(self) -> None:
+        for user in ("", "ä", "a b", "x" * 513):
+            self.assertEqual({}, parsed(user=user).params)
+
+    def test_what_deepseek_would_refuse_for_its_size_or_letters_is_put_right(self) -> None:
+        self.assertEqual({"max_tokens": 393_216}, parsed(max_tokens=10**9).params)
+        request = parsed(user_id="not legal", user="legal")
+        self.assertEqual(({"user_id": "legal"}, ("user_id",)), (request.params, request.dropped))
+
+    def test_a_prefix_goes_only_where_deepseek_takes_it(self) -> None:
+        history = [*HI, {"role": "assistant", "content": "Sure, ", "prefix": True}]
+        beta = parsed({"upstream_base_url": "https://api.deepseek.com/beta"}, messages=history)
+        self.assertEqual((True, ()), (beta.messages[1].prefix, beta.dropped))
+        plain = parsed(messages=history)
+        self.assertEqual((False, ("prefix",)), (plain.messages[1].prefix, plain.dropped))
+
+    def test_null_counts_as_absent(self) -> None:
+        names = "max_tokens stop tools tool_choice stream user temperature n reasoning reasoning_effort functions"
+        self.assertEqual(parsed(), parsed(**dict.fromkeys(names.split())))
+
+    def test_what_nobody_knows_is_dropped_and_named(self) -> None:
+        request = parsed(parallel_tool_calls=True, store=False, metadata={})
+        self.assertEqual(("metadata", "parallel_tool_calls", "store"), request.dropped)
+        self.assertEqual({}, request.params)
+
+    def test_values_that_mean_nothing_to_it_are_named_too(self) -> None:
+        self.assertEqual(("reasoning_effort galactic", "user"), parsed(user="a b", reasoning_effort="galactic").dropped)
+        self.assertEqual((), parsed(user="ab", reasoning_effort="none").dropped)
+
+    def test_the_model_is_remembered_as_asked(self) -> None:
+        request = parsed(model="gpt-9")
+        self.assertEqual(("gpt-9", "deepseek-v4-pro"), (request.asked_model, request.model))
+        self.assertEqual("mine", parsed({"upstream_model": "mine"}, model=None).asked_model)
+
+    def test_one_to_eight_choices_may_be_asked_for(self) -> None:
+        self.assertEqual([1, 1, 8], [parsed(n=n).choices for n in (None, 1, 8)])
+        self.assertEqual({}, parsed(n=2).params)
+        for n in (0, -1, 9, 10**30):
+            with self.assertRaises(BadRequest) as caught:
+                parsed(n=n)
+            self.assertEqual("n", caught.exception.param)
+
+    def test_every_field_of_a_wrong_type_is_named(self) -> None:
+        wrong: dict[str, list[Any]] = {
+            "model": [7, []],
+            "messages": [7, None, {}, "hi"],
+            "stream": ["yes", 1],
+            "stream_options": [True],
+            "max_tokens": ["5", -1, 0, 1.5, True],
+            "top_logprobs": [21, -1],
+            "max_completion_tokens": ["5", True],
+            "temperature": ["hot", True, [], 2.1, -1],
+            "top_p": [{}, 1.1],
+            "stop": [7, [7]],
+            "tools": [7, {}],
+            "functions": [7],
+            "tool_choice": [7, []],
+            "logprobs": [1],
+            "logit_bias": [[]],
+            "seed": ["x"],
+            "user": [7],
+            "user_id": [7],
+            "n": ["2", 1.5],
+            "reasoning": ["high"],
+            "reasoning_effort": [7],
+            "response_format": ["json", {}, {"type": "xml"}],
+            "max_output_tokens": ["5", True],
+            "instructions": [7, []],
+            "system": [7, {}],
+            "metadata": [7, "x"],
+            "prompt_cache_key": [7],
+            "text": [7],
+        }
+        for name, values in wrong.items():
+            for value in values:
+                with self.subTest(name=name, value=value), self.assertRaises(BadRequest) as caught:
+                    parsed(**{name: value})
+                self.assertEqual(name, caught.exception.param)
+
+
+class TestOtherShapes(unittest.TestCase):
+    def items(self, **body: Any) -> ChatRequest:
+        return parse({"model": "gpt-5.6-sol", **body}, ProxyConfig())
+
+    def test_a_responses_body_is_a_chat(self) -> None:
+        request = self.items(
+            instructions="s",
+            input="hi",
+            max_output_tokens=5,
+            reasoning={"effort": "xhigh", "summary": "auto"},
+            text={"format": {"type": "json_object"}, "verbosity": "low"},
+            metadata={"cursorConversationId": "chat-1", "cursorRequestId": "r"},
+            include=["reasoning.encrypted_content"],
+            tools=[{"type": "function", "name": "f"}],
+        )
+        self.assertEqual((Message("system", "s"), Message("user", "hi")), request.messages)
+        self.assertEqual({"max_tokens": 5, "response_format": {"type": "json_object"}}, request.params)
+        self.assertEqual(("chat-1", "high"), (request.conversation, request.effort))
+        self.assertEqual(({"type": "function", "function": {"name": "f"}},), request.tools)
+        self.assertEqual(("include", "reasoning.summary", "text.verbosity"), request.dropped)
+
+    def test_instructions_or_items_alone_are_enough(self) -> None:
+        self.assertEqual((Message("system", "s"),), self.items(instructions="s").messages)
+        self.assertEqual((Message("user", "q"),), self.items(input=[{"role": "user", "content": "q"}]).messages)
+        self.assertEqual((Message("user", "q"),), self.items(input="q", messages=[]).messages)
+        for body in ({"input": []}, {"messages": []}, {"instructions": ""}):
+            with self.subTest(body), self.assertRaises(BadRequest):
+                self.items(**body)
+
+    def test_messages_win_over_items_which_are_named(self) -> None:
+        request = parsed(input="other")
+        self.assertEqual((Message("user", "hi"),), request.messages)
+        self.assertEqual(("input",), request.dropped)
+
+    def test_items_among_the_messages_are_read(self) -> None:
+        call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+        request = parsed(messages=[*HI, call, {"type": "function_call_output", "call_id": "a", "output": "x"}])
+        self.assertEqual(["user", "assistant", "tool"], [each.role for each in request.messages])
+
+    def test_a_schema_is_kept_for_deepseeks_dialect(self) -> None:
+        form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+        expected = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        self.assertEqual(expected, parsed(text={"format": form}).params["response_format"])
+        self.assertEqual({}, parsed(text={"format": {"type": "text"}}).params)
+
+    def test_the_chats_own_name_narrows(self) -> None:
+        named = {"cursorConversationId": "c"}
+        for body, name in (
+            ({"metadata": named}, "c"),
+            ({"metadata": named, "prompt_cache_key": "k"}, "c"),
+            ({"metadata": {}, "prompt_cache_key": "k"}, "k"),
+            ({"metadata": {"x": 1}}, None),
+            ({"prompt_cache_key": ""}, None),
+        ):
+            self.assertEqual(name, parsed(**body).conversation)
+
+    def test_a_system_prompt_beside_anthropic_messages_leads(self) -> None:
+        blocks = [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]
+        for system, text in (("s", "s"), (blocks, "a\nb")):
+            self.assertEqual((Message("system", text), Message("user", "hi")), parsed(system=system).messages)
+
+    def test_results_come_before_what_the_user_added(self) -> None:
+        use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+        answer = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1"}]}
+        history = [
+            *HI,
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, use]},
+            {"role": "user", "content": [{"type": "text", "text": "and"}, answer]},
+        ]
+        found = parsed(messages=history).messages
+        self.assertEqual(Message("assistant", "", "hm", (ToolCall("t", "f", "{}"),)), found[1])
+        self.assertEqual((Message("tool", "1", tool_call_id="t"), Message("user", "and")), found[2:])
+        history[-1] = {"role": "user", "content": [answer]}
+        self.assertEqual(3, len(parsed(messages=history).messages))
+
+    def test_custom_calls_are_lowered_on_their_way_back(self) -> None:
+        custom = {"type": "custom", "name": "ApplyPatch"}
+        for call in (
+            {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{patch"}},
+            {"id": "c", "type": "custom", "custom": {"name": "ApplyPatch", "input": "{patch"}},
+        ):
+            request = parsed(tools=[custom], messages=[*HI, {"role": "assistant", "tool_calls": [call]}])
+            self.assertEqual(frozenset({"ApplyPatch"}), request.custom_tools)
+            self.assertEqual('{"input":"{patch"}', request.messages[1].tool_calls[0].arguments)
+
+    def test_pictures_are_limited_for_models_that_see(self) -> None:
+        long = {"type": "image_url", "image_url": {"url": "https://e.com/" + "x" * 9000}}
+        history = [{"role": "user", "content": [long]}]
+        parsed(messages=history)
+        with self.assertRaises(BadRequest):
+            parsed(model="deepseek-flash", messages=history)
+
+
+class TestAnything(unittest.TestCase):
+    def test_any_json_in_any_field_is_a_request_or_a_400(self) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "custom": {"input": "x"}}
+        parts = [
+            {"type": "text", "text": "x"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+            {"type": "input_image", "image_url": "x", "file_id": "f", "detail": "low"},
+            {"type": "image", "source": {"type": "base64", "media_type": "m", "data": "d", "url": "u", "file_id": "f"}},
+            {"type": "document", "title": "t", "source": {"type": "text", "data": "d"}},
+            {"type": "file", "file": {"file_id": "f", "file_data": "d", "filename": "n"}},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
+            {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}], "is_error": True},
+            {"type": "thinking", "thinking": "hm"},
+        ]
+        body = {
+            "model": "deepseek-flash",
+            "messages": [
+                {"role": "system", "content": "s", "name": "n"},
+                {"role": "user", "content": parts},
+                {"role": "assistant", "content": parts, "tool_calls": [call], "function_call": {"name": "f"}},
+                {"role": "tool", "content": parts, "tool_call_id": "c"},
+            ],
+            "tools": [
+                {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}, "strict": False}},
+                {"type": "function", "name": "g", "parameters": {}},
+                {"name": "h", "description": "d", "input_schema": {}},
+                {"type": "custom", "name": "p", "format": {"type": "grammar", "grammar": {"definition": "x"}}},
+                {"type": "custom", "custom": {"name": "q", "format": {"type": "grammar", "definition": "x"}}},
+                {"type": "web_search", "name": "w"},
+                {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "g"}]},
+            ],
+            "tool_choice": {"type": "function", "function": {"name": "f"}, "name": "f", "mode": "auto"},
+            "system": [{"type": "text", "text": "x"}],
+            "instructions": "i",
+            "metadata": {"cursorConversationId": "c"},
+            "text": {"format": {"type": "json_schema", "schema": {}}},
+            "reasoning": {"effort": "high"},
+        }
+        items = [
+            {"type": "message", "role": "user", "content": parts},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}], "summary": []},
+            {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": parts},
+            {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"},
+            {"type": "additional_tools", "tools": [{"type": "function", "name": "z"}]},
+            {"type": "novelty", "data": 1},
+        ]
+        second = {**{name: value for name, value in body.items() if name != "messages"}, "input": items}
+        # In turns, so that every place meets some of the oddities and every oddity many places, in a moment.
+        oddities = itertools.cycle(_ODDITIES)
+        places = [(whole, path) for whole in (body, second) for path in _paths(whole)]
+        for whole, path in places:
+            for value in itertools.islice(oddities, 3):
+                self._try(_with(whole, path, value), path, value)
+        self.assertGreater(len(places), 150)
+
+    def _try(self, body: Any, path: tuple[Any, ...], value: Any) -> None:
+        with self.subTest(path=path, value=str(value)[:40]):
+            try:
+                request = parse(body, CONFIG)
+            except BadRequest as error:
+                self.assertTrue(error.param)
+                return
+            encode_json(chat_api.payload(request))
+            identify(b"me", request.messages, request.conversation)
+
+
+_ODDITIES: tuple[Any, ...] = (
+    None, True, 0, -1.5, "", "x", "\ud800", [], [[]], [None], {}, {"type": []}, {"a": {"b": 1}}, [{"type": "text"}],
+)  # fmt: skip
+
+
+def _paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*here, key)
+        yield from _paths(inner, (*here, key))
+
+
+def _with(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    twin = dict(whole) if isinstance(whole, dict) else list(whole)
+    twin[path[0]] = _with(whole[path[0]], path[1:], value)
+    return twin
+
+
+class TestThinking(unittest.TestCase):
+    def test_efforts_follow_deepseeks_table(self) -> None:
+        for asked, sent in {
+            "minimal": "low",
+            "low": "low",
+            "medium": "high",
+            "high": "high",
+            "xhigh": "high",
+            "max": "max",
+            "ultra": "max",
+        }.items():
+            self.assertEqual(sent, parsed(reasoning_effort=asked).effort)
+            self.assertEqual(sent, parsed(reasoning={"effort": asked}).effort)
+            self.assertEqual(sent, parsed({"reasoning_effort": asked}).effort)
+
+    def test_a_word_nobody_knows_gets_the_configured_effort(self) -> None:
+        self.assertEqual("max", parsed({"reasoning_effort": "max"}, reasoning_effort="galactic").effort)
+
+    def test_none_turns_thinking_off_for_this_request(self) -> None:
+        self.assertFalse(parsed(reasoning_effort="none").thinking)
+        self.assertFalse(parsed(reasoning={"effort": "none"}).thinking)
+
+    def test_a_forced_tool_turns_it_off_too(self) -> None:
+        named = {"type": "function", "function": {"name": "read_file"}}
+        self.assertFalse(parsed(tools=TOOLS, tool_choice="required").thinking)
+        self.assertFalse(parsed(tools=TOOLS, tool_choice=named).thinking)
+        self.assertTrue(parsed(tools=TOOLS, tool_choice="auto").thinking)
+
+    def test_the_configuration_can_turn_it_off_for_all(self) -> None:
+        self.assertFalse(parsed({"thinking": "disabled"}).thinking)
+
+
+class TestTools(unittest.TestCase):
+    def test_nested_tools_pass_as_they_are(self) -> None:
+        self.assertEqual(tuple(TOOLS), parsed(tools=TOOLS).tools)
+
+    def test_flat_and_legacy_functions_are_nested(self) -> None:
+        function = {"name": "read_file", "parameters": {}}
+        nested = {"type": "function", "function": function}
+        self.assertEqual((nested,), parsed(tools=[{"type": "function", **function}]).tools)
+        legacy = parsed(functions=[function], function_call={"name": "read_file"})
+        self.assertEqual((nested,), legacy.tools)
+        self.assertEqual({"type": "function", "function": {"name": "read_file"}}, legacy.tool_choice)
+
+    def test_an_empty_list_is_no_tools(self) -> None:
+        self.assertEqual((), parsed(tools=[]).tools)
+
+    def test_odd_tools_are_named(self) -> None:
+        for tool, param in (
+            (7, "tools[0]"),
+            ({"type": 7}, "tools[0].type"),
+            ({"type": "function"}, "tools[0].function"),
+            ({"type": "function", "function": {}}, "tools[0].function.name"),
+            ({"type": "function", "function": {"name": ""}}, "tools[0].function.name"),
+        ):
+            with self.subTest(tool), self.assertRaises(BadRequest) as caught:
+                parsed(tools=[tool])
+            self.assertEqual(param, caught.exception.param)
+
+
+class TestMessages(unittest.TestCase):
+    def test_roles_deepseek_does_not_know_are_translated(self) -> None:
+        for asked, role in {"developer": "system", "wizard": "user", "system": "system", "user": "user"}.items():
+            self.assertEqual(Message(role, "x"), message(role=asked, content="x"))
+
+    def test_text_parts_are_joined_and_nothing_is_text(self) -> None:
+        parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c", {"text": "d"}]
+        self.assertEqual("a\nb\nc\nd", message(role="user", content=parts).content)
+        for nothing in (None, [], ""):
+            self.assertEqual("", message(role="assistant", content=nothing).content)
+        self.assertEqual("", message(role="assistant").content)
+
+    def test_pictures_stay_parts_and_unknown_parts_their_own_json(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "x"}}
+        self.assertEqual(
+            ({"type": "text", "text": "see"}, picture),
+            message(role="user", content=[{"type": "text", "text": "see"}, picture]).content,
+        )
+        self.assertEqual('{"type":"video","id":1}', message(role="user", content=[{"type": "video", "id": 1}]).content)
+
+    def test_calls_are_read_and_arguments_become_a_string(self) -> None:
+        for arguments, expected in (('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a":1}'), (None, ""), ([], "[]")):
+            call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}, "index": 0}
+            found = message(role="assistant", content=None, tool_calls=[call])
+            self.assertEqual((ToolCall("c", "f", expected),), found.tool_calls)
+
+    def test_reasoning_is_told_apart_from_its_absence(self) -> None:
+        self.assertEqual("", message(role="assistant", content="x", reasoning_content="").reasoning)
+        self.assertIsNone(message(role="assistant", content="x", reasoning_content=None).reasoning)
+        self.assertIsNone(message(role="assistant", content="x").reasoning)
+
+    def test_legacy_function_messages_get_the_same_id_on_both_sides(self) -> None:
+        history = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "1"},
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "2"},
+        ]
+        found = parsed(messages=history).messages
+        self.assertEqual(["tool", "tool"], [found[2].role, found[4].role])
+        self.assertEqual(
+            [found[2].tool_call_id, found[4].tool_call_id], [found[1].tool_calls[0].id, found[3].tool_calls[0].id]
+        )
+        self.assertNotEqual(found[2].tool_call_id, found[4].tool_call_id)
+
+    def test_odd_messages_are_named(self) -> None:
+        call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+        for odd, param in (
+            (7, ""),
+            ({}, ".role"),
+            ({"role": []}, ".role"),
+            ({"role": "user", "content": 7}, ".content"),
+            ({"role": "user", "content": {"a": 1}}, ".content"),
+            ({"role": "user", "content": [7]}, ".content[0]"),
+            ({"role": "user", "content": [{"type": "text", "text": 7}]}, ".content[0].text"),
+            ({"role": "user", "content": "x", "name": 7}, ".name"),
+            ({"role": "assistant", "tool_calls": 7}, ".tool_calls"),
+            ({"role": "assistant", "tool_calls": [7]}, ".tool_calls[0]"),
+            ({"role": "assistant", "tool_calls": [{}]}, ".tool_calls[0].function"),
+            ({"role": "assistant", "tool_calls": [{**call, "id": 7}]}, ".tool_calls[0].id"),
+            ({"role": "assistant", "tool_calls": [{"function": {"name": 7}}]}, ".tool_calls[0].function.name"),
+            ({"role": "assistant", "reasoning_content": 7}, ".reasoning_content"),
+            ({"role": "assistant", "prefix": 7}, ".prefix"),
+            ({"role": "assistant", "function_call": 7}, ".function_call"),
+            ({"role": "tool", "tool_call_id": 7}, ".tool_call_id"),
+        ):
+            with self.subTest(odd), self.assertRaises(BadRequest) as caught:
+                parsed(messages=[*HI, odd])
+            self.assertEqual("messages[1]" + param, caught.exception.param)
+
+    def test_no_messages_is_a_clear_400(self) -> None:
+        with self.assertRaises(BadRequest):
+            parsed(messages=[])

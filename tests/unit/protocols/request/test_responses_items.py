@@ -1,0 +1,232 @@
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.support.histories import assistant, result, system, user
+from tests.support.responses_client import HOSTED
+
+
+def said(text: str, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "status": "completed", "content": content, **fields}
+
+
+def asked(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def thought(text: str | None = None, **fields: Any) -> dict[str, Any]:
+    content = None if text is None else [{"type": "reasoning_text", "text": text}]
+    return {"type": "reasoning", "id": "rs_1", "summary": [], "content": content, **fields}
+
+
+def call(call_id: str, arguments: Any = "{}") -> dict[str, Any]:
+    return {"type": "function_call", "id": "fc_1", "call_id": call_id, "name": "Read", "arguments": arguments}
+
+
+def output(call_id: str, value: Any = "ok") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": value}
+
+
+def messages(*items: Any) -> list[Message]:
+    return list(responses_items.read(list(items)).messages)
+
+
+class TestTurns(unittest.TestCase):
+    def test_a_string_is_a_question(self) -> None:
+        self.assertEqual((user("hi"),), responses_items.read("hi").messages)
+
+    def test_several_texts_of_a_user_stay_apart_and_nobody_elses_do(self) -> None:
+        parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+        apart = ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})
+        for role, expected in (("user", apart), ("developer", "a\nb"), ("system", "a\nb")):
+            [message] = responses_items.read([{"type": "message", "role": role, "content": parts}]).messages
+            self.assertEqual(expected, message.content)
+        [message] = responses_items.read([{"role": "user", "content": parts[:1]}]).messages
+        self.assertEqual("a", message.content)
+
+    def test_reasoning_text_and_calls_of_a_turn_are_one_message(self) -> None:
+        items = [asked("sys", "developer"), asked("q"), thought("hm"), said("look"), call("a"), call("b")]
+        self.assertEqual(
+            [
+                system("sys"),
+                user("q"),
+                assistant("look", ("a", "Read", "{}"), ("b", "Read", "{}"), reasoning="hm"),
+                result("a"),
+                result("b"),
+                assistant("done", reasoning="ah"),
+            ],
+            messages(*items, output("a"), output("b"), thought("ah"), said("done")),
+        )
+
+    def test_where_one_turn_ends_and_the_next_begins(self) -> None:
+        a, b = ("a", "Read", "{}"), ("b", "Read", "{}")
+        for name, items, expected in (
+            ("text after calls", [call("a"), said("x"), call("b")], [assistant("x", a, b)]),
+            ("reasoning between calls", [thought("1"), call("a"), thought("2"), call("b")],
+             [assistant("", a, b, reasoning="1\n\n2")]),
+            ("one by one", [call("a"), output("a"), call("b")], [assistant("", a), result("a"), assistant("", b)]),
+            ("two answers", [said("x"), said("y")], [assistant("x"), assistant("y")]),
+            ("thinking again", [said("x"), thought("2"), said("y")], [assistant("x"), assistant("y", reasoning="2")]),
+            ("a question after a call", [call("a"), asked("q")], [assistant("", a), user("q")]),
+            ("stopped while thinking", [thought("1"), asked("q")], [assistant("", reasoning="1"), user("q")]),
+            ("thoughts nobody can read", [thought(), asked("q")], [user("q")]),
+        ):  # fmt: skip
+            with self.subTest(name):
+                self.assertEqual(expected, messages(*items))
+
+    def test_only_plain_words_are_reasoning(self) -> None:
+        summary = [{"type": "summary_text", "text": "short"}]
+        for item in (thought(), thought(summary=summary), thought(encrypted_content="x"), thought(content=[])):
+            self.assertEqual([assistant("x")], messages(item, said("x")))
+        self.assertEqual([assistant("x", reasoning="")], messages(thought(""), said("x")))
+
+    def test_custom_calls_are_lowered(self) -> None:
+        custom = {"type": "custom_tool_call", "call_id": "p", "name": "apply_patch", "input": "*** Begin"}
+        answer = {"type": "custom_tool_call_output", "call_id": "p", "output": "Done"}
+        lowered = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
+        self.assertEqual([lowered, result("p", "Done")], messages(custom, answer))
+
+    def test_a_call_into_a_namespace_has_the_name_of_its_tool_or_the_one_it_would_have(self) -> None:
+        lowered = {("agents", "spawn"): "agents__spawn_0123456789"}
+        for namespace, name, expected in (
+            ("agents", "spawn", "agents__spawn_0123456789"),
+            ("agents", "wait", "agents__wait"),
+            ("clock.v1", "now", "clock_v1__now_d18367a464"),
+            ("", "spawn", "spawn"),
+            (None, "spawn", "spawn"),
+        ):
+            for kind, arguments in (("function_call", "{}"), ("custom_tool_call", '{"input":"{}"}')):
+                item = {"type": kind, "call_id": "a", "name": name, "arguments": "{}", "input": "{}"}
+                found = responses_items.read([{**item, "namespace": namespace}], lowered=lowered)
+                self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
+
+    def test_results_may_be_parts(self) -> None:
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
+        (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, picture]))
+        self.assertEqual(["text", "image_url"], [part["type"] for part in found.content])  # type: ignore[index]
+        self.assertEqual([result("a", "x\ny")], messages(output("a", ["x", {"type": "output_text", "text": "y"}])))
+
+    def test_items_without_a_type_are_messages(self) -> None:
+        calls = [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]
+        chat = [{"role": "developer", "content": "s"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+        found = messages(*chat, {"role": "tool", "tool_call_id": "c", "content": "ok"})
+        self.assertEqual([system("s"), assistant("", ("c", "f", "{}")), result("c")], found)
+
+    def test_arguments_become_a_string(self) -> None:
+        for arguments, text in (({"a": 1}, '{"a":1}'), (None, ""), ("{", "{")):
+            self.assertEqual((ToolCall("a", "Read", text),), messages(call("a", arguments))[0].tool_calls)
+
+
+class TestGrowing(unittest.TestCase):
+    def grown(self) -> list[Any]:
+        items: list[Any] = []
+        for number in range(6):
+            own = {"id": f"rs_{number:032x}_0"} if number % 2 else {}
+            items += asked(f"q {number}"), thought(f"hm {number}", **own), said(f"text {number}"), {"type": "odd"}
+            items += thought("more"), call(f"c{number}"), call(f"d{number}"), output(f"c{number}"), output(f"d{number}")
+            items += thought("again"), said("one"), said("two"), {"type": "what", "says": number}
+        return items
+
+    def test_a_history_that_grew_is_read_like_a_new_one(self) -> None:
+        whole = self.grown()
+        for count in (*range(1, len(whole)), 20, 50, 30):
+            with self.subTest(count):
+                self.assertEqual(responses_items.read(self.grown()[:count]), responses_items.read(whole[:count]))
+
+    def test_what_was_read_is_the_very_same_again(self) -> None:
+        whole = self.grown()
+        before = responses_items.read(whole[:14]).messages
+        after = responses_items.read(whole).messages
+        self.assertGreater(len(before), 6)
+        self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
+
+    def test_other_names_of_tools_are_another_history(self) -> None:
+        items = [{**each, "namespace": "n"} if "name" in each else each for each in self.grown()]
+        names = []
+        for lowered in ("one", "two", "one"):
+            found = responses_items.read(items, lowered={("n", "Read"): lowered}).messages
+            names.append({each.name for message in found for each in message.tool_calls})
+        self.assertEqual([{"one"}, {"two"}, {"one"}], names)
+
+    def test_a_complaint_names_the_place_in_all_of_it(self) -> None:
+        whole = self.grown()
+        responses_items.read(whole)
+        with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
+            responses_items.read([*whole, 5])
+
+
+class TestTheRest(unittest.TestCase):
+    def test_items_that_other_servers_made_for_themselves_are_left_out_and_named(self) -> None:
+        """They were user messages of raw JSON, pictures in base64 included."""
+        for item in HOSTED:
+            found = responses_items.read([asked("q"), item, asked("and?")])
+            with self.subTest(item["type"]):
+                self.assertEqual((user("q"), user("and?")), found.messages)
+                self.assertEqual((f"input item {item['type']}",), found.dropped)
+
+    def test_a_hosted_call_in_the_midst_of_a_turn_does_not_cut_it(self) -> None:
+        search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
+        self.assertEqual([assistant("Rain.", reasoning="Hm.")], messages(thought("Hm."), search, said("Rain.")))
+
+    def test_what_follows_a_hosted_result_is_the_next_turn(self) -> None:
+        result = {"type": "local_shell_call_output", "id": "a", "output": "42"}
+        found = messages(said("I look."), {"type": "local_shell_call", "id": "a"}, result, said("It is 42."))
+        self.assertEqual([assistant("I look."), assistant("It is 42.")], found)
+
+    def test_a_part_in_the_place_of_a_message_is_what_the_user_says(self) -> None:
+        picture = {"type": "input_image", "image_url": "https://x.test/a.png"}
+        self.assertEqual(user("q"), messages({"type": "input_text", "text": "q"})[0])
+        self.assertEqual("image_url", messages(picture)[0].content[0]["type"])  # type: ignore[index]
+
+    def test_a_summary_of_ours_is_told_by_the_system_and_a_foreign_one_is_left_out(self) -> None:
+        sealer = Sealer(b"secret", b"caller")
+        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.sealed("They looked at a.py.")}
+        foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
+        found = responses_items.read(envelope.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
+        self.assertEqual(["user", "system"], [message.role for message in found.messages])
+        self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
+        self.assertEqual(("input item compaction",), found.dropped)
+
+    def test_tools_inside_the_history_are_found(self) -> None:
+        tool = {"type": "function", "name": "x"}
+        declared = {"type": "additional_tools", "role": "developer", "tools": [tool, 7]}
+        found = responses_items.declared_tools([declared, asked("q"), 7, {**declared, "tools": None}, declared])
+        places = ["input[0].tools[0]", "input[0].tools[1]", "input[4].tools[0]", "input[4].tools[1]"]
+        self.assertEqual(list(zip([tool, 7, tool, 7], places, strict=True)), found)
+        self.assertEqual([user("q")], messages(declared, asked("q")))
+        for nothing in ("q", None, 7, [], {}):
+            self.assertEqual([], responses_items.declared_tools(nothing))
+        with self.assertRaises(BadRequest) as caught:
+            responses_items.declared_tools([{**declared, "tools": 7}], "messages")
+        self.assertEqual("messages[0].tools", caught.exception.param)
+
+    def test_odd_items_are_named(self) -> None:
+        for item, param in (
+            (7, ""),
+            ({"type": 7}, ".type"),
+            ({}, ".role"),
+            ({"type": "message", "role": 7}, ".role"),
+            ({"role": "user", "content": 7}, ".content"),
+            ({"type": "reasoning", "content": 7}, ".content"),
+            ({"type": "reasoning", "content": [7]}, ".content[0]"),
+            ({"type": "reasoning", "content": [{"text": 7}]}, ".content[0].text"),
+            ({"type": "function_call", "call_id": 7}, ".call_id"),
+            ({"type": "function_call", "name": 7}, ".name"),
+            ({"type": "custom_tool_call", "input": 7}, ".input"),
+            ({"type": "function_call_output", "output": 7}, ".output"),
+            ({"type": "function_call_output", "call_id": 7}, ".call_id"),
+            ({"type": "function_call", "name": "x", "namespace": 7}, ".namespace"),
+            ({"type": "custom_tool_call", "name": "x", "namespace": []}, ".namespace"),
+        ):
+            with self.subTest(item), self.assertRaises(BadRequest) as caught:
+                messages(item)
+            self.assertEqual("input[0]" + param, caught.exception.param)
+        for value in (7, {}, True):
+            with self.assertRaises(BadRequest) as caught:
+                responses_items.read(value)
+            self.assertEqual("input", caught.exception.param)

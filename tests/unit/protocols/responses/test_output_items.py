@@ -1,0 +1,141 @@
+"""What the writer writes is read back as the turn it was: the same reasoning, text and calls, byte for byte."""
+
+import random
+import unittest
+
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
+from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
+from deepseek_cursor_proxy.protocols.responses import envelope as responses
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.support.generated_answers import (
+    CUSTOM,
+    FUNCTION,
+    INNER,
+    INNER_CUSTOM,
+    LOWERED,
+    MARK,
+    REQUEST,
+    answer,
+    batches,
+    message,
+    stream,
+    writer,
+)
+from tests.support.histories import assistant, user
+from tests.support.responses_client import Json, kinds, output, question
+
+LARGEST = 1_000_000
+SEALED = {"include": ["reasoning.encrypted_content"]}
+
+
+def written(*deltas: Delta, **wanted: object) -> list[Json]:
+    writing = writer(**wanted)
+    writing.write(deltas)
+    writing.end()
+    assert writing.response is not None
+    return list(writing.response["output"])
+
+
+def read(*items: Json) -> list[Message]:
+    return list(responses_items.read(list(items), lowered=LOWERED).messages)
+
+
+def calling(index: int, name: str, arguments: str) -> Delta:
+    return Delta(calls=(CallPiece(index, f"call_{index}", name, arguments),))
+
+
+class TestThereAndBack(unittest.TestCase):
+    def test_any_answer_comes_back_as_the_turn_it_was(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            said = list(batches(rng, stream(rng, answer(rng))))
+            echo = as_echoed(message(said), REQUEST.custom_tools)
+            writing = writer()
+            for batch in said:
+                writing.write(batch)
+            writing.end()
+            assert writing.response is not None
+            with self.subTest(seed=seed):
+                expected = echo._replace(reasoning=echo.reasoning or None)
+                self.assertEqual(
+                    [user("q"), expected, user("n")], read(question("q"), *output_of(writing), question("n"))
+                )
+
+    def test_thinking_and_speaking_twice_is_one_turn(self) -> None:
+        items = written(Delta(reasoning="a"), Delta(text="x"), Delta(reasoning="b"), Delta(text="y"))
+        self.assertEqual(["reasoning", "message", "reasoning", "message"], kinds(items))
+        self.assertEqual([assistant("xy", reasoning="ab")], read(*items))
+
+    def test_thinking_again_between_calls_is_one_turn(self) -> None:
+        items = written(
+            Delta(reasoning="a"), calling(0, FUNCTION, "{}"), Delta(reasoning="b"), calling(1, FUNCTION, "{}")
+        )
+        [turn] = read(*items)
+        self.assertEqual(("ab", 2), (turn.reasoning, len(turn.tool_calls)))
+
+    def test_half_a_character_at_the_end_of_one_item_finds_its_other_half(self) -> None:
+        items = written(Delta(text="\ud83d"), Delta(reasoning="hm"), Delta(text="\ude00"))
+        self.assertEqual([assistant("\U0001f600", reasoning="hm")], read(*items))
+
+    def test_two_answers_in_a_row_stay_two_turns(self) -> None:
+        first = written(Delta(reasoning="a"), calling(0, FUNCTION, "{}"))
+        second = [
+            {**item, "id": item["id"].replace(MARK, "f" * 32)} for item in written(Delta(reasoning="b", text="y"))
+        ]
+        self.assertEqual(["a", "b"], [turn.reasoning for turn in read(*first, *second)])
+
+    def test_without_ids_the_first_of_each_kind_is_still_one_turn(self) -> None:
+        """opencode drops them."""
+        items = written(Delta(reasoning="a"), Delta(text="x"), calling(0, FUNCTION, "{}"), calling(1, FUNCTION, "{}"))
+        bare = [{name: item[name] for name in item if name != "id"} for item in items]
+        self.assertEqual(read(*items), read(*bare))
+
+    def test_calls_are_raised_to_what_the_client_knows(self) -> None:
+        for name, said, kind, expected in (
+            (FUNCTION, '{"a": 1}', "function_call", {"name": FUNCTION, "arguments": '{"a": 1}'}),
+            (CUSTOM, '{"input": "*** Begin"}', "custom_tool_call", {"name": CUSTOM, "input": "*** Begin"}),
+            (INNER, "{}", "function_call", {"name": "spawn", "namespace": "agents", "arguments": "{}"}),
+            (INNER_CUSTOM, '{"input":"x"}', "custom_tool_call", {"name": "patch", "namespace": "agents", "input": "x"}),
+        ):
+            with self.subTest(name):
+                [item] = written(calling(0, name, said))
+                shared = {"type": kind, "call_id": "call_0", "status": "completed"}
+                self.assertEqual({**shared, **expected}, {key: item[key] for key in item if key != "id"})
+                [turn] = read(item)
+                self.assertEqual(name, turn.tool_calls[0].name)
+
+    def test_a_result_ends_the_turn(self) -> None:
+        items = written(Delta(reasoning="a"), calling(0, FUNCTION, "{}"))
+        self.assertEqual(["assistant", "tool"], [each.role for each in read(*items, output("call_0"))])
+
+
+class TestEnvelopes(unittest.TestCase):
+    def test_an_envelope_comes_back_as_the_reasoning(self) -> None:
+        sealer = Sealer(b"secret", b"caller")
+        for text in ("A thought.", "思\U0001f600\n\n</details>", "\ud83d", "x" * 100_000):
+            [item] = written(Delta(reasoning=text), **SEALED)
+            for content in (None, [], item["content"]):
+                [found] = responses.unsealed([{**item, "content": content}], Opener(sealer, LARGEST))
+                self.assertEqual([assistant("", reasoning=text)], read(found))
+
+    def test_plain_words_win_over_an_envelope(self) -> None:
+        [item] = written(Delta(reasoning="sealed"), **SEALED)
+        plain = {**item, "content": [{"type": "reasoning_text", "text": "plain"}]}
+        self.assertEqual([plain], responses.unsealed([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
+
+    def test_what_is_no_envelope_of_ours_stays_as_it_is(self) -> None:
+        [item] = written(Delta(reasoning="sealed"), **SEALED)
+        for sealer, envelope in (
+            (Sealer(b"secret", b"another"), item["encrypted_content"]),
+            (Sealer(b"another", b"caller"), item["encrypted_content"]),
+            (Sealer(b"secret", b"caller"), item["encrypted_content"][:-1]),
+            (Sealer(b"secret", b"caller"), 7),
+            (Sealer(b"secret", b"caller"), None),
+        ):
+            foreign = {**item, "content": None, "encrypted_content": envelope}
+            self.assertEqual([foreign], responses.unsealed([foreign], Opener(sealer, LARGEST)))
+
+
+def output_of(writing: object) -> list[Json]:
+    return list(writing.response["output"])  # type: ignore[attr-defined]

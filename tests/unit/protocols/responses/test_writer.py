@@ -1,0 +1,169 @@
+"""A stream says once what its object says as a whole, however the answer was cut into pieces."""
+
+import random
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
+from deepseek_cursor_proxy.protocols.responses.writer import told_error
+from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
+from tests.support.responses_client import Json, check_stream, events
+
+WISHES: tuple[Json, ...] = (
+    {},
+    {"reasoning": {"summary": "auto"}},
+    {"include": ["reasoning.encrypted_content"]},
+    {"reasoning": {"summary": "detailed"}, "include": ["reasoning.encrypted_content"]},
+)
+
+
+def types(found: list[Json]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in found]
+
+
+class TestTheLawsOfAStream(unittest.TestCase):
+    def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            wishes = rng.choice(WISHES)
+            writing = writer(**wishes)
+            with self.subTest(seed=seed):
+                said = batches(rng, stream(rng, answer(rng)))
+                data = writing.begin() + b"".join(writing.write(batch) for batch in said) + writing.end()
+                response = check_stream(events(data))
+                self.assertEqual(writing.response, response)
+                self.assertEqual({"completed"}, {item["status"] for item in response["output"]})
+                self.assertEqual(("completed", 12), (response["status"], response["usage"]["total_tokens"]))
+
+    def test_a_whole_answer_is_the_same_object(self) -> None:
+        for seed in range(100):
+            rng = random.Random(seed)
+            said, wishes = answer(rng, is_orderly=True), rng.choice(WISHES)
+            streamed, whole = writer(**wishes), writer(**wishes)
+            streamed.begin()
+            for batch in batches(rng, stream(rng, said)):
+                streamed.write(batch)
+            streamed.end()
+            whole.write(list(chat_api.completion(completion(said))))
+            whole.end()
+            with self.subTest(seed=seed):
+                self.assertEqual(streamed.response, whole.response)
+
+    def test_however_it_breaks_off_what_was_said_is_whole(self) -> None:
+        for seed in range(200):
+            rng = random.Random(seed)
+            data = stream(rng, answer(rng))
+            writing = writer(**rng.choice(WISHES))
+            sent = writing.begin() + b"".join(map(writing.write, batches(rng, data[: rng.randrange(len(data))])))
+            sent += rng.choice((writing.cancel, lambda writing=writing: writing.fail(UpstreamFailed("broke"))))()
+            with self.subTest(seed=seed):
+                check_stream(events(sent))
+
+    def test_pieces_of_calls_may_come_between_others(self) -> None:
+        writing = writer()
+        batch = [
+            Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'), CallPiece(1, "b", FUNCTION, "{}"))),
+            Delta(text="meanwhile"),
+            Delta(calls=(CallPiece(0, arguments="1}"), CallPiece(1, arguments=" "))),
+            Delta(reasoning="hm", finish_reason="tool_calls"),
+        ]
+        response = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
+        self.assertEqual(['{"x":1}', "{}"], [item["arguments"].strip() for item in response["output"][:2]])
+
+    def test_a_call_begins_when_its_name_is_known(self) -> None:
+        writing = writer()
+        batch = [
+            Delta(calls=(CallPiece(0, "a", "", '{"x"'),)),
+            Delta(calls=(CallPiece(0, "", FUNCTION, ":1}"),), finish_reason="tool_calls"),
+        ]
+        [call] = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))["output"]
+        self.assertEqual(("a", FUNCTION, '{"x":1}'), (call["call_id"], call["name"], call["arguments"]))
+
+    def test_a_call_is_done_as_soon_as_the_next_one_begins(self) -> None:
+        writing = writer()
+        first, second = CallPiece(0, "a", FUNCTION, "{}"), CallPiece(1, "b", FUNCTION)
+        found = types(events(writing.write([Delta(calls=(first,)), Delta(calls=(second,))])))
+        self.assertEqual(["output_item.done", "output_item.added"], found[-2:])
+
+    def test_every_call_has_an_id_and_every_thought_a_summary(self) -> None:
+        writing = writer()
+        writing.write([Delta(reasoning="hm"), Delta(calls=(CallPiece(0, "", FUNCTION, "{}"),))])
+        writing.end()
+        assert writing.response is not None
+        thought, call = writing.response["output"]
+        self.assertEqual([], thought["summary"])
+        self.assertTrue(call["call_id"])
+
+
+class TestSignsOfLife(unittest.TestCase):
+    def test_silence_is_told_at_once_and_comments_now_and_then(self) -> None:
+        clock = [0.0]
+        writing = writer()
+        writing._now = lambda: clock[0]
+        writing.begin()
+        self.assertEqual(["in_progress"], types(events(writing.write([Aside()]))))
+        self.assertEqual(b"", writing.write([Aside("keep-alive")]))
+        clock[0] = 10.0
+        self.assertEqual(["in_progress"], types(events(writing.write([Aside("keep-alive"), Aside("keep-alive")]))))
+
+    def test_what_is_kept_event_by_event_tells_it_less_often(self) -> None:
+        clock = [0.0]
+        writing = writer(background=True)
+        writing._now = lambda: clock[0]
+        writing.begin()
+        clock[0] = 15.0
+        self.assertEqual(b"", writing.write([Aside(), Aside("keep-alive")]))
+        clock[0] = 60.0
+        self.assertEqual(["in_progress"], types(events(writing.write([Aside(), Aside()]))))
+
+
+class TestHowItEnds(unittest.TestCase):
+    def test_the_finish_reason_decides(self) -> None:
+        for reason, status, details, code in (
+            ("stop", "completed", None, None),
+            ("tool_calls", "completed", None, None),
+            ("length", "incomplete", "max_output_tokens", None),
+            ("content_filter", "incomplete", "content_filter", None),
+            ("insufficient_system_resource", "failed", None, "server_error"),
+            ("aborted", "failed", None, "server_error"),
+        ):
+            with self.subTest(reason):
+                writing = writer()
+                sent = writing.begin() + writing.write([Delta(text="x", finish_reason=reason)]) + writing.end()
+                response = check_stream(events(sent))
+                found = (response["incomplete_details"] or {}).get("reason"), (response["error"] or {}).get("code")
+                self.assertEqual((status, details, code), (response["status"], *found))
+                whole = "completed" if status == "completed" else "incomplete"
+                self.assertEqual([whole], [item["status"] for item in response["output"]])
+
+    def test_a_cancelled_one_is_so_called(self) -> None:
+        writing = writer(background=True)
+        sent = writing.queued() + writing.start() + writing.write([Delta(text="x")]) + writing.cancel()
+        self.assertEqual("cancelled", check_stream(events(sent))["status"])
+
+    def test_errors_have_codes_that_clients_know(self) -> None:
+        too_long = BadRequest("too long", code="context_length_exceeded")
+        errors: tuple[tuple[ProxyError, str], ...] = (
+            (too_long, "context_length_exceeded"),
+            (BadRequest("no"), "invalid_prompt"),
+            (QueueFull("full"), "rate_limit_exceeded"),
+            (ProxyStopping(), "server_error"),
+            (UpstreamFailed("broke"), "server_error"),
+        )
+        for error, code in errors:
+            self.assertEqual({"code": code, "message": error.message}, told_error(error))
+
+
+def completion(said: Any) -> Json:
+    """The orderly answer as one object."""
+    body: Json = {"role": "assistant", "content": None}
+    for piece in said:
+        if piece.kind == "call":
+            function = {"name": piece.name, "arguments": piece.text}
+            body.setdefault("tool_calls", []).append({"id": f"call_{piece.call}", "function": function})
+        else:
+            body[piece.kind] = piece.text
+    usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+    return {"choices": [{"index": 0, "message": body, "finish_reason": "stop"}], "usage": usage}

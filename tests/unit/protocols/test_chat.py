@@ -1,0 +1,171 @@
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from tests.support.histories import user
+
+REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)
+CHUNK = {
+    "id": "1",
+    "object": "chat.completion.chunk",
+    "created": 5,
+    "model": "deepseek-v4-pro",
+    "system_fingerprint": "fp",
+    "novelty": {"kept": True},
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None, "logprobs": None}],
+}
+
+
+def source(*batches: list[Delta | Aside], error: Exception | None = None) -> Batches:
+    yield from batches
+    if error is not None:
+        raise error
+
+
+def written(*batches: list[Delta | Aside], error: Exception | None = None) -> list[bytes]:
+    return list(ChatCompletions(lambda: 1234.5).stream(REQUEST, source(*batches, error=error)))
+
+
+def events(pieces: list[bytes]) -> list[Any]:
+    found = sse.Parser().feed(b"".join(pieces))
+    return [
+        item.line if isinstance(item, sse.Comment) else item.data if item.data == "[DONE]" else json.loads(item.data)
+        for item in found
+    ]
+
+
+class TestStream(unittest.TestCase):
+    def test_a_chunk_passes_with_the_model_the_client_asked_for(self) -> None:
+        (delta,) = chat_api.deltas(CHUNK)
+        self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([delta])))
+
+    def test_changed_text_is_written_into_the_original_chunk(self) -> None:
+        (delta,) = chat_api.deltas(CHUNK)
+        chunk = events(written([delta._replace(text="<think>Hi")]))[0]
+        expected = {"role": "assistant", "content": "<think>Hi"}
+        self.assertEqual(expected, chunk["choices"][0]["delta"])
+        self.assertEqual({"kept": True}, chunk["novelty"])
+        self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
+
+    def test_thinking_that_moved_into_the_text_leaves_null_behind(self) -> None:
+        said = {"content": None, "reasoning_content": "hm"}
+        (delta,) = chat_api.deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
+        for shown, expected in (
+            (delta._replace(text="hm", reasoning=None), {"content": "hm", "reasoning_content": None}),
+            (delta, said),
+        ):
+            self.assertEqual(expected, events(written([shown]))[0]["choices"][0]["delta"])
+
+    def test_what_came_together_is_written_together(self) -> None:
+        (delta,) = chat_api.deltas(CHUNK)
+        pieces = written([delta, delta], [delta])
+        self.assertEqual(3, len(pieces))
+
+    def test_the_verbatim_mark_clients_look_for(self) -> None:
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls"}
+        (delta,) = chat_api.deltas({**CHUNK, "choices": [choice]})
+        self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
+
+    def test_usage_gets_the_cached_tokens(self) -> None:
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
+        deltas = chat_api.deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
+        asked = REQUEST._replace(include_usage=True)
+        chunk = events(list(ChatCompletions(lambda: 0).stream(asked, source(list(deltas)))))[1]
+        self.assertEqual([], chunk["choices"])
+        self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
+
+    def test_comments_pass_and_silence_becomes_a_real_event(self) -> None:
+        (delta,) = chat_api.deltas(CHUNK)
+        found = events(written([Aside(": keep-alive"), Aside()], [delta], [Aside()]))
+        self.assertEqual(": keep-alive", found[0])
+        first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
+        self.assertEqual(("asked", 1234, [first]), tuple(found[1][key] for key in ("model", "created", "choices")))
+        kept = {key: CHUNK[key] for key in ("id", "object", "created", "system_fingerprint")}
+        self.assertEqual({**kept, "model": "asked", "choices": [first]}, found[3])
+
+    def test_a_failure_becomes_an_error_event_and_a_proper_end(self) -> None:
+        for error, code in ((UpstreamFailed("cut"), "upstream_error"), (UpstreamTimeout("silent"), "upstream_timeout")):
+            found = events(written([Delta(text="half")], error=error))
+            told = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
+            self.assertEqual([{"error": told}, "[DONE]"], found[1:])
+
+    def test_closing_the_stream_closes_its_source(self) -> None:
+        batches = source([Delta(text="a")], [Delta(text="b")])
+        stream = ChatCompletions(lambda: 0).stream(REQUEST, batches)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        self.assertEqual([], list(batches))
+
+
+def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
+    delta = {"tool_calls": [call]} if call else {"content": ""}
+    return list(chat_api.deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+
+
+class TestCustomCalls(unittest.TestCase):
+    CUSTOM = REQUEST._replace(custom_tools=frozenset({"ApplyPatch"}))
+
+    def streamed(self, *batches: list[Delta | Aside]) -> list[Any]:
+        return events(list(ChatCompletions(lambda: 0).stream(self.CUSTOM, source(*batches))))[:-1]
+
+    def test_raw_text_streams_chunk_by_chunk(self) -> None:
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
+        pieces = ['{"input', '": "*** B', "egin\\", 'n"}']
+        batches = [call_chunk(**first), *(call_chunk(index=0, function={"arguments": piece}) for piece in pieces)]
+        found = self.streamed(*batches, call_chunk("tool_calls"))
+        self.assertEqual(6, len(found))
+        deltas = [event["choices"][0]["delta"] for event in found]
+        self.assertEqual([first], deltas[0]["tool_calls"])
+        said = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas[1:5]]
+        self.assertEqual(["", "*** B", "egin", "\n"], said)
+        self.assertEqual({"content": ""}, deltas[5])
+
+    def test_what_is_no_custom_call_comes_unchanged_with_the_finish(self) -> None:
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
+        last = self.streamed(call_chunk(**first), call_chunk("tool_calls"))[-1]["choices"][0]
+        expected = {"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
+        self.assertEqual(("tool_calls", expected), (last["finish_reason"], last["delta"]))
+
+    def test_ordinary_calls_pass_as_they_are(self) -> None:
+        for call in (
+            {"index": 1, "id": "b", "function": {"name": "Read", "arguments": '{"input":"x"}'}},
+            {"index": None, "id": "b", "function": {"name": "Read", "arguments": None}},
+            {"index": 0, "function": None},
+        ):
+            (found,) = self.streamed(call_chunk(**call))
+            self.assertEqual([call], found["choices"][0]["delta"]["tool_calls"])
+
+    def test_a_whole_answer_has_the_raw_text(self) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
+        other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
+        body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
+        reply = ChatCompletions(lambda: 0).reply(self.CUSTOM, chat_api.completion(body))
+        raised = {**call, "function": {"name": "ApplyPatch", "arguments": "a\nb"}}
+        self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
+
+
+class TestReply(unittest.TestCase):
+    def test_a_whole_answer_keeps_its_fields_and_its_reasoning(self) -> None:
+        said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
+        body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
+        (delta,) = chat_api.completion(body)
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, [delta._replace(text="shown")])
+        self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
+        self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
+
+    def test_every_choice_is_there(self) -> None:
+        choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
+        body = {"choices": choices, "usage": {"total_tokens": 1}}
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, chat_api.completion(body))
+        self.assertEqual(choices, reply["choices"])
+        self.assertEqual({"total_tokens": 1}, reply["usage"])
+
+    def test_errors_have_openais_shape(self) -> None:
+        error = ChatCompletions(lambda: 0).error(BadRequest("no", param="n"))
+        expected = {"message": "no", "type": "invalid_request_error", "param": "n", "code": "invalid_request_error"}
+        self.assertEqual({"error": expected}, error)

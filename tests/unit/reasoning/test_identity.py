@@ -1,0 +1,343 @@
+import itertools
+import json
+import random
+import string
+import unittest
+from collections.abc import Sequence
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from tests.support.histories import assistant, result, system, user
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+CHAT = (system("s"), user("hi"), assistant("", ("call_1", "read", '{"a":1}')), result("call_1"), assistant("done"))
+
+
+def _all(history: identity.History) -> set[bytes]:
+    return {key for keys in history.keys if keys is not None for key in keys.all()}
+
+
+def tail(*messages: Message, namespace: bytes = ME) -> bytes:
+    return identity.identify(namespace, messages).tail
+
+
+class TestIdentity(unittest.TestCase):
+    def test_recording_and_looking_up_agree(self) -> None:
+        """The one law of this file: what an answer is recorded under is what its echo is looked up under."""
+        for index, message in enumerate(CHAT):
+            if message.role == "assistant":
+                recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
+                found = identity.identify(ME, CHAT).keys[index]
+                assert found is not None
+                self.assertEqual(recorded.all(), found.all())
+
+    def test_asking_for_an_answers_keys_changes_nothing(self) -> None:
+        history = identity.identify(ME, CHAT)
+        self.assertEqual(history.answer_keys(assistant("a")).all(), history.answer_keys(assistant("a")).all())
+        self.assertEqual(tail(*CHAT), history.tail)
+
+    def test_only_assistants_have_keys(self) -> None:
+        keys = identity.identify(ME, CHAT).keys
+        self.assertEqual([False, False, True, False, True], [each is not None for each in keys])
+
+    def test_a_link_is_found_and_never_recorded_with_the_turn(self) -> None:
+        history = identity.identify(ME, CHAT)
+        for keys, sent in zip(history.keys, history.sent, strict=True):
+            if keys is not None:
+                self.assertFalse({*keys.linked, sent} & {*keys.all()})
+
+    def test_what_was_sent_is_known_by_what_came_next(self) -> None:
+        answer, other = assistant("the same"), user("another question")
+        first = identity.identify(ME, (U, answer, U2))
+        self.assertEqual([None, None], [first.sent[0], first.sent[2]])
+        longer = identity.identify(ME, (U, answer, U2, answer, other))
+        self.assertEqual(first.sent[1], longer.sent[1])
+        elsewhere = identity.identify(ME, (U, answer, other))
+        named = identity.identify(ME, (U, answer, U2), "a chat")
+        self.assertEqual(3, len({first.sent[1], elsewhere.sent[1], named.sent[1]}))
+
+    def test_reasoning_takes_no_part(self) -> None:
+        with_reasoning = [message._replace(reasoning="whatever") for message in CHAT]
+        self.assertEqual(tail(*CHAT), tail(*with_reasoning))
+
+    def test_two_callers_share_nothing(self) -> None:
+        for base_url, key in (("https://api.deepseek.com", "sk-you"), ("https://other.example", "sk-me")):
+            other = identity.identify(identity.namespace(base_url, key), CHAT)
+            self.assertFalse(_all(other) & _all(identity.identify(ME, CHAT)))
+
+    def test_a_key_holds_neither_the_credential_nor_the_text(self) -> None:
+        for key in (ME, *_all(identity.identify(ME, CHAT))):
+            self.assertEqual(32, len(key))
+
+    def test_every_difference_makes_a_different_history(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
+        histories = [
+            (),
+            (user("hi"),),
+            (system("hi"),),
+            (assistant("hi"),),
+            (result("hi", "hi"),),
+            (user("hi "),),
+            (user("Hi"),),
+            (user("h"), user("i")),
+            (user("hi"), user("hi")),
+            (user(""), user("hi")),
+            (user("hi"), user("")),
+            (Message("user", "hi", name="hi"),),
+            (Message("user", "", name="hi"),),
+            (Message("user", (picture,)),),
+            (Message("user", (other,)),),
+            (Message("user", (picture, picture)),),
+            (Message("user", ({"type": "text", "text": "hi"}, picture)),),
+            (user("é"),),
+            (user("e\u0301"),),
+            (user("\ud800"),),
+            (user("\udc00"),),
+            (assistant("hi", ("a", "f", "{}")),),
+            (assistant("hi", ("b", "f", "{}")),),
+            (assistant("hi", ("a", "g", "{}")),),
+            (assistant("hi", ("a", "f", "{ }x")),),
+            (assistant("hi", ("a", "f", '{"x":1}')),),
+            (assistant("hi", ("a", "f", '{"x":"1"}')),),
+            (assistant("hi", ("a", "f", "{}"), ("a", "f", "{}")),),
+            (assistant("hi"), assistant("", ("a", "f", "{}"))),
+            (assistant("", ("a", "fcall", "{}")),),
+            (assistant("", ("acall", "f", "{}")),),
+            (result("a", "b"),),
+            (result("b", "a"),),
+        ]
+        for one, two in itertools.combinations(histories, 2):
+            with self.subTest(one=one, two=two):
+                self.assertNotEqual(tail(*one), tail(*two))
+
+    def test_harmless_edits_of_an_assistant_change_nothing(self) -> None:
+        call = ("a", "f", '{"x": 1, "y": [1, 2]}')
+        same = [
+            assistant("done", call),
+            assistant("done\n", call),
+            assistant("  done", call),
+            assistant("done", ("a", "f", '{"y":[1,2],"x":1}')),
+            assistant("done", ("a", "f", '{"y":[1.0,2e0],"x":1.0}')),
+            assistant(COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "done", call),
+            assistant(PLAIN.opening + "x" + PLAIN.closing + "done", call),
+            assistant(NOTICE + "done", call),
+            assistant(COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + NOTICE + "done", call),
+        ]
+        self.assertEqual(1, len({tail(user("hi"), message) for message in same}))
+
+    def test_blocks_in_what_others_say_are_their_words(self) -> None:
+        block = COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing
+        for make in (user, system):
+            self.assertNotEqual(tail(make("hi")), tail(make(block + "hi")))
+
+    def test_free_text_is_the_object_it_is_upstream(self) -> None:
+        for text in ("*** Begin Patch", "[1]"):
+            wrapped = json.dumps({"input": text})
+            self.assertEqual(tail(assistant("", ("a", "f", text))), tail(assistant("", ("a", "f", wrapped))))
+
+    def test_arguments_that_are_no_json_count_as_they_are(self) -> None:
+        self.assertNotEqual(tail(assistant("", ("a", "f", '{"half'))), tail(assistant("", ("a", "f", '{"hal'))))
+        deep = "[" * 100_000
+        self.assertEqual(tail(assistant("", ("a", "f", deep))), tail(assistant("", ("a", "f", deep))))
+
+    def test_numbers_that_javascript_rounds_are_the_same(self) -> None:
+        for one, two in (("12345678901234567890", "12345678901234567000"), ("1e21", "1e+21"), ("1.0", "1")):
+            self.assertEqual(
+                tail(assistant("", ("a", "f", f'{{"n":{one}}}'))), tail(assistant("", ("a", "f", f'{{"n":{two}}}')))
+            )
+        self.assertNotEqual(tail(assistant("", ("a", "f", '{"n":1}'))), tail(assistant("", ("a", "f", '{"n":2}'))))
+        huge = assistant("", ("a", "f", '{"n":' + "9" * 400 + "}"))
+        self.assertEqual(tail(huge), tail(huge))
+
+    def test_no_arguments_are_the_same_however_they_are_written(self) -> None:
+        same = {tail(assistant("", ("a", "f", written))) for written in ("", "{}", " { } ")}
+        self.assertEqual(1, len(same))
+
+    def test_the_canonical_form_is_pinned(self) -> None:
+        """Changing it forgets everything people have stored: then raise the version in identity, and this digest."""
+        self.assertEqual("6e5e3b8aae73bce2", tail(*CHAT).hex()[:16])
+
+
+ID, OTHER_ID = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_01_Z9y8X7w6V5u4T3s2R1q0"
+LONG = "Here is what I found in the file."
+U, U2, SAID = user("fix it"), user("go on"), assistant(LONG)
+STRONG, WEAK = assistant("", (ID, "read", '{"a":1}')), assistant("", ("call_0", "read", '{"a":1}'))
+
+
+class TestProofs(unittest.TestCase):
+    """Which key still finds a turn after which edit: the order of the keys, and the reason for each."""
+
+    def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
+        recorded = identity.identify(ME, before).answer_keys(turn)
+        looked_up = identity.identify(ME, [*now, turn]).keys[-1]
+        assert looked_up is not None
+        kinds = identity.Keys.KINDS
+        shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
+        return [name for name in kinds if shared[name]]
+
+    def test_what_each_key_survives(self) -> None:
+        results = (STRONG, result(ID, "the file"))
+        elided = (STRONG, result(ID, "[truncated]"))
+        s, s2, u9, talked = system("S"), system("S2"), user("a summary"), (U, SAID, U2)
+        for name, before, turn, now, expected in (
+            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "talk"]),
+            ("another system prompt", (s, U), WEAK, (s2, U), ["talk"]),
+            ("a system prompt where there was none", (U,), WEAK, (s, U), ["talk"]),
+            ("a second prompt in front", (s, U), WEAK, (s, s, U), []),
+            ("a third prompt in front", (s, s, U), WEAK, (s, s, s, U), []),
+            ("one of two prompts rewritten", (s, s, U), WEAK, (s, s2, U), ["talk"]),
+            ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["talk", "place"]),
+            ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["calls"]),
+            ("the question edited, a short id", (s, U), WEAK, (s, u9), []),
+            ("the question edited, a plain answer", (s, U), SAID, (s, u9), []),
+            ("an old question edited", (s, *talked), SAID, (s, u9, SAID, U2), ["place"]),
+            ("an old question edited, a short id", (s, *talked), WEAK, (s, u9, SAID, U2), ["place"]),
+            ("the past compacted", (s, U, SAID, *talked), STRONG, (s, u9), ["calls"]),
+            ("the past compacted, the last round kept", (s, U, SAID, U, SAID, U2), WEAK, (u9, SAID, U2), ["place"]),
+            ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["results"]),
+            ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["results"]),
+            ("a short id, the same question, another past", (U, SAID, U2), WEAK, (u9, assistant("No."), U2), []),
+            ("a short id under another first question", (U,), WEAK, (u9,), []),
+        ):
+            with self.subTest(name):
+                self.assertEqual(expected, self.proofs(before, turn, now))
+
+    def test_different_words_calls_or_arguments_share_nothing(self) -> None:
+        for other in (
+            assistant("", (OTHER_ID, "read", '{"a":1}')),
+            assistant("", (ID, "write", '{"a":1}')),
+            assistant("", (ID, "read", '{"a":2}')),
+        ):
+            self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(identity.identify(ME, (U, other))))
+
+    def test_each_of_parallel_calls_proves_the_turn(self) -> None:
+        both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
+        split = identity.identify(ME, (U, assistant("", (OTHER_ID, "b", "{}")))).keys[1]
+        assert split is not None
+        self.assertLess(set(split.calls), set(both.calls))
+
+    def test_a_conversation_id_narrows_and_never_widens(self) -> None:
+        named = identity.identify(ME, (U, SAID, U2, SAID), "chat-1").keys[3]
+        other = identity.identify(ME, (U, SAID, U2, SAID), "chat-2").keys[3]
+        assert named is not None
+        assert other is not None
+        self.assertEqual(named.exact, other.exact)
+        self.assertFalse({*named.talk, *named.place} & {*other.talk, *other.place})
+
+    def test_which_chat_a_history_belongs_to(self) -> None:
+        def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
+            return identity.identify(namespace, messages, conversation).conversation
+
+        mine = chat(U)
+        for same in ((U, SAID, U2), (system("s"), U), (system("t"), system("u"), U, SAID)):
+            self.assertEqual(mine, chat(*same))
+        named = chat(U, conversation="chat-1")
+        self.assertEqual(named, chat(system("s"), U2, conversation="chat-1"))
+        others = (chat(U2), chat(U, namespace=b"another caller"), named, chat(U, conversation="chat-2"), chat())
+        self.assertEqual(6, len({mine, *others}))
+
+    def test_a_digest_tells_what_a_message_says_wherever_it_stands(self) -> None:
+        one, two = (identity.identify(ME, messages).digests for messages in ((U, SAID), (system("s"), U, SAID)))
+        self.assertEqual(one, two[1:])
+        self.assertEqual(3, len(set(two)))
+
+    def test_a_turn_of_a_named_chat_is_found_when_the_name_is_not_given(self) -> None:
+        recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).all())
+        for conversation, is_found in ((None, True), ("chat-1", True), ("chat-2", False)):
+            keys = identity.identify(ME, (system("new"), U, SAID, U2, SAID), conversation).keys[4]
+            assert keys is not None
+            self.assertEqual(is_found, bool({*keys.talk, *keys.place} & recorded))
+
+    def test_few_words_prove_no_place(self) -> None:
+        """However long the turn itself is: another agent that is told to go on may say the same."""
+        for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
+            keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
+            assert keys is not None
+            self.assertEqual((), keys.place)
+
+    def test_which_ids_nobody_could_have_reused(self) -> None:
+        for call_id, is_unique in {
+            ID: True,
+            "call_abcDEF123ghiJKL456mnoPQ": True,
+            "toolu_01A09q90qw90lq917835lq9": True,
+            "550e8400-e29b-41d4-a716-446655440000": True,
+            "chatcmpl-tool-9f86d081884c7d659a2feaa0c55ad015": True,
+            "": False,
+            "call_0": False,
+            "call_1": False,
+            "functions.read_file:0": False,
+            "call_00_short": False,
+            "call_000000000000000000000001": False,
+            "12345678901234567890": False,
+            "call_aaaaaaaaaaaaaaaaaaaaaaaa": False,
+            "subagent-tool-call-0001": False,
+            "call_readfilefromdiskandreport": False,
+        }.items():
+            with self.subTest(call_id):
+                self.assertEqual(is_unique, identity.is_unique_id(call_id))
+
+    def test_ids_of_base64url_or_nanoid_characters_are_unique_and_words_with_counters_are_not(self) -> None:
+        rng = random.Random(0)
+        alphabet = string.ascii_letters + string.digits + "-_"
+        made = ["".join(rng.choices(alphabet, k=rng.choice((20, 21, 22, 32)))) for _ in range(1000)]
+        for prefix in ("", "call_", "toolu_", "chatcmpl-tool-"):
+            taken = sum(identity.is_unique_id(prefix + each) for each in made)
+            self.assertGreater(taken, 940, prefix)
+        for unique in ("V1StGXR8_Z5jdHi6B-myT", "call_V1StGXR8_Z5jdHi6B-myT", "toolu_3q2-7wRt_9ZxK4bLm8vQnA"):
+            self.assertTrue(identity.is_unique_id(unique), unique)
+        for counted in (
+            "call_read_file_for_the_user_12",
+            "getUserByIdAndNameV2_call_001",
+            "2026-11-17T10-25-00_000001_Ab",
+            "Agent-7_Step-12_ReadFile-3_v2",
+            "my-app_v1-0-2_Run-A1_B2_C3_D4",
+            "1763372700123_readFile_01-0002",
+            "call_V1StGXR8_Z5jdHi6",
+            "a-" * 20,
+        ):
+            self.assertFalse(identity.is_unique_id(counted), counted)
+
+
+class TestGrowing(unittest.TestCase):
+    """A history that goes on from a known one is identified as if nobody had known it."""
+
+    def test_however_it_grows(self) -> None:
+        rng = random.Random(1)
+        for chat in (None, "a chat"):
+            whole = _some_messages(rng, 40)
+            for _ in range(40):
+                # Also back to an earlier place, and on from there in another way.
+                whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
+                grown, fresh = (identity.identify(ME, each, chat) for each in (whole, [Message(*m) for m in whole]))
+                self.assertEqual(_everything(fresh), _everything(grown))
+
+    def test_nobody_goes_on_from_another_ones(self) -> None:
+        whole = _some_messages(random.Random(2), 12)
+        mine, others = identity.identify(ME, whole), identity.identify(b"you", whole)
+        self.assertTrue(_all(mine).isdisjoint(_all(others)))
+        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat").conversation)
+
+
+def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
+    made = []
+    for _ in range(count):
+        role = rng.choice(["system", "user", "assistant", "assistant", "tool"])
+        calls = tuple(ToolCall(f"call_00_{rng.getrandbits(96):024x}", "read", "{}") for _ in range(rng.randrange(3)))
+        answered = f"call_00_{rng.getrandbits(96):024x}" if role == "tool" else None
+        content = rng.choice(["ok", "go on", "a sentence that is long enough to prove its place"])
+        made.append(Message(role, content, None, calls if role == "assistant" else (), answered))
+    return tuple(made)
+
+
+def _everything(history: identity.History) -> object:
+    keys = [(each.all(), each.linked) if each is not None else None for each in history.keys]
+    answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).all()
+    return keys, history.digests, history.blocks, history.conversation, history.tail, answer
+
+
+def _tuple(keys: identity.Keys, name: str) -> tuple[bytes, ...]:
+    value = getattr(keys, name)
+    return (value,) if isinstance(value, bytes) else value

@@ -1,0 +1,455 @@
+import unittest
+from collections.abc import Collection, Sequence
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek.rules import FILLER
+from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, look_up, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+CALL = ("call_1", "read_file", "{}")
+S, U, A, T, U2 = system("S"), user("U"), assistant("", CALL), result("call_1"), user("U2")
+
+
+def block(reasoning: str) -> str:
+    return COLLAPSIBLE.opening + COLLAPSIBLE.escape(reasoning) + COLLAPSIBLE.closing
+
+
+class Memory:
+    """A store that is a dict: what is recorded after a history is found in it."""
+
+    def __init__(self) -> None:
+        self.found: dict[bytes, Sequence[str]] = {}
+
+    def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
+        for key in identity.identify(ME, before).answer_keys(answer).all():
+            self.found[key] = list(dict.fromkeys([reasoning, *self.found.get(key, ())]))
+
+    def link(self, prepared: Prepared) -> None:
+        for link in prepared.links:
+            self.found.setdefault(link.new, [link.reasoning])
+
+    def prepare(
+        self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
+    ) -> Prepared:
+        request = _request(messages, tools, thinking)
+        return prepare(request, identity.identify(ME, messages), self.found, strategy)
+
+    def prepare_again(self, *messages: Message, strategy: str = "recover") -> Prepared:
+        history, request = identity.identify(ME, messages), _request(messages, True, True)
+        refused = prepare(request, history, self.found, "recover" if strategy == "recover" else "placeholder")
+        return prepare_again(request, self.found, refused, strategy)
+
+
+def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
+    return ChatRequest("m", "m", tuple(messages), tuple(TOOLS) if tools else (), thinking=thinking)
+
+
+def reasonings(prepared: Prepared) -> list[str | None]:
+    return [message.reasoning for message in prepared.request.messages if message.role == "assistant"]
+
+
+def _said(prepared: Prepared) -> tuple[object, str | None]:
+    message = prepared.request.messages[1]
+    return message.content, message.reasoning
+
+
+class TestLookUp(unittest.TestCase):
+    def test_a_chat_that_only_grew_costs_one_query_and_others_as_few_as_they_need(self) -> None:
+        messages = (U, assistant("one"), U2, assistant("two"), user("go on"))
+        history = identity.identify(ME, messages)
+        first, second = history.keys[1], history.keys[3]
+        assert first is not None
+        assert second is not None
+        sent = [each for each in history.sent if each is not None]
+        everything = [*first.linked, *first.weaker(), *second.linked, *second.weaker()]
+        known = {first.exact: ["a"], second.exact: ["b"]}
+        for found, queries in (
+            ({sent[0]: ["a"], sent[1]: ["b"]}, [[*sent, second.exact]]),
+            ({sent[0]: ["a"], second.exact: ["b"]}, [[*sent, second.exact]]),
+            (known, [[*sent, second.exact], [first.exact]]),
+            ({}, [[*sent, second.exact], [first.exact, second.exact], everything]),
+        ):
+            asked: list[list[bytes]] = []
+
+            def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+                asked.append(list(keys))  # noqa: B023
+                return {key: found[key] for key in keys if key in found}  # type: ignore[index]  # noqa: B023
+
+            look_up(_request(messages, True, True), history, find)
+            self.assertEqual(queries, asked)
+
+
+class TestSources(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_a_remembered_turn_is_filled(self) -> None:
+        self.memory.record((S, U), A, "known")
+        prepared = self.memory.prepare(S, U, A, T)
+        self.assertEqual(["known"], reasonings(prepared))
+        self.assertEqual((1, 0, False), (prepared.filled, prepared.missing, prepared.is_recovered))
+
+    def test_two_that_could_both_be_meant_and_differ_prove_nothing(self) -> None:
+        self.memory.record((U,), A, "one agent")
+        self.memory.record((U,), A, "another agent")
+        prepared = self.memory.prepare(U, A, T, strategy="placeholder")
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual("ambiguous exact", prepared.turns[0].proof)
+
+    def test_unless_the_client_still_shows_which(self) -> None:
+        for reasoning in ("one agent", "another agent"):
+            self.memory.record((U,), A, reasoning)
+        for reasoning in ("one agent", "another agent"):
+            prepared = self.memory.prepare(U, assistant(block(reasoning), CALL), T)
+            self.assertEqual([reasoning], reasonings(prepared))
+
+    def test_thoughts_the_client_shows_disprove_a_turn_in_the_same_words(self) -> None:
+        said = "a plain answer of some length"
+        self.memory.record((U,), assistant(said), "of another chat")
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
+        self.assertEqual("contradicted talk", prepared.turns[0].proof)
+
+    def test_or_an_id_nobody_else_has_tells_them_apart(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U,), assistant("", unique), "by id")
+        prepared = self.memory.prepare(system("new"), user("other"), assistant("", unique), result(unique[0]))
+        self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
+
+    def test_what_a_weaker_key_found_is_linked_to_its_place(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "known")
+        history = identity.identify(ME, (system("new"), U, said))
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
+        keys = history.keys[2]
+        assert keys is not None
+        self.assertEqual(((keys.talk[0], keys.linked[0], "known", ()),), prepared.links)
+        sent = identity.identify(ME, (U, said, U2)).sent[1]
+        exact = identity.identify(ME, (U, said)).keys[1]
+        assert exact is not None
+        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).links)
+
+    def test_a_linked_turn_stays_found_whatever_others_say(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "known")
+        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record((system("other"), U), said, "of another agent")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
+        self.assertEqual((), prepared.links)
+
+    def test_what_is_really_said_there_wins_over_a_link(self) -> None:
+        said = assistant("a plain answer of some length")
+        self.memory.record((U,), said, "of another agent")
+        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record((system("new"), U), said, "its own")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["its own"], "exact"), (reasonings(prepared), prepared.turns[0].proof))
+        self.memory.link(prepared)
+        self.memory.record((system("new"), U), said, "its own, asked again")
+        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.assertEqual((["its own"], "sent"), (reasonings(prepared), prepared.turns[0].proof))
+        prepared = self.memory.prepare(system("new"), U, said, user("asked otherwise"))
+        self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
+
+    def test_thoughts_the_client_shows_disprove_a_link(self) -> None:
+        said = "a plain answer of some length"
+        self.memory.record((U,), assistant(said), "of another chat")
+        self.memory.link(self.memory.prepare(system("new"), U, assistant(said), U2))
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
+
+    def test_a_message_merged_from_two_turns_gets_the_thoughts_of_both(self) -> None:
+        one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
+        self.memory.record((U,), assistant("", one), "first")
+        self.memory.record((U, assistant("", one), result(one[0])), assistant("", two), "second")
+        merged = assistant("", one, two)
+        prepared = self.memory.prepare(user("x"), merged, result(one[0]), result(two[0]))
+        self.assertEqual(["first\n\nsecond"], reasonings(prepared))
+
+    def test_what_the_client_kept_is_left_alone(self) -> None:
+        self.memory.record((U,), A, "stored")
+        self.assertEqual(["sent"], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning="sent"), T)))
+
+    def test_a_blank_string_from_the_client_is_no_reasoning(self) -> None:
+        for blank in ("", " ", "\n\n"):
+            said = assistant("", CALL, reasoning=blank)
+            prepared = self.memory.prepare(U, said, T)
+            self.assertEqual((Source.NOBODY, True), (prepared.turns[0].source, prepared.is_recovered))
+            memory = Memory()
+            memory.record((U,), A, "stored")
+            self.assertEqual(["stored"], reasonings(memory.prepare(U, said, T)))
+
+    def test_a_turn_produced_without_reasoning_is_known_to_be_empty(self) -> None:
+        self.memory.record((U,), A, "")
+        prepared = self.memory.prepare(U, A, T)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual((0, False), (prepared.missing, prepared.is_recovered))
+
+    def test_a_block_nobody_knows_becomes_the_reasoning(self) -> None:
+        prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
+        self.assertEqual(["from </details> display"], reasonings(prepared))
+        self.assertEqual("Hi", prepared.request.messages[1].content)
+        self.assertEqual(Source.DISPLAY, prepared.turns[0].source)
+
+    def test_a_block_that_equals_what_is_known_is_taken_out(self) -> None:
+        self.memory.record((U,), assistant("Hi", CALL), "known")
+        prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL), T)
+        self.assertEqual(
+            ("Hi", "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning)
+        )
+
+    def test_a_block_that_says_something_else_is_the_models_own_text(self) -> None:
+        own = block("the model wrote this itself") + "Hi"
+        self.memory.record((U,), assistant(own, CALL), "known")
+        prepared = self.memory.prepare(U, assistant(own, CALL), T)
+        self.assertEqual((own, "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning))
+
+    def test_our_block_goes_even_if_the_client_sends_other_reasoning(self) -> None:
+        self.memory.record((U,), assistant("Hi", CALL), "known")
+        for sent in ("", " ", "other"):
+            prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL, reasoning=sent), T)
+            self.assertEqual("Hi", prepared.request.messages[1].content)
+
+    def test_our_block_goes_if_the_client_trimmed_its_copy_and_nothing_is_remembered(self) -> None:
+        for kept in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
+            shown = block("a thought\nof two lines\n") + "Hi"
+            prepared = self.memory.prepare(U, assistant(shown, CALL, reasoning=kept), T)
+            self.assertEqual(("Hi", "a thought\nof two lines\n"), _said(prepared))
+        own = block("the model wrote this itself") + "Hi"
+        prepared = self.memory.prepare(U, assistant(own, CALL, reasoning="other"), T)
+        self.assertEqual((own, "other"), _said(prepared))
+
+    def test_an_empty_block_or_a_short_likeness_is_the_models_own(self) -> None:
+        for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
+            memory = Memory()
+            memory.record((U,), assistant(text, CALL), reasoning)
+            self.assertEqual(text, memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
+
+    def test_a_turn_stopped_while_thinking_is_found_and_its_block_taken_out(self) -> None:
+        self.memory.record((U,), assistant(""), "half a thought, and some more")
+        prepared = self.memory.prepare(U, assistant(COLLAPSIBLE.opening + "half a thought, a"), U2)
+        self.assertEqual(("", "half a thought, and some more"), _said(prepared))
+        unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
+        self.assertEqual(("", "half"), _said(unknown))
+
+    def test_a_turn_stopped_before_its_first_thought_is_seen_shows_nothing_upstream(self) -> None:
+        for opening in (COLLAPSIBLE.opening, COLLAPSIBLE.opening.strip(), PLAIN.opening):
+            memory = Memory()
+            memory.record((U,), assistant(""), " \n<")
+            self.assertEqual(("", " \n<"), _said(memory.prepare(U, assistant(opening), U2)))
+
+    def test_the_models_own_block_survives_behind_ours(self) -> None:
+        for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
+            memory = Memory()
+            memory.record((U,), assistant(own, CALL), "known")
+            prepared = memory.prepare(U, assistant(block("known") + own, CALL), T)
+            self.assertEqual(own, prepared.request.messages[1].content)
+
+    def test_the_blocks_of_two_spans_are_taken_out_when_together_they_are_the_reasoning(self) -> None:
+        self.memory.record((U,), assistant("bd", CALL), "ac")
+        shown = block("a") + "b\n\n" + block("c") + "d"
+        prepared = self.memory.prepare(U, assistant(shown, CALL), T)
+        self.assertEqual(("bd", "ac"), _said(prepared))
+
+    def test_a_block_quoted_behind_ours_is_text(self) -> None:
+        quoted = "Look:\n\n<think>\nhm\n</think>\n\nlike that"
+        prepared = self.memory.prepare(U, assistant(block("ours") + quoted, CALL), T)
+        self.assertEqual((quoted, "ours"), _said(prepared))
+
+    def test_turns_merged_with_their_blocks_lose_none(self) -> None:
+        one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
+        self.memory.record((U,), assistant("A.", one), "first")
+        self.memory.record((U, assistant("A.", one), result(one[0])), assistant("B.", two), "second")
+        merged = assistant(block("first") + "A.\n\n" + block("second") + "B.", one, two)
+        prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
+        self.assertEqual(("A.B.", "first\n\nsecond"), _said(prepared))
+
+    def test_text_and_calls_written_apart_are_still_one_turn(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U, A, T), assistant("Let me look.", unique), "known")
+        self.memory.record((U,), A, "before")
+        history = (U, A, T, assistant("Let me look."), assistant("", unique), result(unique[0]))
+        prepared = self.memory.prepare(*history)
+        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.is_recovered))
+
+    def test_two_blocks_nobody_knows_are_not_guessed_at(self) -> None:
+        prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual(block("a") + block("b") + "Hi", prepared.request.messages[1].content)
+
+    def test_a_notice_is_taken_out_wherever_we_wrote_it(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "known")
+        for text in (NOTICE + "Hi", block("known") + NOTICE + "Hi"):
+            prepared = self.memory.prepare(U, assistant(text), U2)
+            self.assertEqual("Hi", prepared.request.messages[1].content)
+            self.assertEqual(["known"], reasonings(prepared))
+
+    def test_user_and_tool_text_is_never_touched(self) -> None:
+        words = block("x") + NOTICE
+        prepared = self.memory.prepare(user(words), assistant("", CALL, reasoning="r"), result("call_1", words))
+        self.assertEqual([words, words], [prepared.request.messages[index].content for index in (0, 2)])
+
+
+class TestNeeds(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_plain_answers_are_filled_when_there_are_tools(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "known")
+        self.assertEqual(["known"], reasonings(self.memory.prepare(U, assistant("Hi"), U2)))
+
+    def test_a_plain_answer_nobody_knows_gets_a_filler_and_nothing_is_dropped(self) -> None:
+        prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual((1, False, ""), (prepared.missing, prepared.is_recovered, prepared.notice))
+        self.assertEqual(4, len(prepared.request.messages))
+
+    def test_without_tools_only_tool_loops_are_filled(self) -> None:
+        self.memory.record((U,), assistant("Hi"), "plain")
+        self.memory.record((U, assistant("Hi"), U2), A, "loop")
+        self.assertEqual([None, "loop"], reasonings(self.memory.prepare(U, assistant("Hi"), U2, A, T, tools=False)))
+
+    def test_with_thinking_off_nothing_is_missing(self) -> None:
+        prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
+        self.assertEqual(0, prepared.missing)
+
+
+class TestStrategies(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_reject_counts_what_is_missing(self) -> None:
+        with self.assertRaises(MissingReasoning) as caught:
+            self.memory.prepare(U, A, T, A, T, assistant("final"), U2, strategy="reject")
+        self.assertEqual(3, caught.exception.payload()["error"]["missing_reasoning_messages"])
+
+    def test_reject_lets_soft_misses_pass(self) -> None:
+        self.assertEqual([FILLER], reasonings(self.memory.prepare(U, assistant("Hi"), U2, strategy="reject")))
+
+    def test_placeholder_leaves_the_history_untouched(self) -> None:
+        prepared = self.memory.prepare(S, U, A, T, strategy="placeholder")
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertEqual(4, len(prepared.request.messages))
+
+    def test_recover_tells_once(self) -> None:
+        first = self.memory.prepare(S, U, A, T, U2)
+        self.assertEqual(NOTICE, first.notice)
+        self.assertTrue(first.is_recovered)
+        answer = assistant("A2")
+        self.memory.record((S, U, A, T, U2), answer, "after recovery")
+        later = self.memory.prepare(S, U, A, T, U2, assistant(NOTICE + "A2"), user("U3"))
+        self.assertEqual("", later.notice)
+        self.assertEqual(first.request.messages, later.request.messages[:3])
+        self.assertEqual(["after recovery"], reasonings(later))
+        self.assertEqual("A2", later.request.messages[3].content)
+
+    def test_a_notice_before_the_boundary_does_not_count(self) -> None:
+        prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, A, T, user("U3"))
+        self.assertEqual(NOTICE, prepared.notice)
+
+    def test_a_faked_notice_drops_no_history(self) -> None:
+        prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, assistant("x"), user("U3"))
+        self.assertEqual(5, len(prepared.request.messages))
+
+    def test_no_user_message_anywhere_falls_back_to_the_placeholder(self) -> None:
+        prepared = self.memory.prepare(S, A, T)
+        self.assertEqual([FILLER], reasonings(prepared))
+        self.assertFalse(prepared.is_recovered)
+
+    def test_recovery_does_not_change_where_the_answer_is_recorded(self) -> None:
+        prepared = self.memory.prepare(S, U, A, T, U2)
+        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).tail, prepared.history.tail)
+
+
+class TestAfterARefusal(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+    def test_every_turn_with_a_filler_counts_as_lost(self) -> None:
+        self.memory.record((U,), A, "known")
+        final = assistant("plain")
+        prepared = self.memory.prepare_again(U, A, T, U2, final, user("U3"))
+        self.assertTrue(prepared.is_recovered)
+        self.assertEqual([], reasonings(prepared))
+        self.assertEqual("U3", prepared.request.messages[-1].content)
+
+    def test_a_turn_that_needed_none_counts_too(self) -> None:
+        """Some DeepSeeks want reasoning on every assistant once there was a call, tools or not."""
+        history = (U, A, T, U2, assistant("foreign"), user("U3"))
+        self.memory.record((U,), A, "")
+        request = _request(history, False, True)
+        refused = self.memory.prepare(*history, tools=False)
+        prepared = prepare_again(request, self.memory.found, refused, "recover")
+        self.assertEqual([], reasonings(prepared))
+
+    def test_when_no_filler_was_sent_all_turns_are_suspects(self) -> None:
+        self.memory.record((U,), A, "known")
+        self.assertEqual([], reasonings(self.memory.prepare_again(U, A, T)))
+
+    def test_a_second_recovery_reaches_further_than_the_first(self) -> None:
+        self.memory.record((U, A, T, U2), assistant("A2"), "")
+        prepared = self.memory.prepare_again(U, A, T, U2, assistant("A2"), user("U3"))
+        self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
+
+    def test_reject_answers_409(self) -> None:
+        with self.assertRaises(MissingReasoning):
+            self.memory.prepare_again(U, assistant("Hi"), U2, strategy="reject")
+
+
+class TestGrowing(unittest.TestCase):
+    """What was restored before is restored again as long as everything it depends on is the same."""
+
+    def setUp(self) -> None:
+        self.memory = Memory()
+        self.chat: list[Message] = [S, U]
+        for number in range(8):
+            call_id = f"call_00_{number:024x}a"
+            asked = assistant(block(f"thought {number}") + "I look.", (call_id, "read_file", "{}"))
+            if number % 3:
+                self.memory.record(self.chat, asked, f"thought {number}")
+            self.chat += [asked, result(call_id), *([assistant("Well."), U2] if number % 2 else [])]
+
+    def assert_restored_alike(self, *messages: Message, tools: bool = True, thinking: bool = True) -> None:
+        known, new = (
+            self.memory.prepare(*each, strategy="placeholder", tools=tools, thinking=thinking)
+            for each in (messages, [Message(*message) for message in messages])
+        )
+        self.assertEqual((new.request, new.turns, new.links), (known.request, known.turns, known.links))
+
+    def test_it_goes_on_as_if_it_were_new(self) -> None:
+        for count in (9, 12, len(self.chat), 14):
+            self.assert_restored_alike(*self.chat[:count])
+
+    def test_what_is_sent_again_is_the_very_same_messages(self) -> None:
+        """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
+        chat = [Message(*message) for message in self.chat]
+        ends = [at for at, message in enumerate(chat, 1) if message.role == "tool"]
+        before: tuple[Message, ...] = ()
+        for end in ends[3:]:
+            # What is sent for a turn is known by another key from its second time on.
+            for _ in range(2):
+                prepared = self.memory.prepare(*chat[:end], strategy="placeholder")
+                self.memory.link(prepared)
+                pairs = zip(before, prepared.request.messages, strict=False)
+                self.assertEqual([], [one for one, other in pairs if one == other and one is not other])
+                before = prepared.request.messages
+
+    def test_needs_that_change_are_met(self) -> None:
+        for tools, thinking in ((True, True), (False, True), (True, False), (True, True)):
+            self.assert_restored_alike(*self.chat, tools=tools, thinking=thinking)
+
+    def test_what_is_known_since_and_what_is_known_no_more(self) -> None:
+        self.assert_restored_alike(*self.chat)
+        for at, message in enumerate(self.chat):
+            if message.role == "assistant":
+                self.memory.record(self.chat[:at], message, f"another thought {at}")
+                self.assert_restored_alike(*self.chat)
+        self.memory.found.clear()
+        self.assert_restored_alike(*self.chat)

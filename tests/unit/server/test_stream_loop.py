@@ -1,0 +1,388 @@
+"""One thread for many streams: whoever it drives, and whatever happens to one of them, the others go on."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
+from deepseek_cursor_proxy.http1.messages import Awaited
+from deepseek_cursor_proxy.server import stream_loop as pumps
+from deepseek_cursor_proxy.server.stream_loop import Pump
+from tests.proxy import test_leaving, test_load, test_walkthrough
+from tests.support.gauges import eventually
+from tests.unit.deepseek import test_shortcut
+from tests.unit.net.test_wait import Client
+
+PATIENCE = 10.0
+ROOT = Path(__file__).parents[3]
+LINUX_ONLY = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+
+
+class Source:
+    """An answer in a lull, made of one end of a socket pair."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock = sock
+        self.until = until
+        self.interruption: Exception | None = None
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def wait(self) -> None:
+        raise AssertionError("nobody waits for a single one")
+
+    def passed_on(self) -> bytes | None:
+        return None
+
+    def interrupt(self, error: Exception) -> None:
+        self.interruption = error
+
+
+class Driven:
+    """A stream that notes what it reads, and goes back to its own thread at a full stop."""
+
+    def __init__(self, test: unittest.TestCase, seconds: float = PATIENCE) -> None:
+        ours, self.upstream = socket.socketpair()
+        client, self.client = socket.socketpair()
+        for sock in (ours, self.upstream, client, self.client):
+            test.addCleanup(sock.close)
+        self.sock = ours
+        self.peer = Client(client)
+        self.source = Source(ours, time.monotonic() + seconds)
+        self.heard = b""
+        self.threads: set[int] = set()
+
+    def client_closes(self) -> None:
+        self.client.close()
+
+    def advance(self) -> Awaited | None:
+        self.threads.add(threading.get_ident())
+        self.heard += self.sock.recv(100)
+        return None if self.heard.endswith(b".") else self.source
+
+
+class PumpTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.pump = Pump()
+        self.addCleanup(self.pump.close)
+
+    def driving(self, *streams: Driven) -> list[threading.Thread]:
+        """The threads of these streams, which sleep until they have to go on."""
+        threads = [threading.Thread(target=self.pump.drive, args=(each, each.source)) for each in streams]
+        for thread in threads:
+            thread.start()
+            self.addCleanup(thread.join)
+        return threads
+
+
+@LINUX_ONLY
+class TestDriving(PumpTestCase):
+    def test_many_are_driven_by_one_thread_until_theirs_has_to_go_on(self) -> None:
+        streams = [Driven(self) for _ in range(20)]
+        threads = self.driving(*streams)
+        for word in (b"one ", b"two ", b"three."):
+            for each in streams:
+                each.upstream.sendall(word)
+            self.assertTrue(eventually(lambda word=word: all(each.heard.endswith(word) for each in streams)))  # type: ignore[misc]
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual({b"one two three."}, {each.heard for each in streams})
+        self.assertEqual(1, len({ident for each in streams for ident in each.threads}))
+
+    def test_what_driving_raises_is_raised_in_its_own_thread_and_hurts_nobody_else(self) -> None:
+        bad, good = Driven(self), Driven(self)
+        (thread,) = self.driving(good)
+        bad.upstream.sendall(b"x")
+        with mock.patch.object(bad, "advance", side_effect=LookupError("a bug")), self.assertRaises(LookupError):
+            self.pump.drive(bad, bad.source)
+        good.upstream.sendall(b"good.")
+        thread.join(PATIENCE)
+        self.assertEqual(b"good.", good.heard)
+
+    def test_a_client_that_leaves_or_is_left_is_noticed_while_nothing_comes(self) -> None:
+        for part, expected in ((Driven.client_closes, ClientGone), (lambda each: each.peer.part(), ProxyStopping)):
+            stream = Driven(self)
+            (thread,) = self.driving(stream)
+            part(stream)
+            thread.join(PATIENCE)
+            self.assertIsInstance(stream.source.interruption, expected)
+            self.assertEqual(b"", stream.heard)
+
+    def test_a_client_that_sends_more_has_not_left(self) -> None:
+        stream = Driven(self)
+        (thread,) = self.driving(stream)
+        stream.client.sendall(b"the next request")
+        stream.upstream.sendall(b"here.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"here.", None), (stream.heard, stream.source.interruption))
+
+    def test_a_stream_goes_on_at_its_moment_even_if_nothing_comes(self) -> None:
+        for first in (PATIENCE, 0.05):
+            # Behind one that waits much longer, and alone.
+            patient, hasty = Driven(self, first), Driven(self, 0.03)
+            self.driving(patient)
+            with mock.patch.object(hasty, "advance", return_value=None):
+                self.pump.drive(hasty, hasty.source)
+            self.assertGreaterEqual(time.monotonic(), hasty.source.until)
+            patient.upstream.sendall(b"over.")
+
+    def test_a_stream_is_used_by_the_pump_alone_as_soon_as_it_may_be_driven(self) -> None:
+        stream, pump, both = Driven(self), self.pump, []
+
+        class Watched(Source):
+            def __getattribute__(self, name: str) -> Any:
+                run = pump._run
+                is_pump = threading.current_thread().name == "pump"
+                if name == "until" and run is not None and stream.sock.fileno() in run._jobs and not is_pump:
+                    both.append(name)
+                return super().__getattribute__(name)
+
+        stream.source = Watched(stream.sock, stream.source.until)
+        (thread,) = self.driving(stream)
+        stream.upstream.sendall(b"over.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"over.", []), (stream.heard, both))
+
+    def test_its_thread_ends_when_there_is_nothing_to_do_and_another_begins(self) -> None:
+        before = threading.active_count()
+        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02):
+            for _ in range(3):
+                stream = Driven(self)
+                stream.upstream.sendall(b"over.")
+                self.pump.drive(stream, stream.source)
+                self.assertTrue(eventually(lambda: threading.active_count() == before))
+
+    def test_a_thread_that_ended_before_its_first_stream_came_is_replaced(self) -> None:
+        take, refused, before = pumps._Run.take, [True, True], threading.active_count()
+        stream = Driven(self)
+        stream.upstream.sendall(b"over.")
+
+        def late(run: pumps._Run, job: pumps._Job) -> bool:
+            return not refused.pop() if refused else take(run, job)
+
+        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02), mock.patch.object(pumps._Run, "take", late):
+            self.pump.drive(stream, stream.source)
+            self.assertTrue(eventually(lambda: threading.active_count() == before))
+        self.assertEqual(b"over.", stream.heard)
+
+    def test_without_descriptors_or_threads_a_stream_waits_for_itself(self) -> None:
+        for name, fault in (
+            ("select.epoll", OSError(24, "Too many open files")),
+            ("threading.Thread.start", RuntimeError()),
+        ):
+            stream = Driven(self)
+            with (
+                self.subTest(name),
+                mock.patch(name, side_effect=fault),
+                mock.patch.object(stream.source, "wait") as wait,
+            ):
+                self.pump.drive(stream, stream.source)
+                wait.assert_called_once()
+
+    def test_closing_gives_everybody_back(self) -> None:
+        streams = [Driven(self) for _ in range(3)]
+        threads = self.driving(*streams)
+        for each in streams:
+            each.upstream.sendall(b"x")
+        self.assertTrue(eventually(lambda: all(each.heard for each in streams)))
+        self.pump.close()
+        for thread in threads:
+            thread.join(PATIENCE)
+            self.assertFalse(thread.is_alive())
+
+    def test_after_that_everybody_waits_for_themselves(self) -> None:
+        self.pump.close()
+        stream, before = Driven(self), threading.active_count()
+        with mock.patch.object(stream.source, "wait") as wait:
+            self.pump.drive(stream, stream.source)
+        wait.assert_called_once()
+        self.assertEqual(before, threading.active_count())
+
+    def test_a_bug_in_the_pump_itself_leaves_nobody_asleep(self) -> None:
+        stream = Driven(self)
+        with mock.patch.object(pumps._Run, "_react", side_effect=LookupError("a bug")):
+            with self.assertLogs(pumps.__name__, "ERROR"):
+                (thread,) = self.driving(stream)
+                stream.upstream.sendall(b"x")
+                thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive())
+
+
+@LINUX_ONLY
+class TestDescriptorReuse(PumpTestCase):
+    """The system gives the number of a closed descriptor to the next connection, in the middle of a batch of events."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.holds, self.taken = threading.Event(), threading.Event()
+        self.former, self.newcomer = Driven(self), Driven(self)
+        give_back = pumps._Run._give_back
+
+        def with_a_newcomer(run: pumps._Run, job: pumps._Job) -> None:
+            give_back(run, job)
+            if job.stream is self.former:
+                self.assertTrue(self.taken.wait(PATIENCE))
+
+        self.enterContext(mock.patch.object(pumps._Run, "_give_back", with_a_newcomer))
+
+    def replaced(self, former: socket.socket, newcomer: socket.socket) -> socket.socket:
+        """The newcomer's socket under the number of the former one's, which is closed."""
+        number = former.detach()
+        os.dup2(newcomer.fileno(), number)
+        newcomer.close()
+        sock = socket.socket(fileno=number)
+        self.addCleanup(sock.close)
+        return sock
+
+    def drive_in_turn(self, *events: Callable[[], object]) -> None:
+        """Have all events in one batch; the first ends the former stream, and the newcomer gets its descriptors."""
+        holder, is_held = Driven(self), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            self.holds.wait(PATIENCE)
+
+        with mock.patch.object(holder, "advance", side_effect=hold):
+            (held,) = self.driving(holder)
+            former = threading.Thread(target=self.drive_former)
+            former.start()
+            self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 4))
+            holder.upstream.sendall(b"x")
+            self.assertTrue(is_held.wait(PATIENCE))
+            for event in events:
+                event()
+            self.holds.set()
+            former.join(PATIENCE)
+            held.join(PATIENCE)
+
+    def drive_former(self) -> None:
+        self.pump.drive(self.former, self.former.source)
+        newcomer, former = self.newcomer, self.former
+        newcomer.peer = Client(self.replaced(former.peer.sock, newcomer.peer.sock))
+        newcomer.sock = self.replaced(former.sock, newcomer.sock)
+        newcomer.source = Source(newcomer.sock, time.monotonic() + PATIENCE)
+        take = pumps._Run.take
+
+        def taking(run: pumps._Run, job: pumps._Job) -> bool:
+            is_taken = take(run, job)
+            self.taken.set()
+            return is_taken
+
+        with mock.patch.object(pumps._Run, "take", taking):
+            self.pump.drive(newcomer, newcomer.source)
+
+    def test_a_client_that_stays_keeps_its_stream_when_another_resets(self) -> None:
+        self.newcomer.sock.setblocking(False)
+
+        def over() -> None:
+            self.former.upstream.sendall(b"over.")
+
+        # The newcomer's own end comes only once everything that is wrong would have happened.
+        soon = threading.Timer(0.1, lambda: self.newcomer.upstream.sendall(b"whole."))
+        soon.start()
+        self.addCleanup(soon.join)
+        self.drive_in_turn(over, self.former.client_closes)
+        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+
+    def test_an_answer_is_not_advanced_by_what_another_one_was_told(self) -> None:
+        advanced: list[float] = []
+        advance = self.newcomer.advance
+
+        def noting() -> Awaited | None:
+            advanced.append(time.monotonic())
+            return advance()
+
+        sent: list[float] = []
+
+        def send() -> None:
+            sent.append(time.monotonic())
+            self.newcomer.upstream.sendall(b"whole.")
+
+        soon = threading.Timer(0.1, send)
+        soon.start()
+        self.addCleanup(soon.join)
+        with mock.patch.object(self.newcomer, "advance", noting):
+            self.drive_in_turn(self.former.client_closes, lambda: self.former.upstream.sendall(b"x"))
+        self.assertEqual(b"whole.", self.newcomer.heard)
+        self.assertGreaterEqual(min(advanced), sent[0])
+
+    def test_an_event_of_a_client_that_has_not_left_ends_nothing(self) -> None:
+        (thread,) = self.driving(self.newcomer)
+        self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 2))
+        run = self.pump._run
+        assert run is not None
+        run._react(self.newcomer.peer.fileno())
+        self.assertTrue(thread.is_alive())
+        self.newcomer.upstream.sendall(b"whole.")
+        thread.join(PATIENCE)
+        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+
+
+# A Python that names neither; in a process of its own, because they are looked for at import.
+WITHOUT_THE_NAMES = """
+import select, sys, unittest
+for name in ("EPOLLRDHUP", "POLLRDHUP"):
+    vars(select).pop(name, None)
+names = "unit.server.test_stream_loop.TestDriving unit.net.test_wait proxy.test_walkthrough.TestAChat"
+unittest.main(None, argv=["", *("tests." + name for name in names.split())])
+"""
+
+
+@LINUX_ONLY
+class TestOtherPythons(unittest.TestCase):
+    def test_streams_are_driven_where_python_has_no_name_for_a_client_that_leaves(self) -> None:
+        """PyPy answered 500 to every chat."""
+        done = subprocess.run([sys.executable, "-c", WITHOUT_THE_NAMES], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(0, done.returncode, done.stderr)
+
+
+class TestCounting(PumpTestCase):
+    def test_a_few_wait_for_themselves(self) -> None:
+        found = []
+
+        def enter(count: int) -> None:
+            with self.pump.counting() as is_crowded:
+                found.append(is_crowded)
+                if count > 1:
+                    enter(count - 1)
+
+        enter(pumps._FEW + 2)
+        enter(1)
+        can = hasattr(select, "epoll")
+        self.assertEqual([False] * pumps._FEW + [can, can] + [False], found)
+
+
+class InACrowd(unittest.TestCase):
+    """Whatever holds for a stream holds for one that the pump drives."""
+
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
+        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
+        super().setUp()
+
+
+def _in_a_crowd(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
+    return LINUX_ONLY(type(f"{case.__name__}InACrowd", (InACrowd, case), {"__module__": __name__}))
+
+
+def _cases(module: object) -> list[type[unittest.TestCase]]:
+    found = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, unittest.TestCase)]
+    return [each for each in found if each.__module__ == module.__name__]  # type: ignore[attr-defined]
+
+
+def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
+    for module in (test_leaving, test_shortcut, test_walkthrough):
+        for case in _cases(module):
+            tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
+    tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))
+    return tests

@@ -1,0 +1,375 @@
+import logging
+import os
+import sqlite3
+import stat
+import tempfile
+import threading
+import unittest
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy.storage import database, file_check, schema
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.sqlite_connection import Rows
+from tests.support.systems import needs_removable_open_files, needs_symlinks
+
+
+class TestDatabase(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "inner" / "store.sqlite3"
+
+    def open(self, path: Path | None = None) -> Database:
+        opened = Database(path or self.path)
+        self.addCleanup(opened.close)
+        opened.open()
+        return opened
+
+    def pragma(self, opened: Database, name: str) -> object:
+        with opened.reading() as connection:
+            return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    def test_a_new_file_is_in_wal_mode_and_at_the_newest_version(self) -> None:
+        opened = self.open()
+        self.assertEqual("wal", self.pragma(opened, "journal_mode"))
+        self.assertEqual(1, self.pragma(opened, "synchronous"))
+        self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
+
+    @unittest.skipUnless(os.name == "posix", "modes are a POSIX thing")
+    def test_all_its_files_are_private_whatever_the_umask(self) -> None:
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        opened = self.open()
+        with opened.transaction() as connection:
+            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in self.path.parent.iterdir()}
+        self.assertEqual({"store.sqlite3", "store.sqlite3-wal", "store.sqlite3-shm"}, set(modes))
+        self.assertEqual({0o600}, set(modes.values()))
+        self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
+
+    def test_a_failed_transaction_leaves_nothing(self) -> None:
+        opened = self.open()
+        with self.assertRaises(RuntimeError), opened.transaction() as connection:
+            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+            raise RuntimeError
+        with opened.reading() as connection:
+            self.assertEqual(0, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def test_two_openings_of_one_file_share_it(self) -> None:
+        one, two = self.open(), self.open()
+        with one.transaction() as connection:
+            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+        with two.reading() as connection:
+            self.assertEqual(1, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def test_many_threads_take_turns(self) -> None:
+        opened = self.open(Path(":memory:"))
+
+        def insert() -> None:
+            for _ in range(20):
+                with opened.transaction() as connection:
+                    connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+
+        threads = [threading.Thread(target=insert) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with opened.reading() as connection:
+            self.assertEqual(160, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+    def test_migrations_run_from_where_the_file_is(self) -> None:
+        steps: list[str] = []
+        before = list(schema.MIGRATIONS)
+        self.addCleanup(schema.MIGRATIONS.__setitem__, slice(None), before)
+        self.open().close()
+        schema.MIGRATIONS.append(lambda connection: steps.append("second"))
+        self.open().close()
+        self.open().close()
+        self.assertEqual(["second"], steps)
+
+    def test_full_durability_waits_for_the_disk(self) -> None:
+        opened = Database(self.path, durability="full")
+        self.addCleanup(opened.close)
+        opened.open()
+        self.assertEqual(2, self.pragma(opened, "synchronous"))
+
+    def test_durability_does_not_stop_at_the_cache_of_a_mac_drive(self) -> None:
+        for durability, fullfsync in (("normal", 0), ("full", 1)):
+            with self.subTest(durability):
+                opened = Database(self.path, durability=durability)
+                opened.open()
+                self.assertEqual(fullfsync, self.pragma(opened, "fullfsync"))
+                self.assertEqual(1, self.pragma(opened, "checkpoint_fullfsync"))
+                opened.close()
+
+    def test_the_log_stays_small(self) -> None:
+        opened = self.open()
+        for _ in range(60):
+            with opened.transaction() as connection:
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
+        self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
+
+    def test_rows_that_nobody_fetches_keep_no_statement_open(self) -> None:
+        """PyPy ends a statement when its garbage is collected, and until then nothing can be committed."""
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE t (x)")
+            connection.execute("INSERT INTO t VALUES (1), (2)")
+            connection.execute("BEGIN")
+            kept = [Rows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
+            connection.execute("COMMIT")
+            connection.execute("DROP TABLE t")
+        self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (kept[0].fetchone(), kept[1].fetchall(), list(kept[2])))
+
+    @needs_symlinks
+    def test_a_link_to_a_file_elsewhere_is_followed(self) -> None:
+        self.path.parent.mkdir()
+        elsewhere = self.path.parent / "elsewhere.sqlite3"
+        self.path.symlink_to(elsewhere)
+        opened = self.open()
+        insert(opened)
+        self.assertTrue(elsewhere.exists())
+        self.assertEqual(1, count(opened))
+
+
+def insert(opened: Database) -> None:
+    with opened.transaction() as connection:
+        connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+
+
+def count(opened: Database) -> int:
+    with opened.reading() as connection:
+        return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+
+class TestFaults(unittest.TestCase):
+    """A fault is met once, then everybody meets it at once, until somebody mends."""
+
+    def setUp(self) -> None:
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        self.faults = 0
+        self.opened = Database(self.path, on_fault=self.count_fault)
+        self.addCleanup(self.opened.close)
+        self.opened.open()
+        insert(self.opened)
+
+    def count_fault(self) -> None:
+        self.faults += 1
+
+    def lock(self, statement: str = "BEGIN EXCLUSIVE") -> sqlite3.Connection:
+        other = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(other.close)
+        other.execute(statement)
+        return other
+
+    def waits(self) -> list[object]:
+        """What SQLite is told about waiting, from now on."""
+        told: list[object] = []
+        set_patience = self.opened._set_patience
+
+        def watched(connection: sqlite3.Connection, seconds: float) -> None:
+            told.append(seconds)
+            set_patience(connection, seconds)
+
+        self.opened._set_patience = watched  # type: ignore[method-assign]
+        return told
+
+    def test_a_lock_is_waited_for_once_and_reading_goes_on(self) -> None:
+        other, waits = self.lock(), self.waits()
+        for _ in range(3):
+            with self.assertRaises(Locked):
+                insert(self.opened)
+        self.assertEqual(([database._BUSY_SECONDS], 1), (waits, self.faults))
+        self.assertEqual(1, count(self.opened))
+        with self.assertRaises(Locked):
+            self.opened.confirm()
+        other.execute("ROLLBACK")
+        with self.assertRaises(Locked):
+            insert(self.opened)
+        self.opened.confirm()
+        insert(self.opened)
+        self.assertEqual(2, count(self.opened))
+
+    def test_a_lock_that_comes_and_goes_costs_no_second_wait(self) -> None:
+        other, waits = self.lock(), self.waits()
+        for _ in range(2):
+            with self.assertRaises(Locked):
+                insert(self.opened)
+            other.execute("ROLLBACK")
+            self.opened.confirm()
+            other.execute("BEGIN EXCLUSIVE")
+        self.assertEqual(1, sum(1 for seconds in waits if seconds))
+
+    def test_all_waits_of_a_request_stay_below_half_a_second(self) -> None:
+        self.assertLess(2 * database._BUSY_SECONDS, 0.5)
+
+    def test_damage_is_set_aside_when_mended_and_not_before(self) -> None:
+        self.opened.close()
+        data = self.path.read_bytes()
+        self.path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+        self.opened = Database(self.path)
+        self.addCleanup(self.opened.close)
+        self.opened.open()
+        with self.assertRaises(Damaged):
+            count(self.opened)
+        with self.assertRaises(Damaged):
+            insert(self.opened)
+        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+        with self.assertLogs(database.__name__, logging.WARNING) as logged:
+            self.opened.open()
+            self.opened.confirm()
+        self.assertEqual(1, len(logged.records))
+        [aside] = self.path.parent.glob("*.corrupt-*")
+        self.assertIn(str(aside), logged.output[0])
+        self.assertEqual(data[:4096], aside.read_bytes()[:4096])
+        self.assertEqual(0, count(self.opened))
+
+    def test_who_only_looks_moves_nothing(self) -> None:
+        self.opened.close()
+        self.path.write_bytes(bytes(8192))
+        with self.assertRaises(Damaged):
+            Database(self.path).open(may_set_aside=False)
+        self.assertEqual([self.path], list(self.path.parent.iterdir()))
+
+    @needs_removable_open_files
+    def test_what_another_process_began_anew_is_not_set_aside(self) -> None:
+        """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
+        self.opened._break(Damaged("malformed"), is_writing=False)
+        for path in self.path.parent.iterdir():
+            path.rename(path.with_name("aside-" + path.name))
+        faster = Database(self.path)
+        self.addCleanup(faster.close)
+        faster.open()
+        insert(faster)
+        self.opened.open()
+        self.opened.confirm()
+        self.assertEqual(1, count(self.opened))
+        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+
+    def test_nor_is_what_another_process_began_anew_at_the_same_start(self) -> None:
+        self.opened.close()
+        self.path.write_bytes(bytes(8192))
+        slower, inspect = Database(self.path), file_check.inspect
+        self.addCleanup(slower.close)
+
+        def overtaken(path: Path, newest_version: int) -> None:
+            """Both have seen the damage; the other one does something about it before this one does."""
+            with mock.patch.object(file_check, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
+                faster = Database(self.path)
+                self.addCleanup(faster.close)
+                faster.open()
+                insert(faster)
+            raise Damaged("seen before")
+
+        looks = [overtaken, inspect]
+        with mock.patch.object(file_check, "inspect", side_effect=lambda *given: looks.pop(0)(*given)):
+            slower.open()
+        self.assertEqual(1, count(slower))
+        self.assertEqual(1, len([path for path in self.path.parent.glob("*.corrupt-*") if path.name[-1].isdigit()]))
+
+    def test_a_file_that_is_not_there_any_more_is_noticed_by_the_next_write(self) -> None:
+        def remove() -> None:
+            for path in self.path.parent.iterdir():
+                path.unlink()
+
+        def replace() -> None:
+            copy = self.path.with_name("copy")
+            copy.write_bytes(self.path.read_bytes())
+            copy.rename(self.path)
+
+        def remove_log() -> None:
+            Path(f"{self.path}-wal").unlink()
+
+        def empty() -> None:
+            os.truncate(self.path, 0)
+
+        # Windows removes and renames no file that is open.
+        for happens in (empty,) if os.name == "nt" else (remove, replace, remove_log, empty):
+            with self.subTest(happens.__name__):
+                happens()
+                with self.assertRaises(Lost):
+                    insert(self.opened)
+                with self.assertLogs(database.__name__, logging.WARNING):
+                    self.opened.open()
+                self.opened.confirm()
+                insert(self.opened)
+                again = Database(self.path)
+                again.open()
+                self.assertEqual(count(self.opened), count(again))
+                again.close()
+
+    def test_a_folder_that_was_closed_to_us_keeps_an_open_file(self) -> None:
+        with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
+            insert(self.opened)
+        self.assertEqual((2, 0), (count(self.opened), self.faults))
+
+    @needs_removable_open_files
+    def test_a_log_that_was_deleted_loses_nothing(self) -> None:
+        Path(f"{self.path}-wal").unlink()
+        with self.assertRaises(Lost):
+            insert(self.opened)
+        with self.assertLogs(database.__name__, logging.WARNING):
+            self.opened.open()
+        self.assertEqual(1, count(self.opened))
+
+    def test_tables_that_are_gone_are_damage(self) -> None:
+        other = self.lock("DROP TABLE keys")
+        other.close()
+        with self.assertRaises(Lost), self.opened.reading() as connection:
+            connection.execute("SELECT * FROM keys")
+        with self.assertLogs(database.__name__, logging.WARNING):
+            self.opened.open()
+            self.opened.confirm()
+        self.assertEqual(1, len(list(self.path.parent.glob("*.corrupt-*"))))
+
+    def test_a_version_that_does_not_fit_the_tables_is_damage(self) -> None:
+        """Every step of a migration would fail for ever."""
+        for version in (-1, 0, 1):
+            with self.subTest(version):
+                self.opened.close()
+                with closing(sqlite3.connect(self.path)) as other:
+                    other.execute(f"PRAGMA user_version = {version}")
+                self.opened = Database(self.path)
+                self.addCleanup(self.opened.close)
+                with self.assertLogs(database.__name__, logging.WARNING):
+                    self.opened.open()
+                insert(self.opened)
+        self.assertEqual(3, len(list(self.path.parent.glob("*.corrupt-*"))))
+
+    def test_tables_and_version_are_seen_at_one_moment(self) -> None:
+        """Else a migration by another process in between looks like a file that lost its tables."""
+        other = self.lock("BEGIN IMMEDIATE")
+        reader = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(reader.close)
+
+        def migrate(statement: str) -> None:
+            if "application_id" in statement and other.in_transaction:
+                other.execute("PRAGMA user_version = 99")
+                other.execute("COMMIT")
+
+        reader.set_trace_callback(migrate)
+        schema.check(reader)
+        self.assertFalse(other.in_transaction)
+
+    def test_a_mistake_of_ours_is_not_taken_for_a_fault_of_the_file(self) -> None:
+        with self.assertRaises(sqlite3.OperationalError), self.opened.reading() as connection:
+            connection.execute("SELEKT")
+        self.assertEqual(0, self.faults)
+        insert(self.opened)
+
+    def test_a_fault_raised_often_does_not_grow(self) -> None:
+        self.lock()
+        for _ in range(50):
+            with self.assertRaises(Unusable):
+                insert(self.opened)
+        assert self.opened._cannot_write is not None
+        self.assertIsNone(self.opened._cannot_write.__traceback__)
+
+    def test_a_closed_one_stays_closed(self) -> None:
+        self.opened.close()
+        for use in (self.opened.open, self.opened.confirm, lambda: insert(self.opened), lambda: count(self.opened)):
+            with self.assertRaises(Unusable):
+                use()

@@ -1,0 +1,562 @@
+import contextlib
+import logging
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.storage import responses, schema
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.response_rows import pack_json
+from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
+from tests.support.gauges import eventually
+from tests.support.systems import needs_removable_open_files
+
+ME, YOU = b"m" * 32, b"y" * 32
+DAY = 24 * 3600
+PATIENCE = 10.0
+
+
+def response(name: str, status: str = "completed", events: bytes | None = None, **fields: Any) -> StoredResponse:
+    return StoredResponse({"id": name, "status": status, **fields}, [{"role": "user", "content": "Hi"}], events)
+
+
+class StoreTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        self.now = 1_000_000_000.0
+        self.database = self.open()
+        self.store = self.over(self.database)
+
+    def open(self) -> Database:
+        database = Database(self.path)
+        self.addCleanup(database.close)
+        database.open()
+        return database
+
+    def over(self, database: Database, **details: int) -> ResponseStore:
+        store = ResponseStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
+        self.addCleanup(store.close)
+        return store
+
+    def restart(self) -> None:
+        self.store.close()
+        self.database.close()
+        self.database = self.open()
+        self.store = self.over(self.database)
+
+    def ids(self) -> list[str]:
+        with self.database.reading() as connection:
+            return [name for (name,) in connection.execute("SELECT id FROM responses ORDER BY created_at, number")]
+
+    def status(self, name: str, store: ResponseStore | None = None) -> str | None:
+        found = (store or self.store).get(ME, name)
+        return None if found is None else str(found.body["status"])
+
+
+class TestKeeping(StoreTestCase):
+    def test_what_was_put_is_found_whole_and_survives_a_restart(self) -> None:
+        stored = StoredResponse(
+            {"id": "r", "status": "completed", "output": [{"type": "message"}]},
+            [{"role": "user", "content": "Grüße"}, {"role": "assistant", "content": "漢字"}],
+            b"event: response.created\ndata: {}\n\n",
+        )
+        self.store.put(ME, stored)
+        self.assertEqual(stored, self.store.get(ME, "r"))
+        self.restart()
+        self.assertEqual(stored, self.store.get(ME, "r"))
+
+    def test_what_was_put_survives_a_process_that_is_killed(self) -> None:
+        program = (
+            "import os, sys\n"
+            "from deepseek_cursor_proxy.storage.database import Database\n"
+            "from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse\n"
+            "database = Database(sys.argv[1]); database.open()\n"
+            "ResponseStore(database).put(b'm' * 32, StoredResponse({'id': 'r', 'status': 'in_progress'}, []))\n"
+            "os.kill(os.getpid(), 9)\n"
+        )
+        killed = subprocess.run([sys.executable, "-c", program, str(self.path)], check=False, timeout=60)
+        self.assertNotEqual(0, killed.returncode)
+        # Its clock is the real one.
+        self.now = 10_000_000_000.0
+        store = self.over(self.database, max_age_seconds=10**12)
+        self.assertEqual("in_progress", self.status("r", store))
+        self.assertEqual(1, store.fail_orphans())
+        self.assertEqual("failed", self.status("r", store))
+
+    def test_text_that_has_no_utf_8_form_survives(self) -> None:
+        self.store.put(ME, response("r", text="\ud800 \x00 \U0001f600"))
+        found = self.store.get(ME, "r")
+        assert found is not None
+        self.assertEqual("\ud800 \x00 \U0001f600", found.body["text"])
+
+    def test_nobody_sees_or_deletes_what_is_another_callers(self) -> None:
+        self.store.put(ME, response("r"))
+        self.assertIsNone(self.store.get(YOU, "r"))
+        self.assertFalse(self.store.delete(YOU, "r"))
+        self.assertFalse(self.store.update(YOU, response("r", "failed")))
+        self.store.put(YOU, response("r", "incomplete"))
+        self.assertEqual("completed", self.status("r"))
+
+    def test_an_id_that_nobody_could_have_got_is_unknown(self) -> None:
+        with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
+            for name in ("", "x", "\ud800", "é", "a\x00b", "' OR 1"):
+                self.assertIsNone(self.store.get(ME, name))
+                self.assertFalse(self.store.delete(ME, name))
+
+    def test_events_are_left_where_they_are_unless_they_are_wanted(self) -> None:
+        self.store.put(ME, response("r", events=b"data: {}\n\n"))
+        found = self.store.get(ME, "r", with_events=False)
+        assert found is not None
+        self.assertIsNone(found.events)
+
+    def test_a_response_that_goes_on_replaces_itself_and_gets_no_younger(self) -> None:
+        self.store.put(ME, response("r", "queued"))
+        self.store.put(ME, response("younger"))
+        self.now += 1
+        for status in ("in_progress", "completed"):
+            self.assertTrue(self.store.update(ME, response("r", status)))
+            self.assertEqual(status, self.status("r"))
+        self.store.put(ME, response("r"))
+        self.assertEqual(["r", "younger"], self.ids())
+
+    def test_looking_one_up_reads_one_row_by_its_key(self) -> None:
+        with self.database.reading() as connection:
+            plan = connection.execute(
+                "EXPLAIN QUERY PLAN SELECT body FROM responses WHERE caller = ? AND id = ?", (ME, "r")
+            ).fetchall()
+        self.assertIn("(caller=? AND id=?)", plan[0][3])
+
+    def test_pruning_and_orphans_are_found_without_reading_rows(self) -> None:
+        with self.database.reading() as connection:
+            for question, index in (
+                ("SELECT count(*), sum(size) FROM responses", "COVERING INDEX responses_by_age"),
+                (
+                    "SELECT number, created_at, size FROM responses ORDER BY created_at LIMIT 20",
+                    "COVERING INDEX responses_by_age",
+                ),
+                (
+                    "SELECT number FROM responses WHERE status IN ('queued', 'in_progress') AND created_at <= 9",
+                    "responses_unfinished",
+                ),
+            ):
+                with self.subTest(question):
+                    plan = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
+                    self.assertEqual(1, len(plan), plan)
+                    self.assertIn(index, plan[0][3])
+
+
+class TestGoingOn(StoreTestCase):
+    def test_what_was_just_stored_is_the_very_same_again(self) -> None:
+        """By that a chain which goes on from it is known again."""
+        put = response("resp_1", output=[{"type": "message"}])
+        self.store.put(ME, put)
+        found = self.store.get(ME, "resp_1")
+        assert found is not None
+        self.assertIs(put.body["output"][0], found.body["output"][0])
+        self.assertIs(put.input[0], found.input[0])
+
+    def test_but_only_as_long_as_it_is_what_the_file_has(self) -> None:
+        self.store.put(ME, response("resp_1"))
+        other = self.over(self.open())
+        other.update(ME, response("resp_1", "failed"))
+        self.assertEqual("failed", self.status("resp_1"))
+        other.delete(ME, "resp_1")
+        self.assertIsNone(self.store.get(ME, "resp_1"))
+        self.assertIsNone(self.store.get(YOU, "resp_1"))
+
+    def test_memory_is_bounded(self) -> None:
+        with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
+            store = self.over(self.database)
+        long = response("resp_1", text="x" * 8000)
+        store.put(ME, long)
+        for number in range(9):
+            store.put(ME, response(f"resp_{number + 2}", text=f"{number}" * 8000))
+        found = store.get(ME, "resp_1")
+        assert found is not None
+        self.assertEqual(long.body, found.body)
+        self.assertIsNot(long.body, found.body)
+
+    def test_small_values_take_memory_too(self) -> None:
+        crowd = response("resp_1", values=[{} for _ in range(200_000)])
+        self.store.put(ME, crowd)
+        found = self.store.get(ME, "resp_1")
+        assert found is not None
+        self.assertEqual(crowd.body, found.body)
+        self.assertIsNot(crowd.body, found.body)
+
+
+class TestDeleting(StoreTestCase):
+    def test_what_is_deleted_is_gone_and_others_stay(self) -> None:
+        for name in ("a", "b", "c"):
+            self.store.put(ME, response(name))
+        self.assertTrue(self.store.delete(ME, "b"))
+        self.assertFalse(self.store.delete(ME, "b"))
+        self.assertEqual(["a", "c"], self.ids())
+
+    def test_a_job_does_not_bring_back_what_was_deleted_while_it_ran(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.store.delete(ME, "r")
+        self.assertFalse(self.store.update(ME, response("r")))
+        self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_many_threads_put_update_and_delete_at_once(self) -> None:
+        def work(number: int) -> None:
+            for turn in range(10):
+                name = f"{number}-{turn}"
+                self.store.put(ME, response(name, "queued"))
+                self.store.update(ME, response(name, events=b"x" * 10_000))
+                self.assertEqual("completed", self.status(name))
+                if turn % 2:
+                    self.assertTrue(self.store.delete(ME, name))
+                    self.assertFalse(self.store.update(ME, response(name)))
+
+        failed: list[Any] = []
+        with mock.patch.object(threading, "excepthook", failed.append):
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual([], failed)
+        self.assertEqual(40, self.store.stats().responses)
+
+    def test_a_delete_and_the_jobs_last_word_at_once_leave_nothing(self) -> None:
+        for turn in range(30):
+            self.store.put(ME, response("r", "in_progress"))
+            start = threading.Barrier(2)
+
+            def finish(start: threading.Barrier = start) -> None:
+                start.wait(PATIENCE)
+                self.store.update(ME, response("r"))
+
+            thread = threading.Thread(target=finish)
+            thread.start()
+            start.wait(PATIENCE)
+            self.assertTrue(self.store.delete(ME, "r"), turn)
+            thread.join()
+            self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_clearing_the_store_clears_this_too(self) -> None:
+        self.store.put(ME, response("r"))
+        with contextlib.closing(ReasoningStore(self.path)) as reasoning:
+            reasoning.clear()
+        self.assertEqual([], self.ids())
+
+
+class TestForgetting(StoreTestCase):
+    def fill(self, count: int, size: int = 0) -> None:
+        for number in range(count):
+            # Random enough that packing takes nothing off.
+            noise = "".join(chr(0x4E00 + (number * 7919 + each * 104729) % 20000) for each in range(size))
+            self.store.put(ME, response(str(number), text=noise))
+            self.now += 1
+
+    def test_what_is_too_old_is_not_found_even_before_it_is_pruned(self) -> None:
+        self.store = self.over(self.database, max_age_seconds=10)
+        self.store.put(ME, response("r"))
+        self.now += 10
+        self.assertEqual("completed", self.status("r"))
+        self.now += 0.1
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertEqual(["r"], self.ids())
+        self.assertFalse(self.store.delete(ME, "r"))
+        self.assertEqual([], self.ids())
+
+    def test_rows_that_are_too_old_go(self) -> None:
+        self.store = self.over(self.database, max_age_seconds=10)
+        self.fill(30)
+        self.store.prune()
+        self.assertEqual([str(number) for number in range(20, 30)], self.ids())
+
+    def test_rows_that_are_too_many_go_oldest_first(self) -> None:
+        self.store = self.over(self.database, max_rows=7)
+        self.fill(2 * responses._ROWS_PER_STEP + 10)
+        self.store.prune()
+        self.assertEqual(7, len(self.ids()))
+        self.assertEqual(str(2 * responses._ROWS_PER_STEP + 9), self.ids()[-1])
+
+    def test_rows_that_are_too_large_together_go_oldest_first(self) -> None:
+        self.fill(10, size=2000)
+        sizes = self.store.stats().bytes
+        # Room for five and a half: what a row takes differs by a few bytes, and from one zlib to another.
+        room = sizes * 11 // 20
+        store = self.over(self.database, max_bytes=room)
+        self.assertEqual(5, store.prune())
+        self.assertLessEqual(store.stats().bytes, room)
+        self.assertEqual(["5", "6", "7", "8", "9"], self.ids())
+
+    def test_the_size_is_that_of_what_is_stored(self) -> None:
+        self.store.put(ME, response("r", "in_progress", events=b"x" * 1000))
+        self.store.fail_orphans()
+        with self.database.reading() as connection:
+            held = connection.execute("SELECT length(body) + length(input) + length(events) FROM responses").fetchone()
+        self.assertEqual(held[0], self.store.stats().bytes)
+
+    def test_pruning_happens_by_itself_and_not_on_an_answering_thread(self) -> None:
+        self.store = self.over(self.database, max_rows=5)
+        threads: list[str] = []
+        prune, done = self.store.prune, threading.Event()
+
+        def watched() -> int:
+            threads.append(threading.current_thread().name)
+            forgotten = prune()
+            done.set()
+            return forgotten
+
+        self.store.prune = watched  # type: ignore[method-assign]
+        self.fill(responses._WRITES_BETWEEN_PRUNINGS)
+        self.assertTrue(done.wait(PATIENCE))
+        self.assertTrue(eventually(lambda: len(self.ids()) == 5))
+        self.assertNotIn(threading.current_thread().name, threads)
+
+    def test_what_is_still_being_made_stays(self) -> None:
+        self.store = self.over(self.database, max_rows=2, max_age_seconds=10)
+        for status in ("queued", "in_progress"):
+            self.store.put(ME, response(status, status))
+        self.fill(5)
+        self.store.prune()
+        self.assertEqual(["queued", "in_progress"], self.ids())
+        self.assertTrue(self.store.update(ME, response("queued", "completed")))
+        self.now += 10
+        self.store.prune()
+        self.assertEqual(["in_progress"], self.ids())
+
+    def test_a_few_rows_are_a_few_after_every_write(self) -> None:
+        self.store = self.over(self.database, max_rows=2)
+        for count in range(1, 8):
+            self.store.put(ME, response(str(count)))
+            self.now += 1
+            self.assertTrue(eventually(lambda count=count: len(self.ids()) == min(count, 2)), self.ids())
+        self.assertEqual(["6", "7"], self.ids())
+
+
+class TestOrphans(StoreTestCase):
+    def test_what_a_dead_process_left_unfinished_has_failed(self) -> None:
+        self.store.put(ME, response("a", "queued", background=True))
+        self.store.put(YOU, response("b", "in_progress"))
+        self.store.put(ME, response("c", "completed"))
+        self.restart()
+        self.assertEqual(2, self.store.fail_orphans())
+        self.assertEqual(0, self.store.fail_orphans())
+        found = self.store.get(ME, "a")
+        assert found is not None
+        self.assertEqual(("failed", True), (found.body["status"], found.body["background"]))
+        self.assertEqual("server_restarted", found.body["error"]["code"])
+        self.assertTrue(found.body["error"]["message"])
+        self.assertEqual([{"role": "user", "content": "Hi"}], found.input)
+        self.assertEqual("completed", self.status("c"))
+
+    def test_what_was_stored_while_the_clock_was_ahead_is_not_unfinished_for_ever(self) -> None:
+        self.now += 400 * DAY
+        self.store.put(ME, response("r", "in_progress"))
+        self.now -= 400 * DAY
+        self.restart()
+        self.assertEqual(1, self.store.fail_orphans())
+        self.assertEqual("failed", self.status("r"))
+
+    def test_what_is_still_being_made_is_found_however_old_it_is(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.now += 400 * DAY
+        self.assertEqual("in_progress", self.status("r"))
+
+    def test_a_second_proxy_on_the_file_does_not_have_the_last_word(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        second = self.over(self.open())
+        self.assertEqual(1, second.fail_orphans())
+        self.assertEqual("failed", self.status("r"))
+        self.assertTrue(self.store.update(ME, response("r")))
+        self.assertEqual("completed", self.status("r", second))
+
+    def test_a_row_that_cannot_be_read_is_not_unfinished_for_ever(self) -> None:
+        for name in ("damaged", "whole"):
+            self.store.put(ME, response(name, "queued"))
+        with self.database.transaction() as connection:
+            connection.execute("UPDATE responses SET body = x'00' WHERE id = 'damaged'")
+        self.assertEqual(0, self.store.fail_orphans())
+        self.restart()
+        self.store.fail_orphans()
+        with self.database.reading() as connection:
+            self.assertEqual([("failed",)] * 2, connection.execute("SELECT status FROM responses").fetchall())
+        self.assertEqual("failed", self.status("whole"))
+
+    def test_a_file_that_could_not_be_used_at_the_start_is_asked_again(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.store.close()
+        self.database.close()
+        self.database = Database(self.path)
+        self.addCleanup(self.database.close)
+        self.now += 1
+        self.store = self.over(self.database)
+        self.assertEqual(0, self.store.fail_orphans())
+        self.database.open()
+        self.now += 1
+        self.store.put(ME, response("mine", "in_progress"))
+        self.assertEqual("failed", self.status("r"))
+        self.assertEqual("in_progress", self.status("mine"))
+
+
+class TestFaults(StoreTestCase):
+    def lock(self) -> sqlite3.Connection:
+        """Another process that writes, and does not come to an end."""
+        locker = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(locker.close)
+        locker.execute("BEGIN IMMEDIATE")
+        return locker
+
+    def unlock(self, locker: sqlite3.Connection) -> None:
+        locker.execute("ROLLBACK")
+        # What the mender of the reasoning store does.
+        self.database.confirm()
+
+    def test_what_the_file_does_not_take_is_found_and_written_later(self) -> None:
+        self.store.put(ME, response("old", "in_progress"))
+        locker = self.lock()
+        with self.assertLogs(responses.__name__, logging.WARNING) as told:
+            for name in ("a", "b", "c"):
+                self.store.put(ME, response(name, "queued"))
+            self.assertTrue(self.store.update(ME, response("a")))
+            self.assertTrue(self.store.update(ME, response("old")))
+            self.assertFalse(self.store.update(ME, response("never")))
+            self.assertTrue(self.store.delete(ME, "b"))
+        self.assertEqual(1, len(told.output), told.output)
+        self.assertIn("in memory", told.output[0])
+        expected = {"old": "completed", "a": "completed", "b": None, "c": "queued"}
+        self.assertEqual(expected, {name: self.status(name) for name in expected})
+        self.assertFalse(self.store.update(ME, response("b")))
+        self.assertFalse(self.store.delete(ME, "b"))
+        self.assertIsNone(self.store.get(YOU, "a"))
+        self.assertEqual(["old"], self.ids())
+        self.unlock(locker)
+        self.store.put(ME, response("d"))
+        self.assertEqual({"old", "a", "c", "d"}, set(self.ids()))
+        self.restart()
+        self.assertEqual(expected, {name: self.status(name) for name in expected})
+
+    def test_what_is_deleted_while_the_file_is_held_stays_deleted(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        locker = self.lock()
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            self.assertTrue(self.store.delete(ME, "r"))
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.unlock(locker)
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertFalse(self.store.update(ME, response("r")))
+        self.store.close()
+        self.assertEqual([], self.ids())
+
+    def test_what_waits_is_written_at_the_end(self) -> None:
+        locker = self.lock()
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            self.store.put(ME, response("r"))
+        self.unlock(locker)
+        self.restart()
+        self.assertEqual("completed", self.status("r"))
+
+    def test_what_never_reached_the_file_is_told_at_the_end(self) -> None:
+        self.database.close()
+        with self.assertLogs(responses.__name__, logging.WARNING) as told:
+            self.store.put(ME, response("r"))
+            self.assertEqual("completed", self.status("r"))
+            self.store.close()
+            self.store.close()
+        self.assertEqual(2, len(told.output), told.output)
+        self.assertIn("1 of the responses in memory never reached the store", told.output[1])
+
+    def test_memory_is_bounded_by_number_and_by_bytes(self) -> None:
+        self.database.close()
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            for number in range(responses._MOST_WAITING + 5):
+                self.store.put(ME, response(str(number)))
+            self.assertIsNone(self.store.get(ME, "4"))
+            self.assertEqual("completed", self.status("5"))
+            self.store._waiting._most_bytes = 10_000
+            self.store.put(ME, response("large", text="".join(chr(0x4E00 + n * n % 20000) for n in range(3000))))
+            self.assertEqual("completed", self.status("large"))
+            self.assertLessEqual(self.store._waiting._bytes, 10_000)
+            self.store._waiting._most_bytes = 100
+            self.store.put(ME, response("r"))
+            self.assertEqual((0, 0), (len(self.store._waiting), self.store._waiting._bytes))
+
+    def test_what_the_file_never_takes_stops_no_other(self) -> None:
+        """SQLite refuses rows beyond its own limit, which no waiting changes."""
+        with self.database.transaction() as connection:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        noise = "".join(chr(0x4E00 + n * n % 20000) for n in range(3000))
+        self.store.put(ME, response("first"))
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            self.store.put(ME, response("large", text=noise))
+            self.assertTrue(self.store.update(ME, response("first", text=noise)))
+        self.store.put(ME, response("small"))
+        self.assertEqual(["first", "small"], self.ids())
+        self.assertEqual(["completed"] * 3, [self.status(name) for name in ("first", "large", "small")])
+        self.assertTrue(self.store.update(ME, response("large", "failed")))
+        self.assertTrue(self.store.delete(ME, "first"))
+        self.assertEqual({"small", "large"}, set(self.ids()))
+
+    def test_a_damaged_row_is_as_good_as_none(self) -> None:
+        self.store.put(ME, response("r"))
+        for damage in (b"", b"\x00", pack_json([])[:-2], b"x\x9c"):
+            with self.database.transaction() as connection:
+                connection.execute("UPDATE responses SET input = ?", (damage,))
+            self.store._faults._warned_at = float("-inf")
+            with self.assertLogs(responses.__name__, logging.WARNING):
+                self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_a_file_that_is_closed_hurts_nobody(self) -> None:
+        self.database.close()
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertFalse(self.store.delete(ME, "r"))
+        self.assertEqual((0, 0), (self.store.prune(), self.store.fail_orphans()))
+
+
+class TestMending(unittest.TestCase):
+    @needs_removable_open_files
+    def test_a_file_that_is_deleted_while_running_is_begun_anew_with_what_came_since(self) -> None:
+        """By the owner of the file, who mends it for all; what was only in the old one is gone."""
+        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        with (
+            contextlib.closing(ReasoningStore(path)) as owner,
+            contextlib.closing(ResponseStore(owner.database)) as store,
+        ):
+            store.put(ME, response("old", "in_progress"))
+            for each in list(path.parent.iterdir()):
+                each.unlink()
+            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
+                store.put(ME, response("new"))
+                self.assertIsNotNone(store.get(ME, "new"))
+                self.assertTrue(owner._mender.wait(PATIENCE))
+            store.put(ME, response("newer"))
+            self.assertEqual(2, store.stats().responses)
+            self.assertFalse(store.update(ME, response("old")))
+            self.assertIsNotNone(store.get(ME, "new"))
+
+
+class TestMigration(unittest.TestCase):
+    def test_a_file_of_version_two_keeps_what_it_has(self) -> None:
+        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        with mock.patch.object(schema, "MIGRATIONS", schema.MIGRATIONS[:2]):
+            older = Database(path)
+            older.open()
+            with older.transaction() as connection:
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                connection.execute("INSERT INTO tool_orders (conversation, names, used_at) VALUES (x'00', '[]', 0)")
+            older.close()
+        with contextlib.closing(Database(path)) as database:
+            database.open()
+            store = ResponseStore(database)
+            store.put(ME, response("r"))
+            self.assertIsNotNone(store.get(ME, "r"))
+            with database.reading() as connection:
+                self.assertEqual(len(schema.MIGRATIONS), schema.version(connection))
+                for table in ("reasonings", "tool_orders"):
+                    self.assertEqual(1, connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+            store.close()

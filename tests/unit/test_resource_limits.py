@@ -1,0 +1,65 @@
+"""What a process has at the least, whatever it was started with."""
+
+import json
+import socket
+import threading
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy import resource_limits as limits
+from tests.proxy.test_serve import PATIENCE, WINDOWS, ServeTest, address
+from tests.support.harness import read_reply, request_bytes
+
+
+@unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
+class TestLimits(unittest.TestCase):
+    def setUp(self) -> None:
+        self.system = mock.Mock(RLIM_INFINITY=-1, RLIMIT_NOFILE="files", RLIMIT_STACK="stack")
+        self.enterContext(mock.patch.object(limits, "resource", self.system))
+        self.stack_size = self.enterContext(mock.patch.object(threading, "stack_size", return_value=0))
+
+    def test_descriptors_are_raised_as_far_as_allowed_and_never_lowered(self) -> None:
+        for soft, hard, expected in ((256, -1, 2112), (256, 1000, 1000), (5000, 5000, None), (-1, -1, None)):
+            self.system.setrlimit.reset_mock()
+            self.system.getrlimit.return_value = (soft, hard)
+            limits.raise_limits(1024)
+            expected_calls = [] if expected is None else [mock.call("files", (expected, hard))]
+            self.assertEqual(expected_calls, self.system.setrlimit.mock_calls)
+
+    def test_descriptors_are_raised_to_what_macos_has_when_it_refuses_more(self) -> None:
+        def refuse(_: object, limits: tuple[int, int]) -> None:
+            if limits[0] > 10_240:
+                raise ValueError("not allowed to raise maximum limit")
+
+        self.system.getrlimit.return_value = (256, -1)
+        self.system.setrlimit.side_effect = refuse
+        self.assertEqual(10_240, limits.raise_descriptors(20_000))
+        self.assertEqual(mock.call("files", (10_240, -1)), self.system.setrlimit.mock_calls[-1])
+
+    def test_stacks_have_a_known_size_and_are_never_lowered(self) -> None:
+        for soft, expected in ((256 * 1024, 2**23), (-1, 2**23), (2**26, 2**26)):
+            self.system.getrlimit.return_value = (soft, -1)
+            limits.raise_limits(1)
+            self.assertEqual(expected, self.stack_size.call_args.args[0])
+
+    def test_a_system_that_does_not_let_us_is_lived_with(self) -> None:
+        self.system.getrlimit.return_value = (100, 100)
+        self.system.setrlimit.side_effect = ValueError("not allowed")
+        self.stack_size.side_effect = lambda *size: (_ for _ in ()).throw(ValueError("invalid"))
+        limits.raise_limits(1024)
+
+
+@unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
+class TestSmallStacks(ServeTest):
+    prefix = ("/bin/sh", "-c", 'ulimit -s 256; exec "$@"', "sh")
+
+    def test_deep_json_does_not_kill_a_process_with_small_stacks(self) -> None:
+        """Python 3.13.0 dies of it on a thread with half a megabyte."""
+        _, welcome = self.serve()
+        for depth in (5_000, 400_000):
+            for opening, closing in (("[", "]"), ('{"a":', "}")):
+                with socket.create_connection(address(welcome), PATIENCE) as sock:
+                    sock.sendall(request_bytes((opening * depth + "1" + closing * depth).encode()))
+                    status, _, body = read_reply(sock)
+                self.assertEqual(400, status)
+                self.assertIn("nested too deeply", json.loads(body)["error"]["message"])

@@ -1,0 +1,277 @@
+"""What DeepSeek (or whatever sits in its place) may do to a call, and what becomes of it."""
+
+import gzip
+import json
+import os
+import socket
+import threading
+import time
+import zlib
+from contextlib import closing
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
+from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.response import Answer
+from tests.support.harness import PATIENCE, SocketTestCase
+from tests.support.raw_upstream import KEEP, Play, RawUpstream
+
+BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
+STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
+
+
+def raw(body: bytes, *headers: str, status: str = "200 OK") -> Raw:
+    lines = [f"HTTP/1.1 {status}", *headers, "", ""]
+    return Raw("\r\n".join(lines).encode() + body)
+
+
+class UpstreamTestCase(SocketTestCase):
+    def upstream(self, url: str | None = None, **settings: Any) -> Upstream:
+        upstream = Upstream(ProxyConfig(upstream_base_url=url or self.fake.url, **settings))
+        self.addCleanup(upstream.close)
+        return upstream
+
+    def send(self, upstream: Upstream | None = None, body: bytes = BODY) -> Answer:
+        answer = (upstream or self.upstream()).send(body, "sk-test", None)
+        self.addCleanup(answer.close)
+        return answer
+
+
+class TestKeepAlive(UpstreamTestCase):
+    def test_a_finished_call_leaves_its_connection_for_the_next(self) -> None:
+        upstream = self.upstream()
+        for _ in range(3):
+            answer = self.send(upstream)
+            answer.read()
+            answer.close()
+        self.assertEqual(1, self.fake.connections)
+
+    def test_so_does_a_stream_whose_last_event_was_seen(self) -> None:
+        upstream = self.upstream()
+        for _ in range(3):
+            answer = self.send(upstream, STREAMED)
+            for piece in answer.stream():
+                if piece.endswith(sse.DONE):
+                    break
+            answer.close(was_complete=True)
+        self.assertEqual(1, self.fake.connections)
+
+    def test_a_call_given_up_midway_does_not(self) -> None:
+        upstream = self.upstream()
+        for _ in range(2):
+            self.send(upstream, STREAMED).close()
+        self.assertEqual(2, self.fake.connections)
+
+    def test_a_connection_that_died_in_the_pool_costs_one_silent_retry(self) -> None:
+        upstream = self.upstream()
+        answer = self.send(upstream)
+        answer.read()
+        answer.close()
+        (kept,) = upstream._pool._idle
+        kept._sock.shutdown(socket.SHUT_RDWR)
+        with mock.patch.object(type(kept), "is_stale", False):
+            self.assertEqual(200, self.send(upstream).status)
+
+    def test_without_a_budget_for_retries_nothing_is_sent_twice(self) -> None:
+        """A kept connection on which a request gets no answer says nothing about what became of that request."""
+        completion = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        for budget, requests in ((0.0, 2), (1.0, 3)):
+            plays = iter([Play.of(completion, KEEP), Play.of(b""), Play.of(b""), Play.of(b"")])
+            with self.subTest(budget), RawUpstream(lambda _, plays=plays: next(plays)) as server:  # type: ignore[misc]
+                upstream = self.upstream(server.url, retry_budget=budget)
+                with closing(self.send(upstream)) as answer:
+                    answer.read()
+                with self.assertRaises(UpstreamDropped):
+                    self.send(upstream)
+                self.assertEqual(requests, len(server.requests))
+
+    def test_a_connection_with_something_behind_its_answer_is_not_kept(self) -> None:
+        upstream = self.upstream()
+        self.fake.answer(Raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n", then_close=False))
+        with self.assertRaises(UpstreamRefused):
+            self.send(upstream)
+        self.assertEqual(200, self.send(upstream).status)
+
+    def test_an_answer_that_comes_before_the_request_is_sent_is_read(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        hung_up = threading.Event()
+
+        def refuse_early() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(1000)
+                accepted.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+                hung_up.wait(PATIENCE)
+
+        thread = threading.Thread(target=refuse_early)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(hung_up.set)
+        upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with self.assertRaises(UpstreamRefused) as caught:
+            upstream.send(b"x" * 30_000_000, "sk-test", None)
+        self.assertEqual(413, caught.exception.status)
+
+    def test_a_fresh_connection_without_an_answer_is_not_retried(self) -> None:
+        self.fake.answer(Raw(b""))
+        with self.assertRaises(UpstreamFailed):
+            self.send()
+        self.assertEqual(1, len(self.fake.seen))
+
+
+class TestFailures(UpstreamTestCase):
+    def assert_fails(self, step: Raw | Failure, kind: type[ProxyError], body: bytes = BODY) -> ProxyError:
+        self.fake.answer(step)
+        with self.assertRaises(kind) as caught:
+            answer = self.send(self.upstream(request_timeout=0.5), body)
+            list(answer.stream()) if body is STREAMED else answer.read()
+        return caught.exception
+
+    def test_nothing_that_is_not_http_gets_through(self) -> None:
+        for step in (
+            Raw(b""),
+            Raw(b"garbage\r\n\r\n"),
+            Raw(b"HTTP/1.1 2"),
+            Raw(b"HTTP/2 200\r\n\r\n"),
+            raw(b"{}", "Content-Length: -2"),
+            raw(b"{}", "Content-Length: 2", "Content-Length: 3"),
+            raw(b"{}", "Content-Length: 2", "Transfer-Encoding: chunked"),
+            raw(b"{}", "Content-Length: 10"),
+            raw(b"zz\r\n{}\r\n", "Transfer-Encoding: chunked"),
+            raw(b"2\r\n{}XX0\r\n\r\n", "Transfer-Encoding: chunked"),
+            raw(b"2\r\n{}\r\n", "Transfer-Encoding: chunked"),
+            raw(b"", "Upgrade: websocket", status="101 Switching Protocols"),
+            raw(b"{}", "X-Folded: a", " b"),
+            raw(b"not gzip", "Content-Encoding: gzip", "Content-Length: 8"),
+            raw(b"??", "Content-Encoding: br", "Content-Length: 2"),
+            Raw(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n"),
+        ):
+            with self.subTest(step.data[:60]):
+                self.assert_fails(step, UpstreamFailed)
+
+    def test_a_redirect_is_never_followed(self) -> None:
+        with FakeDeepSeek() as elsewhere:
+            for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"):
+                step = raw(b"", f"Location: {elsewhere.url}/chat/completions", "Content-Length: 0", status=status)
+                with self.subTest(status):
+                    self.assert_fails(step, UpstreamFailed)
+            self.assertEqual(0, elsewhere.connections)
+
+    def test_proxies_of_the_environment_get_nothing(self) -> None:
+        with FakeDeepSeek() as proxy:
+            names = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+            with mock.patch.dict(os.environ, dict.fromkeys(names, proxy.url)):
+                self.send().read()
+            self.assertEqual(0, proxy.connections)
+
+    def test_announcements_before_the_answer_are_skipped(self) -> None:
+        head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+        self.fake.answer(Raw(head.encode() + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
+        self.assertEqual(b"{}", self.send().read())
+
+    def test_silence_is_a_timeout_wherever_it_begins(self) -> None:
+        for data in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"):
+            with self.subTest(data):
+                self.assert_fails(Raw(data, then_close=False), UpstreamTimeout)
+
+    def test_nobody_there_is_told_with_the_address(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        listener.close()
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.send(self.upstream(f"http://127.0.0.1:{port}"))
+        self.assertIn(f"127.0.0.1:{port}", caught.exception.message)
+
+    def test_plain_http_where_tls_was_meant_is_told(self) -> None:
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.send(self.upstream(self.fake.url.replace("http:", "https:")))
+        self.assertIn("secure", caught.exception.message)
+
+    def test_an_answer_packed_unasked_is_unpacked(self) -> None:
+        packed = gzip.compress(b'{"a":1}')
+        self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
+        self.assertEqual(b'{"a":1}', self.send().read())
+
+    def test_a_bomb_is_a_failure(self) -> None:
+        packed = gzip.compress(b" " * (80 * 1024 * 1024), 1)
+        self.assert_fails(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"), UpstreamFailed)
+
+
+class TestRefusals(UpstreamTestCase):
+    def refused(self, failure: Raw | Failure) -> UpstreamRefused:
+        self.fake.answer(failure)
+        with self.assertRaises(UpstreamRefused) as caught:
+            self.send()
+        return caught.exception
+
+    def test_an_error_in_the_usual_shape_passes_as_it_is(self) -> None:
+        refusal = self.refused(Failure(402, "Insufficient Balance", "unknown_error", "invalid_request_error"))
+        self.assertEqual((402, "Insufficient Balance"), (refusal.status, refusal.message))
+        self.assertEqual("unknown_error", refusal.payload()["error"]["type"])
+
+    def test_an_error_page_becomes_the_usual_shape(self) -> None:
+        refusal = self.refused(Failure(502, body=b"<html><h1>Bad\ngateway</h1></html>"))
+        self.assertEqual("DeepSeek answered 502: Bad gateway", refusal.payload()["error"]["message"])
+        self.assertEqual("upstream_error", refusal.payload()["error"]["type"])
+        self.assertIn("no explanation", self.refused(Failure(500, body=b"")).message)
+
+    def test_retry_after_is_kept_when_it_is_a_number(self) -> None:
+        for status, headers, expected in (
+            (429, (("Retry-After", "7"),), 7),
+            (429, (("Retry-After", "soon\tor later"),), None),
+            (503, (), None),
+            (500, (("Retry-After", "0"),), 0),
+        ):
+            with self.subTest(status=status, headers=headers):
+                self.assertEqual(expected, self.refused(Failure(status, headers=headers)).retry_after)
+
+
+class TestStreams(UpstreamTestCase):
+    def test_a_stream_arrives_as_it_was_sent(self) -> None:
+        data = b"data: 1\r\n\r\n: hello\r\rdata: 2\ndata: 3\n\n"
+        self.fake.answer(raw(data, "Content-Type: text/event-stream"))
+        self.assertEqual(data, b"".join(self.send(body=STREAMED).stream()))
+
+    def test_silence_is_told_and_comments_do_not_hide_it(self) -> None:
+        self.fake.answer(Scripted(content="x", comments=3, stall_after=0))
+        answer = self.send(self.upstream(heartbeat_interval=0.05, request_timeout=0.3), STREAMED)
+        found: list[bytes] = []
+        with self.assertRaises(UpstreamTimeout):
+            found.extend(answer.stream())
+        self.assertGreaterEqual(found.count(b""), 3)
+        self.assertEqual(3, b"".join(found).count(b": keep-alive"))
+
+    def test_nothing_to_go_on_with_is_a_lull_and_not_a_race(self) -> None:
+        """Whoever drives a stream waits once it is drained; one that never is would be asked without end."""
+        for packed in (False, True):
+            data = b"data: 1\n\n"
+            packer = zlib.compressobj(wbits=31)
+            sent = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else data
+            coding = ("Content-Encoding: gzip",) if packed else ()
+            fields = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", *coding, "", ""]
+            self.fake.answer(Raw("\r\n".join(fields).encode() + sent, then_stall=True))
+            answer = self.send(self.upstream(), STREAMED)
+            found: list[bytes | None] = []
+            for piece in answer.stream(with_lulls=True):
+                found.append(piece)
+                if answer.is_drained or len(found) > 10:
+                    break
+            with self.subTest(packed=packed):
+                self.assertEqual(data, b"".join(filter(None, found)))
+                self.assertLessEqual(len(found), 3)
+                self.assertGreater(answer.until, time.monotonic())
+
+    def test_what_the_reader_calls_progress_is_waited_for_anew(self) -> None:
+        self.fake.answer(Scripted(content="x" * 12, piece=1, pause=0.05))
+        answer = self.send(self.upstream(heartbeat_interval=60, request_timeout=0.3), STREAMED)
+        found = b""
+        for piece in answer.stream():
+            found += piece
+            answer.note_progress()
+        self.assertTrue(found.endswith(sse.DONE))

@@ -1,0 +1,395 @@
+"""From nothing to a connection: names, addresses, proxies and certificates that fail, and clients that do not wait."""
+
+import errno
+import json
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.upstream import connect, pool
+from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Lookups, Patience
+from deepseek_cursor_proxy.upstream.pool import Connection, Origin
+from tests.support.harness import SocketTestCase
+from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
+from tests.unit.net.test_wait import Client
+
+PATIENCE = 20.0
+SECRET = "sk-this-key-must-not-travel"
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+ANSWER = Play.of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", KEEP)
+
+
+def answering(_: bytes) -> Play:
+    return ANSWER
+
+
+def patience(seconds: float = PATIENCE, peer: Peer | None = None) -> Patience:
+    return Patience(time.monotonic() + seconds, peer)
+
+
+class ConnectingTestCase(SocketTestCase):
+    def upstream(self, respond: Callable[[bytes], Play] = answering, *, tls: bool = True) -> RawUpstream:
+        upstream = RawUpstream(respond, tls=tls)
+        self.addCleanup(upstream.close)
+        return upstream
+
+    def tunnel(self, target: int, *reply: bytes) -> TunnelProxy:
+        tunnel = TunnelProxy(target, *reply)
+        self.addCleanup(tunnel.close)
+        return tunnel
+
+    def call(
+        self, url: str, *, peer: Peer | None = None, environment: dict[str, str] | None = None, **settings: Any
+    ) -> bytes:
+        """What a call with our secret brings back; the environment is this one and nothing else."""
+        with mock.patch.dict(os.environ, environment or {}, clear=True):
+            upstream = Upstream(ProxyConfig(upstream_base_url=url, **{"connect_timeout": PATIENCE, **settings}))
+            self.addCleanup(upstream.close)
+            answer = upstream.send(BODY, SECRET, peer)
+            try:
+                return answer.read()
+            finally:
+                answer.close()
+
+    def failure(self, url: str, kind: type[ProxyError], **details: Any) -> str:
+        with self.assertRaises(kind) as caught:
+            self.call(url, **details)
+        self.assertNotIn(SECRET, caught.exception.message)
+        return caught.exception.message
+
+    def leaving(self, moment: Callable[[], object]) -> Peer:
+        """A client that leaves at that moment."""
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+
+        def leave() -> None:
+            moment()
+            theirs.close()
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        self.addCleanup(thread.join)
+        return Client(ours)
+
+
+TRUSTED = {"SSL_CERT_FILE": str(CERTIFICATE)}
+
+
+class TestTls(ConnectingTestCase):
+    def test_a_trusted_certificate_works(self) -> None:
+        upstream = self.upstream()
+        self.assertEqual(b"{}", self.call(upstream.url, environment=TRUSTED))
+        self.assertIn(SECRET.encode(), upstream.requests[0])
+
+    def test_an_untrusted_certificate_never_sees_the_key(self) -> None:
+        upstream = self.upstream()
+        message = self.failure(upstream.url, UpstreamFailed)
+        # What is said depends on whether this machine trusts anybody else.
+        self.assertRegex(message, "certificate of localhost is not to be trusted|no certificate authority")
+        self.assertIn("SSL_CERT_FILE", message)
+        self.assertEqual([], upstream.requests)
+
+    def test_a_python_without_certificate_authorities_says_so_and_names_the_remedy(self) -> None:
+        """python.org's Python for macOS has none until its "Install Certificates.command" was run."""
+        upstream = self.upstream()
+        for platform, environment, remedy in (
+            ("darwin", {}, 'Run "Install Certificates.command"'),
+            ("linux", {}, "Install your system's package ca-certificates"),
+            ("linux", {"SSL_CERT_FILE": "/empty"}, "There are none in SSL_CERT_FILE (/empty)"),
+        ):
+            with (
+                self.subTest(remedy),
+                mock.patch.object(sys, "platform", platform),
+                mock.patch.object(ssl, "create_default_context", return_value=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)),
+            ):
+                message = self.failure(upstream.url, UpstreamFailed, environment=environment)
+                self.assertIn("Python has no certificate authority to check localhost with", message)
+                self.assertIn(remedy, message)
+        self.assertEqual([], upstream.requests)
+
+    def test_nor_does_one_for_another_name(self) -> None:
+        upstream = self.upstream()
+        url = upstream.url.replace("localhost", "127.0.0.1")
+        self.assertIn("127.0.0.1", self.failure(url, UpstreamFailed, environment=TRUSTED))
+        self.assertEqual([], upstream.requests)
+
+    def test_a_handshake_that_stalls_is_a_timeout(self) -> None:
+        stalled = self.upstream(tls=False)
+        url = f"https://127.0.0.1:{stalled.port}"
+        self.assertIn("cannot be reached in time", self.failure(url, UpstreamTimeout, connect_timeout=0.2))
+        self.assertTrue(stalled.hung_up.wait(PATIENCE))
+
+    def test_a_handshake_cut_off_may_be_tried_again(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def cut() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(1)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.failure(f"https://127.0.0.1:{listener.getsockname()[1]}", UpstreamDropped)
+
+    def test_a_client_that_leaves_during_the_handshake_ends_it(self) -> None:
+        stalled = self.upstream(tls=False)
+        peer = self.leaving(lambda: wait_until(lambda: stalled.connections == 1))
+        with self.assertRaises(ClientGone):
+            self.call(f"https://127.0.0.1:{stalled.port}", peer=peer)
+        self.assertTrue(stalled.hung_up.wait(PATIENCE))
+
+    def test_a_server_that_never_reads_is_a_timeout_inside_tls_too(self) -> None:
+        """Its session tickets lie there unread: a wait for "readable or writable" would never wait, nor ever end."""
+        port = self.secured_server(lambda secured: None)
+        waits: list[int] = []
+        wait = pool.wait
+
+        def counted(*arguments: Any) -> Any:
+            waits.append(1)
+            return wait(*arguments)
+
+        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(pool, "wait", counted):
+            connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
+            self.addCleanup(connection.close)
+            with self.assertRaises(TimeoutError):
+                connection.send(b"x" * 30_000_000, 0.2)
+        self.assertLess(len(waits), 1000)
+
+    def test_an_answer_before_the_request_is_sent_is_read_inside_tls_too(self) -> None:
+        def refuse_early(secured: ssl.SSLSocket) -> None:
+            secured.recv(1000)
+            secured.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+
+        port = self.secured_server(refuse_early)
+        with mock.patch.dict(os.environ, TRUSTED, clear=True):
+            upstream = Upstream(ProxyConfig(upstream_base_url=f"https://localhost:{port}"))
+            self.addCleanup(upstream.close)
+            with self.assertRaises(ProxyError) as caught:
+                upstream.send(b"x" * 30_000_000, SECRET, None)
+        self.assertEqual(413, caught.exception.status)
+
+    def secured_server(self, serve: Callable[[ssl.SSLSocket], None]) -> int:
+        """The port of a server that does this with its one connection, which it then holds until the test is over."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE, KEY)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        over = threading.Event()
+
+        def run() -> None:
+            accepted, _ = listener.accept()
+            with accepted, context.wrap_socket(accepted, server_side=True) as secured:
+                serve(secured)
+                over.wait(PATIENCE)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(over.set)
+        return int(listener.getsockname()[1])
+
+
+class TestAddresses(ConnectingTestCase):
+    def test_a_refused_connection_is_told_in_the_words_of_the_system(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
+
+    def test_a_refused_connection_is_told_in_words_where_strerror_knows_no_socket_errors(self) -> None:
+        """On Windows."""
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with (
+            mock.patch.object(os, "strerror", return_value="Unknown error"),
+            mock.patch.object(socket, "errorTab", {errno.ECONNREFUSED: "Connection refused."}, create=True),
+        ):
+            self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
+
+    def origin(self, upstream: RawUpstream, host: str = "127.0.0.1") -> Origin:
+        return Origin("http", host, upstream.port)
+
+    def open(self, origin: Origin, peer: Peer | None = None, timeout: float = PATIENCE) -> Connection:
+        connection = Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin, peer)
+        self.addCleanup(connection.close)
+        return connection
+
+    def resolving(self, *addresses: tuple[str, int]) -> Any:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        return mock.patch.object(connect, "_resolved", return_value=found)
+
+    def test_a_dead_address_leaves_time_for_the_next(self) -> None:
+        upstream = self.upstream(tls=False)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            closed = listener.getsockname()
+        with self.resolving(closed, closed, ("127.0.0.1", upstream.port)):
+            self.open(self.origin(upstream, "several.test"))
+
+    def test_a_silent_address_does_not_eat_the_whole_time(self) -> None:
+        upstream = self.upstream(tls=False)
+        # A full queue of connects answers nobody, as a dropped packet would.
+        silent = socket.socket()
+        self.addCleanup(silent.close)
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for _ in range(4):
+            filler = socket.socket()
+            self.addCleanup(filler.close)
+            filler.setblocking(False)
+            filler.connect_ex(silent.getsockname())
+        with self.resolving(silent.getsockname(), ("127.0.0.1", upstream.port)):
+            with mock.patch.object(connect, "_ADDRESS_SECONDS", 0.05):
+                self.open(self.origin(upstream, "several.test"))
+        with self.resolving(silent.getsockname()), self.assertRaises(ConnectTimeout):
+            self.open(self.origin(upstream, "silent.test"), timeout=0.1)
+        peer = self.leaving(lambda: None)
+        with self.resolving(silent.getsockname()), self.assertRaises(ClientGone):
+            self.open(self.origin(upstream, "silent.test"), peer)
+
+    def test_all_addresses_dead_is_the_failure_of_the_last(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            closed = listener.getsockname()
+        with self.resolving(closed, closed), self.assertRaises(ConnectionRefusedError):
+            self.open(Origin("http", "several.test", 1))
+
+    def test_a_name_is_looked_up_once_for_all_who_ask_at_the_same_time(self) -> None:
+        lookups, asked, answer = Lookups(), [0], threading.Event()
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))]
+
+        def resolved(_host: str, _port: int, flags: int) -> Any:
+            if flags:
+                raise socket.gaierror(socket.EAI_NONAME, "not numeric")
+            asked[0] += 1
+            answer.wait(PATIENCE)
+            return list(found)
+
+        results: list[Any] = []
+        with mock.patch.object(connect, "_resolved", resolved):
+            threads = [
+                threading.Thread(target=lambda: results.append(lookups.find("slow.test", 1, patience())))
+                for _ in range(5)
+            ]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: sum(len(each.buttons) for each in lookups._running.values()) == 5)
+            with self.assertRaises(ConnectTimeout):
+                lookups.find("slow.test", 1, patience(0.01))
+            with self.assertRaises(ClientGone):
+                lookups.find("slow.test", 1, patience(PATIENCE, self.leaving(lambda: None)))
+            answer.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(([found] * 5, 1, {}), (results, asked[0], lookups._running))
+
+    def test_an_address_needs_no_thread_to_be_found(self) -> None:
+        with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
+            self.assertEqual(("127.0.0.1", 80), Lookups().find("127.0.0.1", 80, patience())[0][4])
+            self.assertEqual(("::1", 80), Lookups().find("::1", 80, patience())[0][4][:2])
+
+    def test_a_name_that_cannot_exist_is_told(self) -> None:
+        for name in ("no-such-host.invalid", "a" * 64 + ".test", "a..b"):
+            with self.subTest(name), self.assertRaises(socket.gaierror):
+                Lookups().find(name, 80, patience())
+
+    def test_no_thread_for_a_lookup_is_a_failure_like_any_other(self) -> None:
+        lookups = Lookups()
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            with self.assertRaises(OSError):
+                lookups.find("localhost", 80, patience())
+        self.assertEqual({}, lookups._running)
+        lookups.find("localhost", 80, patience())
+
+
+class TestProxies(ConnectingTestCase):
+    URL = "https://api.example.test"
+
+    def environment(self, proxy: TunnelProxy, user: str = "") -> dict[str, str]:
+        return {**TRUSTED, "HTTPS_PROXY": f"http://{user}127.0.0.1:{proxy.port}"}
+
+    def test_https_goes_through_by_connect_and_the_proxy_never_sees_the_key(self) -> None:
+        upstream = self.upstream()
+        proxy = self.tunnel(upstream.port)
+        environment = self.environment(proxy, "me:p%40ss@")
+        self.assertEqual(b"{}", self.call(self.URL, environment=environment))
+        (head,) = proxy.heads
+        self.assertTrue(
+            head.startswith(b"CONNECT api.example.test:443 HTTP/1.1\r\nHost: api.example.test:443\r\n"), head
+        )
+        self.assertIn(b"Proxy-Authorization: Basic bWU6cEBzcw==\r\n", head)
+        self.assertNotIn(SECRET.encode(), head + proxy.seen)
+        self.assertNotIn(b"Proxy-Authorization", upstream.requests[0])
+
+    def test_the_certificate_is_verified_behind_the_proxy_too(self) -> None:
+        upstream = self.upstream()
+        proxy = self.tunnel(upstream.port)
+        environment = self.environment(proxy)
+        self.failure("https://other.example.test", UpstreamFailed, environment=environment)
+        self.assertEqual([], upstream.requests)
+
+    def test_plain_http_goes_through_none(self) -> None:
+        upstream = self.upstream(tls=False)
+        proxy = self.tunnel(upstream.port)
+        names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+        environment = dict.fromkeys(names, f"http://127.0.0.1:{proxy.port}")
+        self.assertEqual(b"{}", self.call(upstream.url, environment=environment))
+        self.assertEqual(0, proxy.connections)
+
+    def test_it_can_be_turned_off_and_hosts_can_be_exempt(self) -> None:
+        upstream = self.upstream()
+        proxy = self.tunnel(upstream.port)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
+        exempt = {**self.environment(proxy), "NO_PROXY": "example.test"}
+        with mock.patch.object(connect, "_resolved", return_value=found):
+            self.assertEqual(b"{}", self.call(self.URL, environment=self.environment(proxy), https_proxy="off"))
+            self.assertEqual(b"{}", self.call(self.URL, environment=exempt))
+        self.assertEqual(0, proxy.connections)
+
+    def test_what_the_proxy_refuses_is_told_with_its_name_and_without_its_password(self) -> None:
+        for reply, kind, words in (
+            (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", UpstreamFailed, "user and the password"),
+            (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nNever", UpstreamFailed, "(403)"),
+            (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1\r\n\r\n", UpstreamFailed, "(302)"),
+            (b"HTTP/1.1 503 Busy\r\n\r\n", UpstreamDropped, "(503)"),
+            (b"SSH-2.0-OpenSSH_9.0\r\n\r\n", UpstreamFailed, "is none"),
+            (b"HTTP/1.1 200 OK\r\n\r\nwelcome", UpstreamFailed, "says more"),
+            (b"HTTP/1.1 2", UpstreamDropped, "closed the connection"),
+            (b"", UpstreamTimeout, "in time"),
+        ):
+            with self.subTest(reply):
+                proxy = self.tunnel(1, reply)
+                environment = self.environment(proxy, "me:hidden@")
+                timeout = PATIENCE if reply else 0.2
+                message = self.failure(self.URL, kind, environment=environment, connect_timeout=timeout)
+                self.assertIn(f"127.0.0.1:{proxy.port}", message)
+                self.assertIn(words, message)
+                self.assertNotIn("hidden", message)
+
+    def test_a_proxy_that_is_not_there_is_told(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"}
+        self.assertIn("Check network and HTTPS_PROXY", self.failure(self.URL, UpstreamFailed, environment=environment))
+
+    def test_one_that_cannot_be_used_is_a_failure_of_the_call(self) -> None:
+        """Start-up refuses it already; whoever builds the proxy in Python is told here."""
+        environment = {"HTTPS_PROXY": "socks5://127.0.0.1:1080"}
+        self.assertIn("socks5://", self.failure(self.URL, UpstreamFailed, environment=environment))
+
+    def test_a_client_that_leaves_while_the_proxy_thinks_ends_it(self) -> None:
+        proxy = self.tunnel(1, b"")
+        peer = self.leaving(lambda: wait_until(lambda: proxy.heads))
+        with self.assertRaises(ClientGone):
+            self.call(self.URL, peer=peer, environment=self.environment(proxy))
+        self.assertTrue(proxy.hung_up.wait(PATIENCE))

@@ -1,0 +1,182 @@
+import socket
+import ssl
+import threading
+import time
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.upstream import pool
+from deepseek_cursor_proxy.upstream.connect import Connector
+from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
+from tests.unit.net.test_wait import Client
+
+SOON = 10.0
+
+
+class PoolTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(self.listener.close)
+        self.origin = Origin("http", *self.listener.getsockname())
+        self.pool = ConnectionPool(Connector(ProxyConfig(connect_timeout=SOON), {}).open)
+        self.addCleanup(self.pool.close)
+
+    def take(self, *, fresh: bool = False) -> Connection:
+        taken = self.pool.take(self.origin, fresh=fresh)
+        self.addCleanup(taken.close)
+        return taken
+
+    def accept(self) -> socket.socket:
+        accepted, _ = self.listener.accept()
+        self.addCleanup(accepted.close)
+        return accepted
+
+
+class TestPool(PoolTestCase):
+    def test_a_connection_given_back_is_taken_again(self) -> None:
+        first = self.take()
+        self.pool.give_back(first)
+        second = self.take()
+        self.assertIs(first, second)
+        self.assertTrue(second.is_reused)
+
+    def test_two_at_once_are_two(self) -> None:
+        self.assertIsNot(self.take(), self.take())
+
+    def test_another_origin_gets_its_own(self) -> None:
+        other_listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(other_listener.close)
+        first = self.take()
+        self.pool.give_back(first)
+        other = self.pool.take(Origin("http", *other_listener.getsockname()))
+        self.addCleanup(other.close)
+        self.assertIsNot(first, other)
+
+    def test_fresh_means_new(self) -> None:
+        first = self.take()
+        self.pool.give_back(first)
+        self.assertIsNot(first, self.take(fresh=True))
+
+    def test_one_that_the_other_side_closed_is_not_given_out(self) -> None:
+        first = self.take()
+        self.accept().close()
+        self.pool.give_back(first)
+        wait_readable(first._sock, SOON, None)
+        self.assertIsNot(first, self.take())
+
+    def test_one_that_said_something_unasked_is_not_given_out(self) -> None:
+        first = self.take()
+        self.accept().sendall(b"HTTP/1.1 200 smuggled")
+        self.pool.give_back(first)
+        wait_readable(first._sock, SOON, None)
+        self.assertIsNot(first, self.take())
+
+    def test_one_that_rested_too_long_is_not_given_out(self) -> None:
+        first = self.take()
+        self.pool.give_back(first)
+        first.idle_since -= pool._IDLE_SECONDS + 1
+        self.assertIsNot(first, self.take())
+
+    def test_one_that_rested_while_the_computer_slept_is_not_given_out(self) -> None:
+        """The clock that we measure with stands still meanwhile."""
+        for seconds in (pool._IDLE_SECONDS + 1, -pool._IDLE_SECONDS - 1):
+            first = self.take()
+            self.pool.give_back(first)
+            first.idle_since_wall += seconds
+            self.assertIsNot(first, self.take())
+
+    def test_no_more_than_a_bounded_number_rest(self) -> None:
+        taken = [self.take() for _ in range(pool._IDLE_CONNECTIONS + 3)]
+        for each in taken:
+            self.pool.give_back(each)
+        self.assertEqual([-1] * 3, [each._sock.fileno() for each in taken[:3]])
+        self.assertNotEqual(-1, taken[3]._sock.fileno())
+
+    def test_a_closed_pool_keeps_nothing(self) -> None:
+        rests, busy = self.take(), self.take()
+        self.pool.give_back(rests)
+        self.pool.close()
+        self.pool.give_back(busy)
+        self.assertEqual([-1, -1], [rests._sock.fileno(), busy._sock.fileno()])
+
+    def test_nobody_listening_is_a_connection_error(self) -> None:
+        self.listener.close()
+        with self.assertRaises(ConnectionError):
+            self.take()
+
+
+class KeyUpdate(socket.socket):
+    """A socket whose TLS has to write before it can read on, which needs room that is not there at first."""
+
+    is_due = True
+
+    def recv(self, *what: Any) -> bytes:
+        if self.is_due:
+            self.is_due = False
+            raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete (write)")
+        return super().recv(*what)
+
+
+class TestReceiving(PoolTestCase):
+    def test_tls_that_has_to_write_before_it_reads_on_breaks_nothing(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.addCleanup(theirs.close)
+        connection = Connection(self.origin, KeyUpdate(fileno=ours.detach()))
+        self.addCleanup(connection.close)
+        theirs.sendall(b"answer")
+        self.assertIsNone(connection.receive_now())
+        # Nothing more arrives: it is its own writing that it waits for.
+        self.assertTrue(connection.wait(time.monotonic() + SOON, None))
+        self.assertEqual(b"answer", connection.receive_now())
+        self.assertIsNone(connection.receive(time.monotonic() + 0.01, None))
+
+    def test_an_answer_survives_that_its_sender_closed_before_it_had_read_the_request(self) -> None:
+        connection = self.take()
+        with self.accept() as other:
+            connection.send(b"the beginning of a request", SOON)
+            # Unread bytes turn its close into a reset.
+            wait_readable(other, SOON, None)
+            other.sendall(b"too large")
+        wait_readable(connection._sock, SOON, None)
+        for _ in range(2):
+            # The first write may still be taken; one of them meets the reset.
+            if not connection.is_out_of_step:
+                connection.send(b"more of it", SOON)
+        self.assertTrue(connection.is_out_of_step)
+        self.assertEqual(b"too large", connection.receive(time.monotonic() + SOON, None))
+
+    def test_data_the_end_and_the_deadline_are_told_apart(self) -> None:
+        connection = self.take()
+        other = self.accept()
+        connection.send(b"hello", SOON)
+        self.assertEqual(b"hello", other.recv(10))
+        self.assertIsNone(connection.receive(time.monotonic() + 0.01, None))
+        other.sendall(b"world")
+        self.assertEqual(b"world", connection.receive(time.monotonic() + SOON, None))
+        other.close()
+        self.assertEqual(b"", connection.receive(time.monotonic() + SOON, None))
+
+    def test_a_client_that_leaves_is_noticed_while_upstream_is_silent(self) -> None:
+        for leave in (socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)):
+            ours, theirs = socket.socketpair()
+            self.addCleanup(ours.close)
+            self.addCleanup(theirs.close)
+            connection = self.take(fresh=True)
+            connection.send(b"x", SOON)
+            threading.Timer(0.05, leave, (theirs,)).start()
+            with self.assertRaises(ClientGone):
+                connection.receive(time.monotonic() + SOON, Client(ours))
+
+    def test_a_client_that_sends_early_has_not_left(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        theirs.sendall(b"the next request")
+        connection = self.take()
+        connection.send(b"x", SOON)
+        self.accept().sendall(b"answer")
+        self.assertEqual(b"answer", connection.receive(time.monotonic() + SOON, Client(ours)))
+        self.assertIsNone(connection.receive(time.monotonic() + 0.01, Client(ours)))
