@@ -46,7 +46,7 @@ _MAX_SOURCES = 4096
 _MAX_ACCEPTED = 1024
 
 
-class Visitor(NamedTuple):
+class Caller(NamedTuple):
     """Somebody at the door: the key they sent, which is also whose reasoning is found, and where they come from."""
 
     credential: str
@@ -56,7 +56,7 @@ class Visitor(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the key itself."""
-        return f"Visitor({self.key}, {self.source!r})"
+        return f"Caller({self.key}, {self.source!r})"
 
 
 class Access:
@@ -83,42 +83,42 @@ class Access:
 
     # At the door …
 
-    def admit(self, request: HttpRequest) -> Visitor:
+    def admit(self, request: HttpRequest) -> Caller:
         """Whoever may ask for an answer; BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
         credential = _credential(request)
         if credential is None:
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
             raise WrongKey(f"No API key. Send {whose} as 'Authorization: Bearer sk-…'.")
-        visitor = Visitor(credential, AccessKey.of(credential), request.source, Address.of(request))
-        self.check(visitor)
-        return visitor
+        caller = Caller(credential, AccessKey.of(credential), request.source, Address.of(request))
+        self.check(caller)
+        return caller
 
-    def check(self, visitor: Visitor) -> None:
-        """Raises unless this visitor is served now: a key may have been pinned since they were let in."""
-        wait = 0 if self._memory.has_accepted(visitor.key) else self._memory.seconds_to_wait(visitor.source)
+    def check(self, caller: Caller) -> None:
+        """Raises unless this caller is served now: a key may have been pinned since they were let in."""
+        wait = 0 if self._memory.has_accepted(caller.key) else self._memory.seconds_to_wait(caller.source)
         served = self._served()
         if served is None:
             if wait:
                 raise _too_many(wait)
-        elif _is_among(visitor.key, (key for key in served if not (wait and key.is_guessable))):
-            self._memory.accept(visitor.key)
+        elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
+            self._memory.accept(caller.key)
         elif wait:
             raise _too_many(wait)
         else:
-            self._memory.fail(visitor.source)
+            self._memory.fail(caller.source)
             raise self._stranger()
 
-    def check_call(self, visitor: Visitor) -> None:
-        """Raises unless DeepSeek may be called for this visitor now, with their own key or with the held one."""
+    def check_call(self, caller: Caller) -> None:
+        """Raises unless DeepSeek may be called for this caller now, with their own key or with the held one."""
         if self.held_key is None:
-            self.check(visitor)
+            self.check(caller)
         else:
-            self.check_spending(visitor)
+            self.check_spending(caller)
 
-    def check_spending(self, visitor: Visitor) -> None:
-        """Raises unless a key of the owner may be spent for this visitor: Unauthorized, Forbidden."""
-        self.check(visitor)
-        if (foreign := self._foreign_part(visitor)) is not None:
+    def check_spending(self, caller: Caller) -> None:
+        """Raises unless a key of the owner may be spent for this caller: Unauthorized, Forbidden."""
+        self.check(caller)
+        if (foreign := self._foreign_part(caller)) is not None:
             raise Forbidden(
                 "This would spend a key of whoever runs the proxy, and the request came under a name that is not the "
                 f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; whoever runs the proxy behind a "
@@ -137,17 +137,17 @@ class Access:
                 "This model is asked with a key of whoever runs the proxy, and it is not known yet who that is. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
-        if not _is_among(visitor.key, (pinned,)):
+        if not _is_among(caller.key, (pinned,)):
             # A guess like any other, also where everybody is served with a key of their own.
-            self.refused(visitor)
+            self.refused(caller)
             raise Unauthorized(
                 "This model is asked with a key of whoever runs the proxy, for the first key that DeepSeek accepted "
                 "since it started. Use that key, or restart the proxy to use another one; whoever runs it can name "
                 "several in access_keys."
             )
 
-    def _foreign_part(self, visitor: Visitor) -> str | None:
-        return OwnHosts((*self._names, self._memory.tunnel_host)).foreign_part(visitor.address)
+    def _foreign_part(self, caller: Caller) -> str | None:
+        return OwnHosts((*self._names, self._memory.tunnel_host)).foreign_part(caller.address)
 
     def name_tunnel(self, host: str) -> None:
         """The tunnel that the proxy opened has this name now."""
@@ -173,16 +173,16 @@ class Access:
 
     # What DeepSeek said …
 
-    def accepted(self, visitor: Visitor) -> None:
-        """DeepSeek answered a call for this visitor; the first time, that may decide whose proxy this is."""
-        if self._memory.accept(visitor.key, pin=self._may_pin(visitor)):
+    def accepted(self, caller: Caller) -> None:
+        """DeepSeek answered a call for this caller; the first time, that may decide whose proxy this is."""
+        if self._memory.accept(caller.key, pin=self._may_pin(caller)):
             may = "is served" if self.pins else "may use [passthrough]"
-            _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", visitor.key, may)
+            _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
 
-    def _may_pin(self, visitor: Visitor) -> bool:
+    def _may_pin(self, caller: Caller) -> bool:
         if not self.pins_spender or self._memory.pinned is not None:
             return False
-        foreign = self._foreign_part(visitor)
+        foreign = self._foreign_part(caller)
         if foreign is not None and self._memory.first_unpinned():
             _log.warning(
                 "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if that "
@@ -191,10 +191,10 @@ class Access:
             )
         return foreign is None
 
-    def refused(self, visitor: Visitor) -> None:
-        """This visitor's key is not known to DeepSeek, or is not the one that may spend the owner's keys."""
-        if not self._memory.has_accepted(visitor.key):
-            self._memory.fail(visitor.source)
+    def refused(self, caller: Caller) -> None:
+        """This caller's key is not known to DeepSeek, or is not the one that may spend the owner's keys."""
+        if not self._memory.has_accepted(caller.key):
+            self._memory.fail(caller.source)
 
 
 class _Failures(NamedTuple):

@@ -11,7 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import clients, passthrough, plain_reply
 from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.passthrough import CHAT, Passed
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.http1.messages import Awaited, HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
@@ -50,35 +50,35 @@ class Generation:
         return cls(Services.build(config, reasoning_store, former.services if former is not None else None))
 
     def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
-        visitor = self.services.access.admit(request)
+        caller = self.services.access.admit(request)
         raw = request.read_body()
         body = self.decoded(raw)
         if deployment:
             # Azure's way: the path names the model.
             body = {**body, "model": unquote(deployment)}
-        passed = self.passed_on(request, visitor, body, encode_json(body) if deployment else raw)
+        passed = self.passed_on(request, caller, body, encode_json(body) if deployment else raw)
         if passed is not None:
             return passed
-        return self._generate(request, visitor, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
+        return self._generate(request, caller, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
 
     def decoded(self, raw: bytes) -> dict[str, Any]:
         """The JSON of a body, which nobody changes."""
         return self._bodies.decode(raw)
 
     def passed_on(
-        self, request: HttpRequest, visitor: Visitor, body: Mapping[str, Any], raw: bytes, path: str = CHAT
+        self, request: HttpRequest, caller: Caller, body: Mapping[str, Any], raw: bytes, path: str = CHAT
     ) -> HttpReply | None:
         """The answer of another place, if the model is asked there; its API has the same paths."""
         key = model_names.passed_on(body.get("model"), self.services.config)
         if key is None:
             return None
-        self.services.access.check_spending(visitor)
+        self.services.access.check_spending(caller)
         is_stream = body.get("stream") is True
         return passthrough.relay(Passed(key, str(body["model"]), raw, is_stream, request.peer, path), self.services)
 
-    def _generate(self, request: HttpRequest, visitor: Visitor, asked: Asked) -> HttpReply:
+    def _generate(self, request: HttpRequest, caller: Caller, asked: Asked) -> HttpReply:
         protocol, chat = self._chat, asked.request
-        exchange = self.opened(visitor, self.caller(visitor, request.peer), asked)
+        exchange = self.opened(caller, self.call_context(caller, request.peer), asked)
         batches = exchange.batches(with_lulls=chat.stream)
         shown = (
             batches if _is_json(chat) else thinking_blocks.mirror(batches, self._form(request, asked), exchange.notice)
@@ -108,22 +108,22 @@ class Generation:
                 if said or not batch:
                     yield said
 
-    def caller(self, visitor: Visitor, peer: Peer | None) -> Caller:
-        namespace = identity.namespace(self.services.config.upstream_base_url, visitor.credential)
+    def call_context(self, caller: Caller, peer: Peer | None) -> CallContext:
+        namespace = identity.namespace(self.services.config.upstream_base_url, caller.credential)
         held_key = self.services.access.held_key
-        return Caller(namespace, held_key or visitor.credential, peer, is_held=held_key is not None)
+        return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
 
-    def opened(self, visitor: Visitor, caller: Caller, asked: Asked) -> "Exchange | FanOut":
+    def opened(self, caller: Caller, context: CallContext, asked: Asked) -> "Exchange | FanOut":
         """The call that DeepSeek accepted; access learns what it thinks of the key."""
         access = self.services.access
-        access.check_call(visitor)
+        access.check_call(caller)
         try:
-            exchange = _opener(asked).open(caller, asked, self.services)
+            exchange = _opener(asked).open(context, asked, self.services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
-                access.refused(visitor)
+                access.refused(caller)
             raise
-        access.accepted(visitor)
+        access.accepted(caller)
         return exchange
 
     def _form(self, request: HttpRequest, asked: Asked) -> thinking_blocks.Form | None:

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
 from deepseek_cursor_proxy.api.passthrough import MESSAGES
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic import errors
 from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
@@ -33,7 +33,7 @@ _BYTES_PER_TOKEN = 4
 class _Planned:
     """A message that is to be made, and for whom."""
 
-    caller: Caller
+    context: CallContext
     asked: anthropic.Asked
     sealer: Sealer
     size: int
@@ -50,26 +50,26 @@ class Messaging:
         self._services = generation.services
 
     def create(self, request: HttpRequest) -> HttpReply:
-        visitor = self._services.access.admit(request)
+        caller = self._services.access.admit(request)
         raw = request.read_body()
         body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, visitor, body, raw, MESSAGES)
+        passed = self._generation.passed_on(request, caller, body, raw, MESSAGES)
         if passed is not None:
             return passed
-        caller = self._generation.caller(visitor, request.peer)
-        sealer = Sealer(self._services.secret.read(), caller.namespace)
-        planned = _Planned(caller, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
+        context = self._generation.call_context(caller, request.peer)
+        sealer = Sealer(self._services.secret.read(), context.namespace)
+        planned = _Planned(context, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
         chat = planned.asked.request
         # DeepSeek streams in any case: so it is known while a message takes its time that it is being made.
-        exchange = self._generation.opened(visitor, caller, Asked(chat._replace(stream=True), body, len(raw)))
+        exchange = self._generation.opened(caller, context, Asked(chat._replace(stream=True), body, len(raw)))
         if chat.stream:
             return _identified(HttpReply.events(Stream(self._events(planned, exchange), exchange)))
         return _identified(plain_reply.reply(self._made(planned, exchange), exchange, failure))
 
     def count_tokens(self, request: HttpRequest) -> HttpReply:
-        visitor = self._services.access.admit(request)
+        caller = self._services.access.admit(request)
         body = self._generation.decoded(request.read_body())
-        sealer = Sealer(self._services.secret.read(), self._generation.caller(visitor, None).namespace)
+        sealer = Sealer(self._services.secret.read(), self._generation.call_context(caller, None).namespace)
         asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
         return HttpReply.json({"input_tokens": self._services.counter.count(asked.request)})
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy.access import Visitor
+from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import plain_reply
 from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
 from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Following, Job
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import compaction, parse
@@ -55,8 +55,8 @@ _CANCEL_SECONDS = 5.0
 class Planned:
     """A response that is to be made: for whom, in what frame, with which items as its input, what DeepSeek is asked."""
 
-    visitor: Visitor
     caller: Caller
+    context: CallContext
     frame: Frame
     input: tuple[Json, ...]
     asked: Asked
@@ -79,18 +79,18 @@ class Responding:
     # Making one …
 
     def create(self, request: HttpRequest) -> HttpReply:
-        visitor = self._services.access.admit(request)
+        caller = self._services.access.admit(request)
         raw = request.read_body()
         body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, visitor, body, raw, "/responses")
+        passed = self._generation.passed_on(request, caller, body, raw, "/responses")
         if passed is not None:
             return passed
-        planned = self._planned(visitor, self._generation.caller(visitor, request.peer), body, len(raw))
+        planned = self._planned(caller, self._generation.call_context(caller, request.peer), body, len(raw))
         wanted = planned.frame.wanted
         if wanted.background:
             return self._in_background(planned, request.peer)
         try:
-            exchange = self._generation.opened(visitor, planned.caller, planned.asked)
+            exchange = self._generation.opened(caller, planned.context, planned.asked)
         except UpstreamRefused as refusal:
             if wanted.stream and error_code(refusal) == OVERFLOW:
                 return self._overflow(planned, refusal)
@@ -106,15 +106,15 @@ class Responding:
         self._kept(planned, writer)
         return HttpReply.events(events)
 
-    def _planned(self, visitor: Visitor, caller: Caller, body: dict[str, Any], size: int) -> Planned:
+    def _planned(self, caller: Caller, context: CallContext, body: dict[str, Any], size: int) -> Planned:
         wanted = envelope.wanted(body)
         mark = secrets.token_hex(16)
-        inherited = self._inherited(caller.namespace, wanted)
-        own = self._own(caller.namespace, wanted, {item.get("id"): item for item in inherited})
+        inherited = self._inherited(context.namespace, wanted)
+        own = self._own(context.namespace, wanted, {item.get("id"): item for item in inherited})
         if wanted.store:
             # Read as they will be inherited, so that they are the very same then.
             own = responses_listing.listed(own, mark, len(inherited))
-        sealer = Sealer(self._services.secret.read(), caller.namespace)
+        sealer = Sealer(self._services.secret.read(), context.namespace)
         asks_for = compaction if wanted.compacts else envelope
         inside = asks_for.conversation(body, envelope.unsealed([*inherited, *own], Opener(sealer, self._most)))
         chat = parse.parse(inside, self._services.config)
@@ -122,7 +122,7 @@ class Responding:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, envelope.fields(body), sealer)
-        return Planned(visitor, caller, frame, (*inherited, *own), Asked(chat, body, size, self._dialect()))
+        return Planned(caller, context, frame, (*inherited, *own), Asked(chat, body, size, self._dialect()))
 
     def _dialect(self) -> Dialect:
         return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
@@ -210,32 +210,32 @@ class Responding:
         """The finished response, which is stored if it is to be."""
         assert writer.response is not None
         if planned.frame.wanted.store:
-            self._store.put(planned.caller.namespace, StoredResponse(writer.response, planned.input))
+            self._store.put(planned.context.namespace, StoredResponse(writer.response, planned.input))
         return writer.response
 
     # … of its length or its summary alone …
 
     def input_tokens(self, request: HttpRequest) -> HttpReply:
-        visitor = self._services.access.admit(request)
+        caller = self._services.access.admit(request)
         raw = request.read_body()
         body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, visitor, {**body, "stream": False}, raw, "/responses/input_tokens")
+        passed = self._generation.passed_on(request, caller, {**body, "stream": False}, raw, "/responses/input_tokens")
         if passed is not None:
             return passed
-        planned = self._planned(visitor, self._generation.caller(visitor, request.peer), body, len(raw))
+        planned = self._planned(caller, self._generation.call_context(caller, request.peer), body, len(raw))
         count = self._services.counter.count(planned.asked.request)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
     def compact(self, request: HttpRequest) -> HttpReply:
-        visitor = self._services.access.admit(request)
+        caller = self._services.access.admit(request)
         raw = request.read_body()
         body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, visitor, {**body, "stream": False}, raw, "/responses/compact")
+        passed = self._generation.passed_on(request, caller, {**body, "stream": False}, raw, "/responses/compact")
         if passed is not None:
             return passed
-        caller = self._generation.caller(visitor, request.peer)
-        planned = self._planned(visitor, caller, compaction.triggered(body), len(raw))
-        exchange = self._generation.opened(visitor, caller, planned.asked)
+        context = self._generation.call_context(caller, request.peer)
+        planned = self._planned(caller, context, compaction.triggered(body), len(raw))
+        exchange = self._generation.opened(caller, context, planned.asked)
         return plain_reply.reply(self._compacted(planned, exchange), exchange, failure)
 
     def _compacted(self, planned: Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
@@ -257,9 +257,9 @@ class Responding:
     # … in the background …
 
     def _in_background(self, planned: Planned, peer: Peer | None) -> HttpReply:
-        namespace, writer = planned.caller.namespace, planned.writer()
+        namespace, writer = planned.context.namespace, planned.writer()
         # The key is looked at now, while somebody is there to be told.
-        self._services.access.check_call(planned.visitor)
+        self._services.access.check_call(planned.caller)
         job = Job(planned.frame.response_id, namespace)
         job.say(writer.queued())
         queued = planned.frame.response(envelope.state("queued"))
@@ -287,7 +287,7 @@ class Responding:
         finally:
             assert writer.response is not None
             stored = StoredResponse(writer.response, planned.input, job.packed(last))
-            self._store.update(planned.caller.namespace, stored)
+            self._store.update(planned.context.namespace, stored)
             job.say(last)
 
     def _outcome(self, planned: Planned, writer: ResponseWriter, job: Job) -> bytes:
@@ -297,11 +297,11 @@ class Responding:
         if job.is_stopping:
             raise ProxyStopping
         started = planned.frame.response(envelope.state("in_progress"))
-        self._store.update(planned.caller.namespace, StoredResponse(started, planned.input))
+        self._store.update(planned.context.namespace, StoredResponse(started, planned.input))
         job.say(writer.start())
-        caller = planned.caller._replace(peer=job.peer)
+        context = planned.context._replace(peer=job.peer)
         with (
-            closing(self._generation.opened(planned.visitor, caller, planned.asked)) as exchange,
+            closing(self._generation.opened(planned.caller, context, planned.asked)) as exchange,
             closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown,
         ):
             for batch in shown:
@@ -351,7 +351,7 @@ class Responding:
         return HttpReply.json(self._found(namespace, response_id).body)
 
     def _namespace(self, request: HttpRequest) -> bytes:
-        return self._generation.caller(self._services.access.admit(request), None).namespace
+        return self._generation.call_context(self._services.access.admit(request), None).namespace
 
     def _found(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
         found = self._store.get(namespace, response_id, with_events=with_events)

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.threads import started
@@ -100,14 +100,14 @@ class FanOut:
         return self._exchanges[choice].notice()
 
     @classmethod
-    def open(cls, caller: Caller, asked: Asked, services: Services) -> "FanOut":
+    def open(cls, context: CallContext, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(asked, services.config.max_request_body_bytes)
-        places = services.upstream.gates.to(asked.request.model).enter(caller.peer, asked.request.choices)
+        places = services.upstream.gates.to(asked.request.model).enter(context.peer, asked.request.choices)
         try:
-            fan_out = cls(caller.peer)
+            fan_out = cls(context.peer)
             try:
-                fan_out._start(places, caller, asked, services)
+                fan_out._start(places, context, asked, services)
             except BaseException as error:
                 fan_out.close(error)
                 raise
@@ -167,9 +167,9 @@ class FanOut:
 
     # By the client's thread …
 
-    def _start(self, places: tuple[Place, ...], caller: Caller, asked: Asked, services: Services) -> None:
+    def _start(self, places: tuple[Place, ...], context: CallContext, asked: Asked, services: Services) -> None:
         for choice, place in enumerate(places):
-            call = partial(Exchange.open, caller._replace(place=place, peer=self._shared), asked, services)
+            call = partial(Exchange.open, context._replace(place=place, peer=self._shared), asked, services)
             thread = started(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
                 raise _no_room()

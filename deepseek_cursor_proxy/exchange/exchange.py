@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import Said
 from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller, Calling
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext, Calling
 from deepseek_cursor_proxy.http1.messages import Awaited
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
@@ -38,9 +38,9 @@ CLIENT_LEFT = "client left"
 class Exchange:
     """One generation. Used by one thread; must be closed."""
 
-    def __init__(self, caller: Caller, asked: Asked, services: Services) -> None:
+    def __init__(self, context: CallContext, asked: Asked, services: Services) -> None:
         self._services = services
-        self._caller = caller
+        self._context = context
         self._dialect = asked.dialect
         self._number = next(services.numbers)
         self._started = time.monotonic()
@@ -57,17 +57,17 @@ class Exchange:
         self._outcome = CLIENT_LEFT
         self._status = 499
         self.is_closed = False
-        services.observers.notice(
-            Received(self._number, caller.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
+        services.observers.emit(
+            Received(self._number, context.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
         )
         self._request = asked.request
         self._is_forced = rules.is_forced(asked.request.tool_choice)
-        self._calling = Calling(self._number, caller, asked, services)
+        self._calling = Calling(self._number, context, asked, services)
 
     @classmethod
-    def open(cls, caller: Caller, asked: Asked, services: Services) -> "Exchange":
+    def open(cls, context: CallContext, asked: Asked, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
-        exchange = cls(caller, asked, services)
+        exchange = cls(context, asked, services)
         try:
             exchange._calling.open()
         except BaseException as error:
@@ -314,9 +314,9 @@ class Exchange:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ProxyError):
-            credential = self._caller.credential
+            credential = self._context.credential
             # Upstream's own words may quote the key it was called with.
-            if self._caller.is_held or len(credential) >= _SHORTEST_SECRET:
+            if self._context.is_held or len(credential) >= _SHORTEST_SECRET:
                 error.hide(credential)
             self._outcome, self._status = without_keys(error.message.replace(credential, "***")), error.status
         elif not isinstance(error, (ClientGone, GeneratorExit)):
@@ -334,7 +334,7 @@ class Exchange:
         finally:
             # A bug of ours costs an answer, not a place for the next one.
             self._calling.close(was_complete=self._outcome == COMPLETED)
-        self._services.observers.notice(self._finished())
+        self._services.observers.emit(self._finished())
         if self._outcome == COMPLETED and self._calling.prepared is not None:
             self._services.counter.learn(self._calling.prepared.request, self._reply.usage)
 

@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.upstream.retry import Retries
 
 
-class Caller(NamedTuple):
+class CallContext(NamedTuple):
     """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left.
 
     The key is theirs, or with `is_held` the proxy's own, which they must never see.
@@ -41,7 +41,7 @@ class Caller(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the key."""
-        return f"Caller({self.namespace.hex()[:12]})"
+        return f"CallContext({self.namespace.hex()[:12]})"
 
 
 class Asked(NamedTuple):
@@ -56,17 +56,17 @@ class Asked(NamedTuple):
 class Calling:
     """The calls of one exchange, until one is answered. Used by the thread that runs the exchange."""
 
-    def __init__(self, number: int, caller: Caller, asked: Asked, services: Services) -> None:
+    def __init__(self, number: int, context: CallContext, asked: Asked, services: Services) -> None:
         self._number = number
-        self._caller = caller
+        self._context = context
         self._request = asked.request
         self._dialect = asked.dialect
         self._services = services
         self._started = time.monotonic()
-        self._place = caller.place
+        self._place = context.place
         self._retries = Retries(services.config.retry_budget)
         self._has_healed = False
-        self._notice: Callable[[Event], None] = services.observers.notice
+        self._emit: Callable[[Event], None] = services.observers.emit
         self._found: Found = {}
         self._continuation: Continuation | None = None
         self._sent: Sent | None = None
@@ -85,7 +85,7 @@ class Calling:
     def open(self) -> None:
         """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
         request, config = self._request, self._services.config
-        history = identify(self._caller.namespace, request.messages, request.conversation)
+        history = identify(self._context.namespace, request.messages, request.conversation)
         self._found = look_up(request, history, self._services.reasoning_store.find)
         self._continuation = Continuation(request, history, self._services.conversations, config.tool_order)
         try:
@@ -121,7 +121,7 @@ class Calling:
     def _is_worth_another_try(self, error: ProxyError) -> bool:
         # Others may call while this one waits.
         self.close()
-        return self._retries.wait(error, self._caller.peer)
+        return self._retries.wait(error, self._context.peer)
 
     def settle(self) -> None:
         """Remember and tell that DeepSeek accepted the call; nothing of an answer has to wait for that. Idempotent.
@@ -131,7 +131,7 @@ class Calling:
         if self._sent is not None and self._continuation is not None:
             sent, self._sent = self._sent, None
             self._continuation.accepted()
-            self._notice(sent)
+            self._emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.settle()
@@ -142,7 +142,7 @@ class Calling:
         assert self._continuation is not None
         self._check_size(prepared)
         self.prepared = self._continuation.place(prepared)
-        self._notice(Restored(self._number, self.prepared, self._has_healed, self._dialect, self.drift))
+        self._emit(Restored(self._number, self.prepared, self._has_healed, self._dialect, self.drift))
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: Prepared) -> None:
@@ -167,8 +167,8 @@ class Calling:
     def _call(self, body: bytes) -> Answer:
         while True:
             try:
-                caller, place = self._caller, self._admitted()
-                return self._services.upstream.send(body, caller.credential, caller.peer, place, self._dialect.path)
+                context, place = self._context, self._admitted()
+                return self._services.upstream.send(body, context.credential, context.peer, place, self._dialect.path)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
@@ -177,11 +177,11 @@ class Calling:
         """The place that was brought, for the first call; one that is waited for, for any other."""
         place, self._place = self._place, None
         if place is None:
-            (place,) = self._services.upstream.gates.to(self._request.model).enter(self._caller.peer)
+            (place,) = self._services.upstream.gates.to(self._request.model).enter(self._context.peer)
         return place
 
     def _told(self, refusal: UpstreamRefused) -> ProxyError:
-        if refusal.status == 401 and self._caller.is_held:
+        if refusal.status == 401 and self._context.is_held:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return UpstreamFailed(
                 "DeepSeek does not accept the key of this proxy. Whoever runs it has to set DEEPSEEK_API_KEY anew and "

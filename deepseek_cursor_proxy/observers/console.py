@@ -37,7 +37,7 @@ class Console:
         self._write = line_writer(_log)
         self._told: set[str] = set()
 
-    def notice(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case Received():
                 self._tell_dropped(event.request.dropped)

@@ -71,7 +71,7 @@ Event = Received | Restored | Sent | Finished
 class Observer(Protocol):
     """Called by handler threads, several at a time; events of one exchange come in order."""
 
-    def notice(self, event: Event) -> None: ...
+    def emit(self, event: Event) -> None: ...
 
 
 class Observers:
@@ -80,9 +80,9 @@ class Observers:
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)
 
-    def notice(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         for observer in self._observers:
             try:
-                observer.notice(event)
+                observer.emit(event)
             except Exception as error:
                 _log.warning("%s failed: %s: %s", type(observer).__name__, type(error).__name__, error)

@@ -37,7 +37,7 @@ class Trace:
         self._open: dict[int, dict[str, Any]] = {}
         self._asked: dict[int, ChatRequest] = {}
 
-    def notice(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case Received():
                 with self._lock:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import access as room
-from deepseek_cursor_proxy.access import HELD_KEY, Access, Visitor
+from deepseek_cursor_proxy.access import HELD_KEY, Access, Caller
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, ProxyError, StartupError, TooManyAttempts, Unauthorized
@@ -50,11 +50,11 @@ class AccessTest(unittest.TestCase):
             given["authorization"] = f"Bearer {key}"
         return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, source=source)
 
-    def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Visitor:
+    def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Caller:
         """Somebody who is let in and whose key DeepSeek accepts."""
-        visitor = access.admit(self.request(key, source))
-        access.accepted(visitor)
-        return visitor
+        caller = access.admit(self.request(key, source))
+        access.accepted(caller)
+        return caller
 
     def status(self, access: Access, key: str | None, source: str = "127.0.0.1", **headers: str) -> int:
         """200 for those who are let in."""
@@ -161,7 +161,7 @@ class TestCredentials(AccessTest):
         with self.assertRaisesRegex(Unauthorized, "^No API key"):
             access.admit(self.request("sk-é", x_api_key=OWNER))
 
-    def test_a_visitor_can_be_printed(self) -> None:
+    def test_a_caller_can_be_printed(self) -> None:
         self.assertNotIn(OWNER, repr(self.access().admit(self.request())))
 
 
@@ -251,19 +251,19 @@ class TestPinning(AccessTest):
     def test_of_many_at_once_exactly_one_wins(self) -> None:
         for _ in range(20):
             access = self.access(ngrok=True)
-            visitors = [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(8)]
-            together = threading.Barrier(len(visitors))
+            callers = [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(8)]
+            together = threading.Barrier(len(callers))
 
-            def accepted(visitor: Visitor, access: Access = access, together: threading.Barrier = together) -> None:
+            def accepted(caller: Caller, access: Access = access, together: threading.Barrier = together) -> None:
                 together.wait()
-                access.accepted(visitor)
+                access.accepted(caller)
 
-            threads = [threading.Thread(target=accepted, args=(visitor,)) for visitor in visitors]
+            threads = [threading.Thread(target=accepted, args=(caller,)) for caller in callers]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            statuses = [self.status(access, visitor.credential) for visitor in visitors]
+            statuses = [self.status(access, caller.credential) for caller in callers]
             self.assertEqual([200] + [401] * 7, sorted(statuses))
 
     def test_it_is_told_once_and_by_digest(self) -> None:
@@ -284,9 +284,9 @@ class TestPinning(AccessTest):
     def test_a_key_of_the_proxys_owner_is_spent_for_the_pinned_key_only(self) -> None:
         access = self.access(ngrok=True, passthrough=ROUTE)
         owner, stranger = (access.admit(self.request(key)) for key in (OWNER, STRANGER))
-        for visitor in (owner, stranger):
+        for caller in (owner, stranger):
             with self.assertRaisesRegex(Unauthorized, "Ask a DeepSeek model first.*access_keys"):
-                access.check_spending(visitor)
+                access.check_spending(caller)
         access.accepted(owner)
         access.check_spending(owner)
         with self.assertRaisesRegex(Unauthorized, "used first"):
@@ -436,8 +436,8 @@ class TestRateLimit(AccessTest):
 
     def test_many_at_once_do_not_add_up_to_hours(self) -> None:
         access = self.access()
-        for visitor in [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(1000)]:
-            access.refused(visitor)
+        for caller in [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(1000)]:
+            access.refused(caller)
         self.clock.now += FORGIVEN
         self.assertEqual(200, self.status(access, OWNER))
 
@@ -513,9 +513,9 @@ class TestSuccession(AccessTest):
 
     def test_an_answer_that_was_asked_for_under_the_former_settings_pins_as_well(self) -> None:
         former = self.access(ngrok=True)
-        visitor = former.admit(self.request(OWNER))
+        caller = former.admit(self.request(OWNER))
         access = self.successor(former, ngrok=True)
-        former.accepted(visitor)
+        former.accepted(caller)
         self.assertEqual(401, self.status(access, STRANGER))
 
     def test_waits_and_exemptions_stay(self) -> None:

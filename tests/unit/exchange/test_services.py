@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.exchange import services as room
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, Caller
+from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -85,7 +85,7 @@ class TestJobs(SocketTestCase):
     def work(self, job: Job) -> None:
         asked = Asked(ChatCompletions(time.time).parse(BODY, self.services.config), BODY, 1)
         try:
-            exchange = Exchange.open(Caller(ME, "sk-0123456789", job.peer), asked, self.services)
+            exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
             for _ in exchange.batches():
                 job.say(b"said")
             self.ended.append("completed")

@@ -41,7 +41,7 @@ class ConsoleTestCase(unittest.TestCase):
         console = Console(**settings)
         with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
             for event in events:
-                console.notice(event)
+                console.emit(event)
         return [record.getMessage() for record in logged.records]
 
 
@@ -147,14 +147,14 @@ class TestFanOut(unittest.TestCase):
         seen: list[Event] = []
 
         class Broken:
-            def notice(self, event: Event) -> None:
+            def emit(self, event: Event) -> None:
                 raise RuntimeError("broken")
 
         class Works:
-            def notice(self, event: Event) -> None:
+            def emit(self, event: Event) -> None:
                 seen.append(event)
 
         with self.assertLogs("deepseek_cursor_proxy.observers.events", logging.WARNING) as logged:
-            Observers([Broken(), Works()]).notice(finished())
+            Observers([Broken(), Works()]).emit(finished())
         self.assertEqual(1, len(seen))
         self.assertIn("Broken failed", logged.output[0])
