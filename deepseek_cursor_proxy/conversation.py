@@ -5,7 +5,7 @@ completion one big Delta; Reply adds Deltas up again. Reasoning is three-valued 
 said it had none), None (nobody told us).
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -89,15 +89,7 @@ class CallPiece:
 
 
 class Shape(Protocol):
-    """What the chunks of a run have in common; `around` is what the client got around the text of the last of them.
-
-    None when that was not one chunk for each of theirs. `is_shown` tells whether that was thinking in the visible text.
-    """
-
-    around: Sequence[bytes] | None
-    is_shown: bool
-    # Whether the display writes a text as it is, which it then has taken.
-    passes: Callable[[str], bool]
+    """The chunk that the chunks of a run are equal to but for one string."""
 
     @property
     def is_thinking(self) -> bool:
@@ -185,10 +177,6 @@ class Reply:
     @property
     def is_too_long(self) -> bool:
         return self.size > self.LONGEST
-
-    def has_room(self, delta: Delta) -> bool:
-        """Whether it is not too long with this, either."""
-        return self.size + delta.size <= self.LONGEST
 
     @property
     def is_empty(self) -> bool:

@@ -32,8 +32,6 @@ class Said:
     light: int = 0
     is_done: bool = False
     problem: ProxyError | None = None
-    # By which all of it was read, if it was.
-    stencil: Stencil | None = None
 
     @property
     def is_over(self) -> bool:
@@ -104,8 +102,6 @@ class StreamReader(EventReader):
     def read(self, data: bytes) -> Said:
         said = Said()
         at = self._read_run(said, data, 0)
-        if at == len(data):
-            said.stencil = self._stencil
         while at < len(data) and not said.is_over:
             # One event at a time, because it may make a stencil for those behind it.
             end = data.find(b"\n\n", at) + 2

@@ -9,7 +9,7 @@ Only texts are let in that our own encoder would write with the same bytes, so a
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
@@ -23,16 +23,13 @@ _FILLING = "=the text="
 
 
 class Stencil:
-    """One chunk with a hole in it. Of one stream; all that changes is what was last written around its texts."""
+    """One chunk with a hole in it; immutable."""
 
     def __init__(self, before: bytes, after: bytes, delta: Delta, field: str) -> None:
         self._head = b"data: " + before
         self._tail = after + b"\n\n"
         self._delta = delta
         self._field = field
-        self.around: Sequence[bytes] | None = None
-        self.is_shown = False
-        self.passes: Callable[[str], bool] = bool
 
     @property
     def is_thinking(self) -> bool:

@@ -16,7 +16,6 @@ from functools import cached_property
 from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import forced_tools, rules
 from deepseek_cursor_proxy.deepseek.chat_stream import Said
-from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext, Calling
@@ -168,9 +167,6 @@ class Exchange:
                     if piece and not said.is_progress and (said.batch or piece.isspace()):
                         # Nothing but comments and blank lines.
                         answer.note_keep_alive()
-                    if piece is not None:
-                        stencil = None if self._is_forced else said.stencil
-                        answer.shortcut = Shortcut(stencil, self._reply) if stencil is not None else None
                     # Nothing at all is a lull.
                     if said.batch or piece is None:
                         yield said.batch

@@ -33,10 +33,6 @@ class BodyDecoder:
         """The payload in these bytes."""
         return data
 
-    def single(self, data: bytes) -> bytes | None:
-        """The payload in these bytes if they are one whole piece of the body, of which nothing need be remembered."""
-        return None
-
     def end(self) -> None:
         """The peer closed its connection; raises IncompleteBody when the body needed more."""
         if not self.is_complete:
@@ -104,7 +100,7 @@ class ChunkedBody(BodyDecoder):
         self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
-        single = self.single(data)
+        single = self._single(data)
         if single is not None and (self._limit is None or self._total + len(single) <= self._limit):
             self._total += len(single)
             return single
@@ -127,7 +123,7 @@ class ChunkedBody(BodyDecoder):
         self.rest += data[position:]
         return b"".join(payload)
 
-    def single(self, data: bytes) -> bytes | None:
+    def _single(self, data: bytes) -> bytes | None:
         """What is in it if this is one chunk and nothing else: so events are written, and so most of them arrive."""
         if self._expected is not _SIZE_LINE or self._left or self._line:
             return None

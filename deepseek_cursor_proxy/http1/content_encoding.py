@@ -73,10 +73,6 @@ class Unpacker:
             if piece:
                 yield self.counted(piece)
 
-    def has_room(self, data: bytes) -> bool:
-        """Whether these bytes can be counted and are not too many."""
-        return len(data) <= self._left
-
     def counted(self, data: bytes) -> bytes:
         """The same bytes; TooMuch when these are too many by now."""
         self._left -= len(data)

@@ -32,10 +32,6 @@ class Awaited(Protocol):
         """Returns when the answer can go on."""
         ...
 
-    def passed_on(self) -> bytes | None:
-        """What has come, as the client gets it, if the answer can do without seeing it; None if it has to go on."""
-        ...
-
     def interrupt(self, error: Exception) -> None:
         """The answer goes on at once, with this failure."""
         ...

@@ -137,7 +137,6 @@ class _Writer:
         if len(around) != 2:
             # Somebody uses the very words that mark the place of the text.
             return b"".join([self.write(_shown(each) if is_shown else each) for each in singles(delta)])
-        run.shape.around, run.shape.is_shown = around, is_shown
         return spliced_run(run, around)
 
     def _own(self, delta: Delta) -> bytes:

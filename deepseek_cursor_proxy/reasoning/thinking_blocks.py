@@ -401,7 +401,6 @@ class _Mirror:
         if delta.reasoning and self._form is None:
             return [delta]
         if delta.reasoning and self._writer is not None and self._writer.passes(delta.reasoning):
-            delta.run.shape.passes = self._writer.passes
             # Without _replace(), which takes three times as long: this is what nearly all thinking goes through.
             return [Delta(delta.choice, None, delta.reasoning, source=delta.source, run=delta.run)]
         if delta.text and self._has_spoken and not (self._writer or self._notice):

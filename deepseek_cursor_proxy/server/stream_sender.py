@@ -65,16 +65,9 @@ class Relay:
                     if is_crowded:
                         self._leave_to(pump, awaited)
                     else:
-                        self._follow(awaited)
+                        awaited.wait()
         if held or self._end:
             self.peer.send(held + self._end)
-
-    def _follow(self, awaited: Awaited) -> None:
-        """Wait, and pass on what the answer can do without, until it has to go on."""
-        awaited.wait()
-        while (piece := awaited.passed_on()) is not None:
-            self.peer.send(self._framed(piece))
-            awaited.wait()
 
     def _leave_to(self, pump: Pump, awaited: Awaited) -> None:
         pump.drive(self, awaited)
@@ -83,11 +76,8 @@ class Relay:
 
     def advance(self) -> Awaited | None:
         """Pass on what there is, waiting for nobody; what to wait for then, None when the client's thread has to."""
-        awaited = self._body.awaited
         for _ in range(_MOST_PIECES):
-            piece = awaited.passed_on() if awaited is not None else None
-            if piece is None:
-                piece = next(self._pieces, None)
+            piece = next(self._pieces, None)
             if piece is None:
                 return None
             data = self._framed(piece) if piece else b""

@@ -14,7 +14,6 @@ from collections.abc import Generator, Iterable, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.shortcut import Shortcut
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     ProxyError,
@@ -73,9 +72,6 @@ class Answer:
         self._overdue = 0.0
         self._is_unpacking = False
         self.has_lulls = False
-        # For what comes next, if there is one, and who counts what takes it, unless that has to be unpacked.
-        self.shortcut: Shortcut | None = None
-        self._plain: Unpacker | None = None
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
@@ -194,7 +190,6 @@ class Answer:
         With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
         """
         unpack = self._unpacker(_MAX_STREAM_BYTES)
-        self._plain = unpack if unpack.is_plain else None
         self._told = self._progress = self._kept_alive = time.monotonic()
         self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
@@ -288,27 +283,6 @@ class Answer:
         except (ClientGone, ProxyError) as error:
             self.interrupt(error)
 
-    def passed_on(self) -> bytes | None:
-        """What has come, as the client gets it, if it takes the shortcut; all else waits for the stream to go on."""
-        shortcut, plain = self.shortcut, self._plain
-        if shortcut is None or plain is None or not (shortcut.is_open and self.has_lulls):
-            return None
-        if self._first or self._is_ended or self._interruption is not None:
-            return None
-        try:
-            data = self._connection.receive_now()
-        except OSError as error:
-            self.interrupt(self._cut_off(error))
-            return None
-        piece = self._body.single(data) if data else None
-        passed = shortcut.take(piece) if piece and plain.has_room(piece) else None
-        if piece and passed is not None:
-            plain.counted(piece)
-            self._has_progressed = True
-        elif data:
-            self._first = data
-        return passed
-
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
 
@@ -342,14 +316,13 @@ class Answer:
                 return b""
             decoded = self._body.feed(data)
         except (OSError, bodies.IncompleteBody) as error:
-            raise self._cut_off(error) from None
+            raise UpstreamDropped(
+                f"{self.destination.name}'s answer was cut off ({error or type(error).__name__})."
+            ) from None
         except ValueError as error:
             raise UpstreamFailed(f"{self.destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
         return decoded
-
-    def _cut_off(self, error: Exception) -> UpstreamDropped:
-        return UpstreamDropped(f"{self.destination.name}'s answer was cut off ({error or type(error).__name__}).")
 
     def _unpacker(self, limit: int) -> Unpacker:
         coding = self.headers.get("content-encoding", "").strip().lower()

@@ -17,9 +17,8 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.http1.messages import Awaited
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.server.stream_loop import Pump
-from tests.proxy import test_leaving, test_load, test_walkthrough
+from tests.proxy import test_chunk_by_chunk, test_leaving, test_load, test_walkthrough
 from tests.support.gauges import eventually
-from tests.unit.deepseek import test_shortcut
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 10.0
@@ -40,9 +39,6 @@ class Source:
 
     def wait(self) -> None:
         raise AssertionError("nobody waits for a single one")
-
-    def passed_on(self) -> bytes | None:
-        return None
 
     def interrupt(self, error: Exception) -> None:
         self.interruption = error
@@ -381,7 +377,7 @@ def _cases(module: object) -> list[type[unittest.TestCase]]:
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    for module in (test_leaving, test_shortcut, test_walkthrough):
+    for module in (test_chunk_by_chunk, test_leaving, test_walkthrough):
         for case in _cases(module):
             tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
     tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))

@@ -25,9 +25,6 @@ class Silence:
     def wait(self) -> None:
         self.sent_before = list(self._client.sent)
 
-    def passed_on(self) -> bytes | None:
-        return None
-
     def interrupt(self, error: Exception) -> None: ...
 
 
