@@ -69,7 +69,7 @@ class Generation:
         self, request: HttpRequest, caller: Caller, body: Mapping[str, Any], raw: bytes, path: str = CHAT
     ) -> HttpReply | None:
         """The answer of another place, if the model is asked there; its API has the same paths."""
-        key = model_names.passed_on(body.get("model"), self.services.config)
+        key = model_names.passthrough_key(body.get("model"), self.services.config)
         if key is None:
             return None
         self.services.access.check_spending(caller)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import plain_reply
 from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
-from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import (
@@ -122,9 +122,9 @@ class Responding:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(mark, int(time.time()), chat.asked_model, wanted, envelope.fields(body), sealer)
-        return Planned(caller, context, frame, (*inherited, *own), Asked(chat, body, size, self._dialect()))
+        return Planned(caller, context, frame, (*inherited, *own), Asked(chat, body, size, self._upstream_api()))
 
-    def _dialect(self) -> Dialect:
+    def _upstream_api(self) -> UpstreamApi:
         return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
 
     def _inherited(self, namespace: bytes, wanted: Wanted) -> list[Json]:

@@ -146,14 +146,14 @@ class App:
         return Messaging(self._generation())
 
     def models(self, request: HttpRequest, _: str) -> HttpReply:
-        names = catalogue.listed(self._config)
+        names = catalogue.offered_models(self._config)
         models = [_model(name, request) for name in names]
         if request.header("anthropic-version") is not None:
             return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
         return HttpReply.json({"object": "list", "data": models})
 
     def model(self, request: HttpRequest, name: str) -> HttpReply:
-        if unquote(name) not in catalogue.listed(self._config):
+        if unquote(name) not in catalogue.offered_models(self._config):
             raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
         return HttpReply.json(_model(unquote(name), request))
 

@@ -15,14 +15,14 @@ from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
 
 
 @dataclass(frozen=True)
-class Dialect:
+class UpstreamApi:
     """One of DeepSeek's APIs. What `answer` and the reader say of the same answer adds up to the same reply."""
 
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
     encode: Callable[[ChatRequest, Mapping[str, Any]], bytes]
-    answer: Callable[[Mapping[str, Any]], list[Delta]]
-    reader: Callable[[], EventReader]
+    read_answer: Callable[[Mapping[str, Any]], list[Delta]]
+    open_reader: Callable[[], EventReader]
 
 
-CHAT = Dialect("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion, StreamReader)
+CHAT = UpstreamApi("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion_deltas, StreamReader)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
-from deepseek_cursor_proxy.deepseek.images import in_content, placeholder
-from deepseek_cursor_proxy.deepseek.rules import sees_pictures
+from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
+from deepseek_cursor_proxy.deepseek.rules import can_see_images
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.memo import Mapped
 
@@ -56,7 +56,7 @@ def plain_text(content: str | Parts) -> str:
 
 def messages(request: ChatRequest) -> list[dict[str, Any]]:
     """The history as it is sent, with what this model can see of its pictures."""
-    if not sees_pictures(request.model):
+    if not can_see_images(request.model):
         return _told.of(
             request.messages, lambda message: _message(message, _readable(message), request), request.thinking
         )
@@ -69,7 +69,7 @@ def messages(request: ChatRequest) -> list[dict[str, Any]]:
             sent.append(_shown_by_tools(waiting))
             waiting = []
         if message.role == "tool":
-            waiting += in_content(message)
+            waiting += attachments(message)
         content = message.content if message.role == "user" else plain_text(message.content)
         sent.append(_message(message, content, request))
     return [*sent, _shown_by_tools(waiting)] if waiting else sent
@@ -129,12 +129,12 @@ def _with_schema_in_words(body: dict[str, Any]) -> dict[str, Any]:
 # … and back: chunks and completions as canonical deltas.
 
 
-def deltas(chunk: Mapping[str, Any]) -> list[Delta]:
+def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a streamed chunk; a chunk without choices (usage only) is one delta of its own."""
     return _read(chunk, "delta")
 
 
-def completion(body: Mapping[str, Any]) -> list[Delta]:
+def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """A whole completion as one big delta per choice."""
     found = _read(body, "message")
     choices = body.get("choices")

@@ -111,7 +111,7 @@ class StreamReader(EventReader):
         return said
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return chat_api.deltas(chunk)
+        return chat_api.chunk_deltas(chunk)
 
     def _read_run(self, said: Said, data: bytes, at: int) -> int:
         if self._stencil is None or at == len(data) or not self._parser.is_between_events:

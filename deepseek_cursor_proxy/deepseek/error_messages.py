@@ -66,13 +66,13 @@ _EARLY_ENDS = {
 }
 
 
-def broken_off(finish_reason: str | None) -> UpstreamFailed | None:
+def early_end(finish_reason: str | None) -> UpstreamFailed | None:
     """The failure that a finish_reason stands for, in APIs that have no other word for it."""
     why = _EARLY_ENDS.get(finish_reason or "")
     return UpstreamFailed(why, code=finish_reason) if why is not None else None
 
 
-def refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
+def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
     """What DeepSeek, or whoever stands in front of it, said in place of an answer."""
     try:
         body = decode_foreign_json(raw)
@@ -85,7 +85,7 @@ def refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused
     return UpstreamRefused(status, f"DeepSeek answered {status}: {said or 'no explanation'}", None, retry_after)
 
 
-def explained(refusal: UpstreamRefused) -> UpstreamRefused:
+def explain(refusal: UpstreamRefused) -> UpstreamRefused:
     """The same refusal with a message that says what to do; most of the 4xx are for the client and stay as they are."""
     if refusal.status == 400 and _is_overflow(refusal):
         return _overflow(refusal.message)

@@ -35,20 +35,20 @@ _ARGUMENTS = ("input", "arguments", "parameters")
 _NAMES = ("name", "tool", "tool_name", "function")
 
 
-def raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
+def convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
     """The same answer, with the call in place of the words for it."""
-    return _raised(batches, request, call_id) if is_forced(request.tool_choice) else batches
+    return _convert_stream(batches, request, call_id) if is_forced(request.tool_choice) else batches
 
 
-def called(message: Message, request: ChatRequest, call_id: str) -> Message | None:
+def convert_message(message: Message, request: ChatRequest, call_id: str) -> Message | None:
     """The answer as it is with the call in place of the words for it; None when they are not the words for one."""
     if not is_forced(request.tool_choice) or message.tool_calls or not isinstance(message.content, str):
         return None
-    call = found(message.content, request)
+    call = find_call(message.content, request)
     return None if call is None else message._replace(content="", tool_calls=(ToolCall(call_id, *call),))
 
 
-def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
+def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
     held: list[Delta] = []
     reply = Reply()
     with closing(batches):
@@ -61,7 +61,7 @@ def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
                 reply.add(item)
                 held.append(item)
                 if item.calls or item.finish_reason:
-                    passed += _decided(held, reply, request, call_id)
+                    passed += _resolve(held, reply, request, call_id)
                     held.clear()
                 elif not item.text:
                     # Only words may stand for something else.
@@ -73,13 +73,13 @@ def _raised(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
             yield list(held)
 
 
-def _decided(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
+def _resolve(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
     """What was held back, or the call it stands for."""
-    message = called(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
-    return list(held) if message is None else [_called(held[-1], message.tool_calls[0])]
+    message = convert_message(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
+    return list(held) if message is None else [_with_call(held[-1], message.tool_calls[0])]
 
 
-def _called(last: Delta, call: ToolCall) -> Delta:
+def _with_call(last: Delta, call: ToolCall) -> Delta:
     return last._replace(
         text=None,
         run=None,
@@ -101,7 +101,7 @@ def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, An
     return {**source, "choices": [{**choice, part: said, "finish_reason": "tool_calls"}]}
 
 
-def found(text: str, request: ChatRequest) -> tuple[str, str] | None:
+def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     """The name and the arguments of the call that a text stands for; None when it stands for none."""
     fenced = _FENCED.match(text)
     try:

@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 CANCELLED = "[cancelled: this call was not answered]"
 
 
-class Repaired(NamedTuple):
+class RepairedHistory(NamedTuple):
     """The history to send; `origins` tells for each message which of the client's it is or belongs to."""
 
     messages: tuple[Message, ...]
@@ -34,16 +34,16 @@ class Repaired(NamedTuple):
     repairs: Mapping[str, int]
 
 
-def repair(messages: Sequence[Message]) -> Repaired:
+def repair(messages: Sequence[Message]) -> RepairedHistory:
     """The same history with every call answered in its place."""
     if _is_in_order(messages):
-        return Repaired(tuple(messages), tuple(range(len(messages))), {})
+        return RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
     bench = _Bench()
     for index, message in enumerate(messages):
         bench.take(index, message)
     repaired = bench.finished()
     # Somebody who said nothing at all is better than nobody: DeepSeek refuses a request without messages.
-    return repaired if repaired.messages else Repaired(tuple(messages), tuple(range(len(messages))), {})
+    return repaired if repaired.messages else RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
 
 
 def _is_in_order(messages: Sequence[Message]) -> bool:
@@ -165,14 +165,14 @@ class _Bench:
             self._has_asked = self._has_asked or message.role == "user"
             self._line.append((index, message))
 
-    def finished(self) -> Repaired:
+    def finished(self) -> RepairedHistory:
         messages: list[Message] = []
         origins: list[int] = []
         for each in self._line:
             for origin, message in self._closed(each) if isinstance(each, _Round) else [each]:
                 messages.append(message)
                 origins.append(origin)
-        return Repaired(
+        return RepairedHistory(
             tuple(messages), tuple(origins), {name: count for name, count in self._repairs.items() if count}
         )
 

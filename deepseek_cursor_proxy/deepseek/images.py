@@ -13,9 +13,9 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.errors import BadRequest, TooLarge
 
 _MIB = 1024 * 1024
-MOST_BYTES_INLINE = 32 * _MIB
-MOST_BYTES_TOGETHER = 64 * _MIB
-MOST_PICTURES = 600
+MAX_BYTES_INLINE = 32 * _MIB
+MAX_BYTES_TOGETHER = 64 * _MIB
+MAX_IMAGES = 600
 LONGEST_URL = 8192
 
 # Enough of a remote address to tell what it is.
@@ -58,15 +58,15 @@ def check(messages: Iterable[Message]) -> None:
             continue
         size = _decoded_size(data)
         total += size
-        if size > MOST_BYTES_INLINE:
+        if size > MAX_BYTES_INLINE:
             raise _too_large(f"A picture has {_amount(size)}; DeepSeek takes at most 32 MiB per inline picture.")
-    if total > MOST_BYTES_TOGETHER:
+    if total > MAX_BYTES_TOGETHER:
         raise _too_large(f"The pictures have {_amount(total)} together; DeepSeek takes at most 64 MiB inline.")
-    if count > MOST_PICTURES:
-        raise _too_large(f"The request has {count} pictures; DeepSeek takes at most {MOST_PICTURES}.")
+    if count > MAX_IMAGES:
+        raise _too_large(f"The request has {count} pictures; DeepSeek takes at most {MAX_IMAGES}.")
 
 
-def in_content(message: Message) -> list[Mapping[str, Any]]:
+def attachments(message: Message) -> list[Mapping[str, Any]]:
     """The pictures and files of a message."""
     return [] if isinstance(message.content, str) else [part for part in message.content if part["type"] != "text"]
 
@@ -75,7 +75,7 @@ def _shown_pictures(messages: Iterable[Message]) -> Iterator[Mapping[str, Any]]:
     for message in messages:
         # Those of systems and assistants are only ever named.
         if message.role in ("user", "tool"):
-            yield from (part for part in in_content(message) if part["type"] == "image_url")
+            yield from (part for part in attachments(message) if part["type"] == "image_url")
 
 
 def _url(part: Mapping[str, Any]) -> str:

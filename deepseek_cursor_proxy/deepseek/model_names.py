@@ -28,7 +28,7 @@ _KNOWN_NAMES = 128
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ModelChoice:
     """The model to ask; `effort` (in the client's words) and `thinking` as far as the name says something of them."""
 
     model: str
@@ -36,21 +36,21 @@ class Resolved:
     thinking: bool | None = None
 
 
-def resolve(asked: str, config: ProxyConfig) -> Resolved:
+def resolve(asked: str, config: ProxyConfig) -> ModelChoice:
     """The model that a name stands for; the configured one when it stands for none."""
     resolved = _known if len(asked) <= _LONGEST_NAME else _resolved
     return resolved(asked, tuple(config.models.items()), config.upstream_model)
 
 
-def _resolved(asked: str, aliases: tuple[tuple[str, str], ...], otherwise: str) -> Resolved:
+def _resolved(asked: str, aliases: tuple[tuple[str, str], ...], otherwise: str) -> ModelChoice:
     found = _find(asked, dict(aliases), otherwise)
-    return Resolved(found.model, found.effort, found.thinking)
+    return ModelChoice(found.model, found.effort, found.thinking)
 
 
 _known = lru_cache(_KNOWN_NAMES)(_resolved)
 
 
-def named_claude(asked: str, config: ProxyConfig) -> str:
+def resolve_claude(asked: str, config: ProxyConfig) -> str:
     """The model to ask for in place of one of Anthropic's, as DeepSeek's own Messages API has it."""
     name = asked.strip().lower()
     if not name.startswith("claude") or _find(asked, config.models, config.upstream_model).weight:
@@ -58,7 +58,7 @@ def named_claude(asked: str, config: ProxyConfig) -> str:
     return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
 
 
-def passed_on(asked: object, config: ProxyConfig) -> str | None:
+def passthrough_key(asked: object, config: ProxyConfig) -> str | None:
     """The key of the [passthrough] route that a model goes by; None when it is asked of DeepSeek."""
     if not isinstance(asked, str) or not config.passthrough:
         return None

@@ -12,12 +12,12 @@ _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
 
 
-def counted_as(model: str) -> str:
+def model_for_limit(model: str) -> str:
     """The model whose calls DeepSeek counts a call to this one among."""
     return MODELS[1] if model in _LEGACY_MODELS else model
 
 
-def listed(config: ProxyConfig) -> list[str]:
+def offered_models(config: ProxyConfig) -> list[str]:
     """The names that clients are offered, in order."""
     aliases = (name for name in config.models if not name.endswith("*"))
     return list(dict.fromkeys((config.upstream_model, *MODELS, *aliases)))

@@ -15,7 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.api import Dialect
+from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, Said
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
@@ -339,4 +339,4 @@ def _encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
     return encode_json(payload)
 
 
-RESPONSES = Dialect("/responses", payload, _encode, answer, ResponseReader)
+RESPONSES = UpstreamApi("/responses", payload, _encode, answer, ResponseReader)

@@ -22,7 +22,7 @@ EFFORTS = {
 FILLER = " "
 
 # The largest request body that DeepSeek takes.
-MOST_BODY_BYTES = 48 * 1024 * 1024
+MAX_BODY_BYTES = 48 * 1024 * 1024
 
 # Beyond this a call counts as whole only when the answer says that it has finished.
 _LONG_ARGUMENTS = 16_384
@@ -31,7 +31,7 @@ _LONG_ARGUMENTS = 16_384
 _REASONING_NAMES = ("reasoning_content", "reasoning_text")
 
 
-class Need(Enum):
+class ReasoningNeed(Enum):
     """Whether DeepSeek insists on an assistant's reasoning."""
 
     NONE = "none"
@@ -41,22 +41,22 @@ class Need(Enum):
     HARD = "hard"
 
 
-def sees_pictures(model: str) -> bool:
+def can_see_images(model: str) -> bool:
     return model not in _TEXT_ONLY_MODELS
 
 
-def needs(request: ChatRequest) -> list[Need]:
+def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
     """For every message, whether its reasoning must be sent."""
     if not request.thinking:
-        return [Need.NONE] * len(request.messages)
-    otherwise = Need.SOFT if request.tools else Need.NONE
-    found: list[Need] = []
+        return [ReasoningNeed.NONE] * len(request.messages)
+    otherwise = ReasoningNeed.SOFT if request.tools else ReasoningNeed.NONE
+    found: list[ReasoningNeed] = []
     in_tool_loop = False
     for message in request.messages:
         if message.role == "assistant":
-            found.append(Need.HARD if message.tool_calls or in_tool_loop else otherwise)
+            found.append(ReasoningNeed.HARD if message.tool_calls or in_tool_loop else otherwise)
             continue
-        found.append(Need.NONE)
+        found.append(ReasoningNeed.NONE)
         in_tool_loop = message.role == "tool"
     return found
 

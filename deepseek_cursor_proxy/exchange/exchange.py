@@ -40,7 +40,7 @@ class Exchange:
     def __init__(self, context: CallContext, asked: Asked, services: Services) -> None:
         self._services = services
         self._context = context
-        self._dialect = asked.dialect
+        self._upstream_api = asked.upstream_api
         self._number = next(services.numbers)
         self._started = time.monotonic()
         self._first_delta: float | None = None
@@ -99,7 +99,7 @@ class Exchange:
         batches = self._batches(with_lulls)
         if not self._is_forced:
             return batches
-        return forced_tools.raised(batches, self._request, self._call_id)
+        return forced_tools.convert_stream(batches, self._request, self._call_id)
 
     def _batches(self, with_lulls: bool) -> Batches:
         try:
@@ -150,12 +150,12 @@ class Exchange:
             raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
         if not isinstance(body, dict):
             raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
-        batch: Batch = list(self._dialect.answer(body))
+        batch: Batch = list(self._upstream_api.read_answer(body))
         self._take(batch)
         yield batch
 
     def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
-        reader, self.awaited = self._dialect.reader(), answer
+        reader, self.awaited = self._upstream_api.open_reader(), answer
         with closing(self._pieces(answer, with_lulls)) as pieces:
             try:
                 for piece in pieces:
@@ -281,7 +281,7 @@ class Exchange:
             history, custom_tools = prepared.history, prepared.request.custom_tools
             if self._is_forced:
                 # What was raised is sent back as the call, what was cut short before that as the words.
-                called = [forced_tools.called(answer, prepared.request, self._call_id) for answer in answers]
+                called = [forced_tools.convert_message(answer, prepared.request, self._call_id) for answer in answers]
                 answers = [*answers, *filter(None, called)]
             has_calls = any(answer.tool_calls for answer in answers)
             known = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()

@@ -13,8 +13,8 @@ from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.chats.tracker import Continuation
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
-from deepseek_cursor_proxy.deepseek.error_messages import explained
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
     request: ChatRequest
     body: Mapping[str, Any]
     body_bytes: int
-    dialect: Dialect = CHAT
+    upstream_api: UpstreamApi = CHAT
 
 
 class Calling:
@@ -60,7 +60,7 @@ class Calling:
         self._number = number
         self._context = context
         self._request = asked.request
-        self._dialect = asked.dialect
+        self._upstream_api = asked.upstream_api
         self._services = services
         self._started = time.monotonic()
         self._place = context.place
@@ -142,12 +142,12 @@ class Calling:
         assert self._continuation is not None
         self._check_size(prepared)
         self.prepared = self._continuation.place(prepared)
-        self._emit(Restored(self._number, self.prepared, self._has_healed, self._dialect, self.drift))
+        self._emit(Restored(self._number, self.prepared, self._has_healed, self._upstream_api, self.drift))
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: Prepared) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
-        most = max(rules.MOST_BODY_BYTES, self._services.config.max_request_body_bytes)
+        most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
         # All choices of a request are asked for at once.
         if size * prepared.request.choices > most:
@@ -157,8 +157,8 @@ class Calling:
             )
 
     def _transmit(self, prepared: Prepared) -> None:
-        payload = self._dialect.payload(prepared.request)
-        body = self._dialect.encode(prepared.request, payload)
+        payload = self._upstream_api.payload(prepared.request)
+        body = self._upstream_api.encode(prepared.request, payload)
         self.answer = self._call(body)
         if prepared.request.stream:
             self.answer.raise_unless_stream()
@@ -168,7 +168,9 @@ class Calling:
         while True:
             try:
                 context, place = self._context, self._admitted()
-                return self._services.upstream.send(body, context.credential, context.peer, place, self._dialect.path)
+                return self._services.upstream.send(
+                    body, context.credential, context.peer, place, self._upstream_api.path
+                )
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
@@ -188,7 +190,7 @@ class Calling:
                 "start it again.",
                 code="held_key_refused",
             )
-        return explained(refusal)
+        return explain(refusal)
 
     def _heal(self) -> None:
         """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""

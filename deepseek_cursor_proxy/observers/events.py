@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.reasoning.restore import Prepared
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Restored(NamedTuple):
     number: int
     prepared: Prepared
     is_retry: bool
-    dialect: Dialect = CHAT
+    upstream_api: UpstreamApi = CHAT
     # Where the request parted from the last one of its chat, if it did.
     drift: Drift | None = None
 

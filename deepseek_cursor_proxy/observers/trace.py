@@ -48,7 +48,7 @@ class Trace:
                 with self._lock:
                     request = self._asked[event.number]
                 self._trace_of(event).setdefault("restored", []).append(_restored(event, request))
-                self._trace_of(event)["upstream_request"] = event.dialect.payload(event.prepared.request)
+                self._trace_of(event)["upstream_request"] = event.upstream_api.payload(event.prepared.request)
             case Sent():
                 self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
             case Finished():

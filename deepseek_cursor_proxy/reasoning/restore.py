@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
-from deepseek_cursor_proxy.deepseek.history_repair import Repaired, repair
-from deepseek_cursor_proxy.deepseek.rules import FILLER, Need, needs, sees_pictures
+from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
+from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_images, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
@@ -57,7 +57,7 @@ class Turn:
     """What became of one assistant message: how badly its reasoning was needed, and who had it."""
 
     index: int
-    need: Need
+    need: ReasoningNeed
     source: Source
     is_empty: bool
     has_notice: bool
@@ -66,12 +66,12 @@ class Turn:
 
     @property
     def is_lost(self) -> bool:
-        return self.source is Source.NOBODY and self.need is Need.HARD
+        return self.source is Source.NOBODY and self.need is ReasoningNeed.HARD
 
     @property
     def is_made_up(self) -> bool:
         """Whether DeepSeek is sent a filler in place of reasoning."""
-        return self.need is not Need.NONE and (self.is_empty or self.source is Source.NOBODY)
+        return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.NOBODY)
 
 
 class Link(NamedTuple):
@@ -90,7 +90,7 @@ class Link(NamedTuple):
 class Restoration:
     """The history with every reasoning somebody had and its tool calls in order; `turns` tells of each assistant."""
 
-    repaired: Repaired
+    repaired: RepairedHistory
     turns: tuple[Turn, ...]
     links: tuple[Link, ...] = ()
 
@@ -134,7 +134,7 @@ class Prepared(NamedTuple):
     def filled(self) -> int:
         """How many turns got back a reasoning that the client had dropped."""
         found = (Source.STORE, Source.DISPLAY)
-        return sum(turn.source in found and turn.need is not Need.NONE for turn in self.turns)
+        return sum(turn.source in found and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
     @property
     def kept(self) -> int:
@@ -144,7 +144,7 @@ class Prepared(NamedTuple):
     @property
     def missing(self) -> int:
         """How many turns needed a reasoning that nobody had."""
-        return sum(turn.source is Source.NOBODY and turn.need is not Need.NONE for turn in self.turns)
+        return sum(turn.source is Source.NOBODY and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
     @property
     def is_recovered(self) -> bool:
@@ -194,7 +194,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
     # What became of the assistants of this history when it was shorter, by their places.
     _, before = _known.longest(history.keys)
     restored: dict[int, _Restored] = {}
-    for index, need in enumerate(needs(request)):
+    for index, need in enumerate(reasoning_needs(request)):
         keys = history.keys[index]
         if keys is None:
             continue
@@ -214,7 +214,7 @@ def restore(request: ChatRequest, history: History, found: Found) -> Restoration
         messages[index] = one.message
         if known.key is not None and known.reasoning is not None:
             links.append(Link(known.key, keys.linked[0], known.reasoning))
-        if sent is not None and texts is None and need is not Need.NONE:
+        if sent is not None and texts is None and need is not ReasoningNeed.NONE:
             links += _as_sent(one, keys, sent, found)
     _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
@@ -366,7 +366,7 @@ def prepare_again(request: ChatRequest, found: Found, refused: Prepared, strateg
 
 
 def _restore_one(
-    message: Message, index: int, need: Need, known: Recalled, blocks: Sequence[thinking_blocks.Block]
+    message: Message, index: int, need: ReasoningNeed, known: Recalled, blocks: Sequence[thinking_blocks.Block]
 ) -> tuple[Message, Turn]:
     reasoning, source, proof = known.reasoning, Source.STORE, known.proof
     if known.reasoning is None and (shown := _shown_whole(message.reasoning, blocks)) is not None:
@@ -398,7 +398,7 @@ def _shown_whole(kept: str | None, blocks: Sequence[thinking_blocks.Block]) -> s
 def _to_send(reasoning: str | None, turn: Turn) -> str | None:
     if turn.is_made_up:
         return FILLER
-    if turn.need is Need.NONE and turn.source is Source.STORE:
+    if turn.need is ReasoningNeed.NONE and turn.source is Source.STORE:
         # Ignored where it is not needed, so it would be paid for in bytes alone.
         return None
     return reasoning
@@ -414,7 +414,7 @@ def _as_restored(request: ChatRequest, history: History, restoration: Restoratio
 def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
     restored = _as_restored(request, history, restoration)
     last = restoration.positions[last_lost.index]
-    recovered = transcript.recover(restored.request.messages, last, with_pictures=sees_pictures(request.model))
+    recovered = transcript.recover(restored.request.messages, last, with_pictures=can_see_images(request.model))
     if recovered is None:
         # Nothing to answer is left without a user message; the fillers are already in place.
         return restored

@@ -15,7 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, rules
-from deepseek_cursor_proxy.deepseek.images import in_content
+from deepseek_cursor_proxy.deepseek.images import attachments
 
 # What DeepSeek's layout of a prompt adds, in its own tokens: the marks around messages, the words that explain tools,
 # the tags of calls and results. The layout is that of the V4 models, as public code that runs them writes it.
@@ -36,7 +36,7 @@ _PICTURE = 1024
 
 def prompt_tokens(request: ChatRequest, count: Callable[[str], float]) -> int:
     """How many tokens a request has as DeepSeek reads it, if `count` tells how many a text has."""
-    needs = rules.needs(request)
+    needs = rules.reasoning_needs(request)
     total: float = _BEGINNING + _LAST_MARKS + _tools(request, count)
     for message, need in zip(request.messages, needs, strict=True):
         # Reasoning that nobody asked for is dropped on the other side.
@@ -46,8 +46,8 @@ def prompt_tokens(request: ChatRequest, count: Callable[[str], float]) -> int:
 
 def _message(message: Message, request: ChatRequest, count: Callable[[str], float]) -> float:
     total = count(chat_api.plain_text(message.content)) + _MARK
-    if message.role in ("user", "tool") and rules.sees_pictures(request.model):
-        total += _PICTURE * sum(part["type"] == "image_url" for part in in_content(message))
+    if message.role in ("user", "tool") and rules.can_see_images(request.model):
+        total += _PICTURE * sum(part["type"] == "image_url" for part in attachments(message))
     if message.role == "assistant":
         total += _END_OF_ANSWER + _calls(message, count)
     if message.role == "tool":
@@ -55,10 +55,10 @@ def _message(message: Message, request: ChatRequest, count: Callable[[str], floa
     return total
 
 
-def _reasoning(message: Message, need: rules.Need, count: Callable[[str], float]) -> float:
+def _reasoning(message: Message, need: rules.ReasoningNeed, count: Callable[[str], float]) -> float:
     if message.role != "assistant":
         return 0
-    is_sent = message.reasoning and need is not rules.Need.NONE
+    is_sent = message.reasoning and need is not rules.ReasoningNeed.NONE
     return _THINKING_TAGS + (count(message.reasoning or "") if is_sent else 0)
 
 

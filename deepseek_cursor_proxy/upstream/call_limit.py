@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.deepseek.models import counted_as
+from deepseek_cursor_proxy.deepseek.models import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
@@ -124,7 +124,7 @@ class Gates:
         self._gates: dict[str, Admission] = {}
 
     def to(self, model: str) -> Admission:
-        counted = counted_as(model)
+        counted = model_for_limit(model)
         gate = self._gates.get(counted)
         if gate is None:
             with self._lock:

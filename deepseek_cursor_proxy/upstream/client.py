@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.error_messages import refusal
+from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -151,7 +151,7 @@ def _raise_for_status(answer: Answer) -> None:
         return
     if not 400 <= answer.status < 600:
         raise UpstreamFailed(f"DeepSeek answered with the unexpected status {answer.status}.")
-    raise refusal(answer.status, answer.read_refusal(), answer.retry_after)
+    raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after)
 
 
 @lru_cache(64)

@@ -122,7 +122,7 @@ class Answer:
                 body = decode_foreign_json(self.read(_MAX_ERROR_BYTES))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
-                    chat_api.deltas(body)
+                    chat_api.chunk_deltas(body)
         raise UpstreamFailed(
             f"DeepSeek answered with {safe_text(kind, 60)}, which is not an event stream. Check "
             f"{self.destination.setting}."

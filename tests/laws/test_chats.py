@@ -58,11 +58,11 @@ def chunks(answer: Answer, stream: bool) -> Batches:
     payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
     completion = Completion(answer, payload, PrefixCache(), "1", 0)
     if not stream:
-        yield list(chat_api.completion(json.loads(completion.body())))
+        yield list(chat_api.completion_deltas(json.loads(completion.body())))
         return
     for event in sse.Parser().feed(b"".join(completion.events())):
         if isinstance(event, sse.Event) and event.data != "[DONE]":
-            yield list(chat_api.deltas(json.loads(event.data)))
+            yield list(chat_api.chunk_deltas(json.loads(event.data)))
 
 
 class TestTheLaw(unittest.TestCase):

@@ -79,7 +79,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise wrong("thinking.type", "enabled, adaptive or disabled")
     inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
-    inside["model"] = model_names.named_claude(asked, config)
+    inside["model"] = model_names.resolve_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
     return Asked(

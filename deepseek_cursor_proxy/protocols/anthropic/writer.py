@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
-from deepseek_cursor_proxy.deepseek.error_messages import broken_off
+from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_foreign_json, encode_json
@@ -74,7 +74,7 @@ class MessageWriter:
         return {**self._frame(), "content": content, **reason, "usage": request.usage(self._usage, self._estimate)}
 
     def _check_end(self) -> None:
-        if (failure := broken_off(self._finish_reason)) is not None:
+        if (failure := early_end(self._finish_reason)) is not None:
             raise failure
 
     def _frame(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)
         box.dropped.append("prefix")
-    if rules.sees_pictures(named.model):
+    if rules.can_see_images(named.model):
         images.check(messages)
     wish = thinking_mode.read(body)
     thinks = config.thinking == "enabled" if named.thinking is None else named.thinking

@@ -87,7 +87,7 @@ class Item:
     def done(self) -> bytes:
         raise AssertionError
 
-    def broken_off(self) -> bytes:
+    def early_end(self) -> bytes:
         """End the item without a done event, because the answer ended inside it."""
         self._status = "incomplete"
         return b""
@@ -271,11 +271,11 @@ class CallItem(Item):
         said = {"input": self.text} if self._is_custom else {"arguments": self.text, "name": self._name}
         return rest + self._events.event(self._done, **self._where(), **said) + self._item_done()
 
-    def broken_off(self) -> bytes:
+    def early_end(self) -> bytes:
         """A call that is whole is done, whatever broke off behind it."""
         if self.is_whole:
             return self.done()
-        return self._rest() + super().broken_off()
+        return self._rest() + super().early_end()
 
     def _rest(self) -> bytes:
         return self._spoken(self._reader.end()) if self._reader is not None else b""

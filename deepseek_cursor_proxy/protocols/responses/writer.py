@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
-from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, broken_off, says_overflow
+from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.responses import logprobs
@@ -73,7 +73,7 @@ class ResponseWriter:
     def end(self) -> bytes:
         """The last event of an answer that came to its end."""
         said = b"".join(self._close_all())
-        if (failure := broken_off(self._finish_reason)) is not None:
+        if (failure := early_end(self._finish_reason)) is not None:
             return said + self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
@@ -186,7 +186,7 @@ class ResponseWriter:
         return [*self._close_open(), *(call.done() for call in self._calls.values() if not call.is_done)]
 
     def _finished(self, reason: str) -> list[bytes]:
-        if broken_off(reason) is not None:
+        if early_end(reason) is not None:
             return self._break_off()
         if reason not in _INCOMPLETE:
             return self._close_all()
@@ -198,7 +198,7 @@ class ResponseWriter:
         item, self._open = self._open, None
         unfinished: list[Item] = [item] if item is not None else []
         unfinished += [call for call in self._calls.values() if not call.is_done]
-        return [each.broken_off() for each in unfinished]
+        return [each.early_end() for each in unfinished]
 
 
 class SummaryWriter(ResponseWriter):
@@ -219,7 +219,7 @@ class SummaryWriter(ResponseWriter):
 
     def end(self) -> bytes:
         summary = joined(self._summary).strip()
-        failure = broken_off(self._finish_reason)
+        failure = early_end(self._finish_reason)
         if failure is None and (not summary or self._finish_reason in _INCOMPLETE):
             failure = UpstreamFailed("DeepSeek wrote no whole summary of this conversation. Try again.")
         if failure is not None:

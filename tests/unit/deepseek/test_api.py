@@ -6,7 +6,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.api import CHAT, Dialect
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
@@ -19,22 +19,22 @@ SHOWN = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_i
 PICTURES = (Message("user", (PICTURE,)), assistant("", CALL, reasoning="r"), SHOWN, user("So?"))
 
 
-def told(dialect: Dialect, request: ChatRequest) -> dict[str, Any]:
+def told(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
     """What a strict DeepSeek takes a request for, in the words of a chat, and whether it refuses it."""
-    endpoint = endpoints.at(dialect.path)
-    found = endpoint.read(dialect.encode(request, dialect.payload(request)))
+    endpoint = endpoints.at(upstream_api.path)
+    found = endpoint.read(upstream_api.encode(request, upstream_api.payload(request)))
     assert not isinstance(found, Refusal), found.message
     refusal = endpoint.refusal(found, "august", refuse_empty=False, beta=False)
     return {**found, "is refused": refusal is not None}
 
 
-def heard(dialect: Dialect, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
+def heard(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
     """What comes back of an answer."""
-    written = endpoints.at(dialect.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
+    written = endpoints.at(upstream_api.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
     if stream:
-        batch = dialect.reader().read(b"".join(written.events())).batch
+        batch = upstream_api.open_reader().read(b"".join(written.events())).batch
     else:
-        batch = list(dialect.answer(json.loads(written.body())))
+        batch = list(upstream_api.read_answer(json.loads(written.body())))
     reply = Reply()
     for item in batch:
         assert isinstance(item, Delta)
@@ -71,10 +71,10 @@ class TestDialects(unittest.TestCase):
     def test_and_says_the_same_streamed_and_whole(self) -> None:
         for answer in ANSWERS:
             expected = heard(CHAT, answer, stream=False)
-            for dialect in (CHAT, RESPONSES):
+            for upstream_api in (CHAT, RESPONSES):
                 for stream in (True, False):
-                    with self.subTest(answer, path=dialect.path, stream=stream):
-                        self.assertEqual(expected, heard(dialect, answer, stream=stream))
+                    with self.subTest(answer, path=upstream_api.path, stream=stream):
+                        self.assertEqual(expected, heard(upstream_api, answer, stream=stream))
 
 
 if __name__ == "__main__":

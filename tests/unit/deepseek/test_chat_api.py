@@ -2,7 +2,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, rules
-from deepseek_cursor_proxy.deepseek.rules import Need
+from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.support.histories import TOOLS, assistant, result, system, user
 
@@ -17,7 +17,7 @@ class TestNeeds(unittest.TestCase):
     def test_who_must_carry_reasoning(self) -> None:
         chat = (system("s"), user("u"), assistant("plain"), user("u"), assistant("", CALL), result("call_1"))
         after = (assistant("final"), user("u"), assistant("later"))
-        none, soft, hard = Need.NONE, Need.SOFT, Need.HARD
+        none, soft, hard = ReasoningNeed.NONE, ReasoningNeed.SOFT, ReasoningNeed.HARD
         table = {
             "a tool loop without tools in the request": (chat + after, {}, [none, hard, hard, none]),
             "everybody when there are tools": (chat + after, {"tools": TOOLS}, [soft, hard, hard, soft]),
@@ -35,7 +35,7 @@ class TestNeeds(unittest.TestCase):
         }
         for name, (messages, details, expected) in table.items():
             with self.subTest(name):
-                found = rules.needs(request(*messages, **details))
+                found = rules.reasoning_needs(request(*messages, **details))
                 self.assertEqual(expected, [n for n, m in zip(found, messages, strict=True) if m.role == "assistant"])
 
 
@@ -126,7 +126,7 @@ class TestDeltas(unittest.TestCase):
                 }
             ]
         }
-        (delta,) = chat_api.deltas(chunk)
+        (delta,) = chat_api.chunk_deltas(chunk)
         self.assertEqual("We", delta.reasoning)
         self.assertIsNone(delta.text)
         self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
@@ -134,7 +134,7 @@ class TestDeltas(unittest.TestCase):
 
     def test_several_choices_become_a_delta_each_and_usage_comes_once(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
-        found = chat_api.deltas({**chunk, "usage": {"total_tokens": 1}})
+        found = chat_api.chunk_deltas({**chunk, "usage": {"total_tokens": 1}})
         self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
         self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
@@ -163,14 +163,14 @@ class TestDeltas(unittest.TestCase):
             ({"index": 0, "delta": {"content": "a"}, "finish_reason": {}}, {"content": "a"}),
         ):
             with self.subTest(choice):
-                (delta,) = chat_api.deltas({"id": "1", "choices": [choice]})
+                (delta,) = chat_api.chunk_deltas({"id": "1", "choices": [choice]})
                 assert delta.source is not None
                 (shown,) = delta.source["choices"]
                 self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
 
     def test_what_is_understood_is_not_touched(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
-        (delta,) = chat_api.deltas(chunk)
+        (delta,) = chat_api.chunk_deltas(chunk)
         self.assertIs(chunk, delta.source)
 
     def test_odd_parts_are_passed_over(self) -> None:
@@ -185,18 +185,18 @@ class TestDeltas(unittest.TestCase):
             {},
         ):
             with self.subTest(odd):
-                for delta in chat_api.deltas(odd):
+                for delta in chat_api.chunk_deltas(odd):
                     self.assertIsNone(delta.text)
                     self.assertLessEqual(len(delta.calls), 1)
 
     def test_an_error_inside_a_good_answer_is_a_failure(self) -> None:
         for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
             with self.assertRaises(UpstreamFailed) as caught:
-                chat_api.deltas(body)
+                chat_api.chunk_deltas(body)
             self.assertIn("overloaded", caught.exception.message)
 
     def test_an_error_that_is_null_is_none(self) -> None:
-        (delta,) = chat_api.deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
+        (delta,) = chat_api.chunk_deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
         self.assertEqual("x", delta.text)
 
     def test_a_call_is_whole_when_its_arguments_are(self) -> None:
@@ -214,7 +214,7 @@ class TestDeltas(unittest.TestCase):
     def test_a_completion_without_choices_is_a_failure(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
             with self.assertRaises(UpstreamFailed):
-                chat_api.completion(body)
+                chat_api.completion_deltas(body)
 
     def test_cached_tokens_are_where_openai_clients_look_for_them(self) -> None:
         for usage, cached in (
@@ -223,7 +223,7 @@ class TestDeltas(unittest.TestCase):
             ({"prompt_tokens_details": {"cached_tokens": 3}, "cached_tokens": 4}, 3),
             ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": 0}, 0),
         ):
-            (delta,) = chat_api.deltas({"choices": [], "usage": usage})
+            (delta,) = chat_api.chunk_deltas({"choices": [], "usage": usage})
             assert delta.usage is not None
             self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
             kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}

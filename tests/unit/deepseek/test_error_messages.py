@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.error_messages import explained
+from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.errors import UpstreamRefused
 
 UUID = "(request_id: 12345678-9999-4444-8888-123456789012)"
@@ -53,7 +53,7 @@ class TestOverflow(unittest.TestCase):
     def test_a_chat_that_is_too_long_is_told_as_openai_tells_it(self) -> None:
         for said, (limit, asked) in OVERFLOWS.items():
             with self.subTest(said):
-                error = explained(refused(400, said))
+                error = explain(refused(400, said))
                 however = f"your messages resulted in {asked} tokens" if asked else "your messages are longer than that"
                 words = (
                     f"This model's maximum context length is {limit} tokens. However, {however}. "
@@ -64,18 +64,18 @@ class TestOverflow(unittest.TestCase):
                 self.assertEqual((400, words), (error.status, error.message))
 
     def test_the_code_alone_is_enough(self) -> None:
-        error = explained(refused(400, "No.", code="context_length_exceeded"))
+        error = explain(refused(400, "No.", code="context_length_exceeded"))
         self.assertEqual("context_length_exceeded", error.payload()["error"]["code"])
         self.assertIn("1048576", error.message)
 
     def test_nothing_else_is_taken_for_it(self) -> None:
         for said in OTHERS:
             with self.subTest(said):
-                self.assertEqual(refused(400, said).payload(), explained(refused(400, said)).payload())
+                self.assertEqual(refused(400, said).payload(), explain(refused(400, said)).payload())
 
     def test_a_long_refusal_takes_no_time(self) -> None:
         for word in ("max ", "input ", "context length ", "9,"):
-            explained(refused(400, word * 100_000))
+            explain(refused(400, word * 100_000))
 
 
 class TestAdvice(unittest.TestCase):
@@ -92,7 +92,7 @@ class TestAdvice(unittest.TestCase):
             (529, None, "overloaded", None),
         ):
             with self.subTest(status=status):
-                error = explained(refused(status, "Because", retry_after))
+                error = explain(refused(status, "Because", retry_after))
                 told = error.payload()["error"]
                 self.assertTrue(told["message"].startswith("Because. "), told)
                 self.assertIn(remedy, told["message"])
@@ -101,12 +101,12 @@ class TestAdvice(unittest.TestCase):
 
     def test_other_refusals_are_for_the_client_as_they_are(self) -> None:
         for status in (400, 404, 409, 413, 422):
-            self.assertEqual(refused(status, "Because").payload(), explained(refused(status, "Because")).payload())
+            self.assertEqual(refused(status, "Because").payload(), explain(refused(status, "Because")).payload())
 
     def test_errors_of_odd_shapes_are_explained_too(self) -> None:
         page = UpstreamRefused(502, "DeepSeek answered 502: Bad gateway", None, None)
-        self.assertIn("Bad gateway. DeepSeek is over", explained(page).payload()["error"]["message"])
+        self.assertIn("Bad gateway. DeepSeek is over", explain(page).payload()["error"]["message"])
         text = UpstreamRefused(402, "No money", {"error": "No money"}, None)
-        self.assertTrue(explained(text).payload()["error"]["message"].startswith("No money. Top up"))
+        self.assertTrue(explain(text).payload()["error"]["message"].startswith("No money. Top up"))
         empty = UpstreamRefused(402, "", {"error": {}}, None)
-        self.assertTrue(explained(empty).payload()["error"]["message"].startswith("Top up"))
+        self.assertTrue(explain(empty).payload()["error"]["message"].startswith("Top up"))

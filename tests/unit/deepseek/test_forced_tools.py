@@ -28,7 +28,7 @@ def request(choice: Any = NAMED, *names: str) -> ChatRequest:
 
 
 def found(text: str, asked: ChatRequest | None = None) -> tuple[str, Any] | None:
-    call = forced_tools.found(text, asked or request())
+    call = forced_tools.find_call(text, asked or request())
     return None if call is None else (call[0], json.loads(call[1]))
 
 
@@ -86,7 +86,7 @@ class TestFinding(unittest.TestCase):
     def test_words_that_are_no_call_are_none(self) -> None:
         for text in NO_CALLS:
             with self.subTest(text[:60]):
-                self.assertIsNone(forced_tools.found(text, request()))
+                self.assertIsNone(forced_tools.find_call(text, request()))
 
     def test_which_of_several_tools_is_meant_has_to_be_said(self) -> None:
         self.assertIsNone(found(WRITTEN, request("required")))
@@ -170,13 +170,13 @@ class TestFinding(unittest.TestCase):
     def test_what_looks_like_a_fence_takes_no_time(self) -> None:
         began = time.process_time()
         for text in ("```" + "\n" * 200_000, "```\n" + "``` " * 50_000, " " * 200_000, "```\n" + "{" * 200_000):
-            self.assertIsNone(forced_tools.found(text, request()))
+            self.assertIsNone(forced_tools.find_call(text, request()))
         self.assertLess(time.process_time() - began, 5)
 
 
 class TestRaising(unittest.TestCase):
     def raised(self, *deltas: Delta | Aside, asked: ChatRequest | None = None) -> list[Batch]:
-        return list(forced_tools.raised(([each] for each in deltas), asked or request(), "call_x"))
+        return list(forced_tools.convert_stream(([each] for each in deltas), asked or request(), "call_x"))
 
     def test_however_the_words_are_cut_they_become_one_call(self) -> None:
         for seed in range(50):
@@ -215,11 +215,11 @@ class TestRaising(unittest.TestCase):
     def test_a_request_that_forces_nothing_is_not_touched(self) -> None:
         for choice in (None, "auto", "none"):
             batches = ([each] for each in [Delta(text=WRITTEN)])
-            self.assertIs(batches, forced_tools.raised(batches, request(choice), "call_x"))
-            self.assertIsNone(forced_tools.called(Message("assistant", WRITTEN), request(choice), "call_x"))
+            self.assertIs(batches, forced_tools.convert_stream(batches, request(choice), "call_x"))
+            self.assertIsNone(forced_tools.convert_message(Message("assistant", WRITTEN), request(choice), "call_x"))
 
     def test_an_answer_is_remembered_as_the_call(self) -> None:
-        message = forced_tools.called(Message("assistant", WRITTEN, "hm"), request(), "call_x")
+        message = forced_tools.convert_message(Message("assistant", WRITTEN, "hm"), request(), "call_x")
         assert message is not None
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
         self.assertEqual(WANTED, json.loads(message.tool_calls[0].arguments))
@@ -228,7 +228,7 @@ class TestRaising(unittest.TestCase):
             message,
             Message("assistant", WRITTEN, None, (ToolCall("", "", ""),)),
         ):
-            self.assertIsNone(forced_tools.called(other, request(), "call_x"))
+            self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))
 
 
 class TestTheThreeApis(MessagesTestCase):

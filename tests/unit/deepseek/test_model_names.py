@@ -6,8 +6,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import Resolved, passed_on, resolve
-from deepseek_cursor_proxy.deepseek.models import listed
+from deepseek_cursor_proxy.deepseek.model_names import ModelChoice, passthrough_key, resolve
+from deepseek_cursor_proxy.deepseek.models import offered_models
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.support.harness import SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
@@ -30,7 +30,7 @@ def config(**settings: Any) -> ProxyConfig:
 
 
 class TestNames(unittest.TestCase):
-    def assert_resolved(self, table: dict[str, Resolved], **settings: Any) -> None:
+    def assert_resolved(self, table: dict[str, ModelChoice], **settings: Any) -> None:
         for asked, expected in table.items():
             with self.subTest(asked):
                 self.assertEqual(expected, resolve(asked, config(**settings)))
@@ -38,34 +38,34 @@ class TestNames(unittest.TestCase):
     def test_names_deepseek_knows_are_kept_and_others_replaced(self) -> None:
         self.assert_resolved(
             {
-                PRO: Resolved(PRO),
-                FLASH: Resolved(FLASH),
-                "deepseek-v4-flash": Resolved("deepseek-v4-flash"),
-                "DeepSeek-Flash": Resolved(FLASH),
-                " deepseek-flash ": Resolved(FLASH),
-                "deepseek-chat": Resolved("mine"),
-                "gpt-4o": Resolved("mine"),
-                "mine": Resolved("mine"),
-                "": Resolved("mine"),
-                "-high": Resolved("mine"),
+                PRO: ModelChoice(PRO),
+                FLASH: ModelChoice(FLASH),
+                "deepseek-v4-flash": ModelChoice("deepseek-v4-flash"),
+                "DeepSeek-Flash": ModelChoice(FLASH),
+                " deepseek-flash ": ModelChoice(FLASH),
+                "deepseek-chat": ModelChoice("mine"),
+                "gpt-4o": ModelChoice("mine"),
+                "mine": ModelChoice("mine"),
+                "": ModelChoice("mine"),
+                "-high": ModelChoice("mine"),
             }
         )
 
     def test_suffixes_say_how_to_think(self) -> None:
         self.assert_resolved(
             {
-                "deepseek-v4-pro-nothink": Resolved(PRO, thinking=False),
-                "deepseek-v4-pro:nothink": Resolved(PRO, thinking=False),
-                "deepseek-v4-pro-none": Resolved(PRO, thinking=False),
-                "deepseek-v4-pro-thinking": Resolved(PRO, thinking=True),
-                "deepseek-v4-pro:thinking": Resolved(PRO, thinking=True),
-                "deepseek-v4-pro-fast": Resolved(PRO),
-                "deepseek-v4-pro[1m]": Resolved(PRO),
-                "deepseek-v4-pro(high)": Resolved(PRO, "high"),
-                "deepseek-v4-pro (max)": Resolved(PRO, "max"),
-                "deepseek-v4-pro:max": Resolved(PRO, "max"),
+                "deepseek-v4-pro-nothink": ModelChoice(PRO, thinking=False),
+                "deepseek-v4-pro:nothink": ModelChoice(PRO, thinking=False),
+                "deepseek-v4-pro-none": ModelChoice(PRO, thinking=False),
+                "deepseek-v4-pro-thinking": ModelChoice(PRO, thinking=True),
+                "deepseek-v4-pro:thinking": ModelChoice(PRO, thinking=True),
+                "deepseek-v4-pro-fast": ModelChoice(PRO),
+                "deepseek-v4-pro[1m]": ModelChoice(PRO),
+                "deepseek-v4-pro(high)": ModelChoice(PRO, "high"),
+                "deepseek-v4-pro (max)": ModelChoice(PRO, "max"),
+                "deepseek-v4-pro:max": ModelChoice(PRO, "max"),
                 **{
-                    f"deepseek-v4-pro-{word}": Resolved(PRO, word)
+                    f"deepseek-v4-pro-{word}": ModelChoice(PRO, word)
                     for word in ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
                 },
             }
@@ -74,44 +74,46 @@ class TestNames(unittest.TestCase):
     def test_several_suffixes_of_any_case_come_off_and_the_last_word_counts(self) -> None:
         self.assert_resolved(
             {
-                "deepseek-flash-HIGH-Fast[1M]": Resolved(FLASH, "high"),
-                "deepseek-flash-high-max": Resolved(FLASH, "max"),
-                "deepseek-flash-max-thinking": Resolved(FLASH, "max", True),
-                "deepseek-flash-thinking-nothink": Resolved(FLASH, thinking=False),
-                "gpt-9-high-fast[1m]": Resolved("mine", "high"),
-                "gpt-5.1-codex-max": Resolved("mine", "max"),
+                "deepseek-flash-HIGH-Fast[1M]": ModelChoice(FLASH, "high"),
+                "deepseek-flash-high-max": ModelChoice(FLASH, "max"),
+                "deepseek-flash-max-thinking": ModelChoice(FLASH, "max", True),
+                "deepseek-flash-thinking-nothink": ModelChoice(FLASH, thinking=False),
+                "gpt-9-high-fast[1m]": ModelChoice("mine", "high"),
+                "gpt-5.1-codex-max": ModelChoice("mine", "max"),
             }
         )
 
     def test_more_exact_wins(self) -> None:
         self.assert_resolved(
             {
-                "gpt-5.6-sol": Resolved(PRO),
-                "GPT-5.6-Sol-high-fast[1m]": Resolved(PRO, "high"),
-                "gpt-5.6-terra-low": Resolved("gateway/five", "low"),
-                "gpt-4o-mini": Resolved(FLASH),
-                "gpt-4o-mini-max": Resolved(FLASH, "max"),
-                "my-max": Resolved("gateway/max"),
-                "my-max-max": Resolved("gateway/max", "max"),
-                "my": Resolved("mine"),
-                "mine-max": Resolved(FLASH),
-                "mine-max-low": Resolved(FLASH, "low"),
-                "mine-maximal-low": Resolved(FLASH, "low"),
-                "quick": Resolved(FLASH, thinking=False),
-                "quick-thinking": Resolved(FLASH, thinking=True),
-                "claude-opus": Resolved(PRO, "max"),
-                "claude-opus-low": Resolved(PRO, "low"),
+                "gpt-5.6-sol": ModelChoice(PRO),
+                "GPT-5.6-Sol-high-fast[1m]": ModelChoice(PRO, "high"),
+                "gpt-5.6-terra-low": ModelChoice("gateway/five", "low"),
+                "gpt-4o-mini": ModelChoice(FLASH),
+                "gpt-4o-mini-max": ModelChoice(FLASH, "max"),
+                "my-max": ModelChoice("gateway/max"),
+                "my-max-max": ModelChoice("gateway/max", "max"),
+                "my": ModelChoice("mine"),
+                "mine-max": ModelChoice(FLASH),
+                "mine-max-low": ModelChoice(FLASH, "low"),
+                "mine-maximal-low": ModelChoice(FLASH, "low"),
+                "quick": ModelChoice(FLASH, thinking=False),
+                "quick-thinking": ModelChoice(FLASH, thinking=True),
+                "claude-opus": ModelChoice(PRO, "max"),
+                "claude-opus-low": ModelChoice(PRO, "low"),
             },
             models=TABLE,
         )
 
     def test_a_name_of_deepseeks_is_moved_only_by_its_own_line(self) -> None:
-        self.assert_resolved({PRO: Resolved(PRO), "x": Resolved(FLASH)}, models={"*": FLASH, "deepseek*": FLASH})
-        self.assert_resolved({PRO: Resolved(FLASH)}, models={PRO: FLASH})
+        self.assert_resolved({PRO: ModelChoice(PRO), "x": ModelChoice(FLASH)}, models={"*": FLASH, "deepseek*": FLASH})
+        self.assert_resolved({PRO: ModelChoice(FLASH)}, models={PRO: FLASH})
 
     def test_the_configured_model_may_end_in_a_suffix_too(self) -> None:
-        self.assert_resolved({"x-max": Resolved("x-max"), "y-low": Resolved("x-max", "low")}, upstream_model="x-max")
-        self.assert_resolved({"y": Resolved(PRO, "max")}, upstream_model="deepseek-v4-pro-max")
+        self.assert_resolved(
+            {"x-max": ModelChoice("x-max"), "y-low": ModelChoice("x-max", "low")}, upstream_model="x-max"
+        )
+        self.assert_resolved({"y": ModelChoice(PRO, "max")}, upstream_model="deepseek-v4-pro-max")
 
     def test_a_name_without_end_takes_no_time(self) -> None:
         started = time.monotonic()
@@ -120,8 +122,10 @@ class TestNames(unittest.TestCase):
         self.assertLess(time.monotonic() - started, 1)
 
     def test_the_list_begins_with_the_configured_model_and_names_nothing_twice(self) -> None:
-        self.assertEqual(["mine", PRO, FLASH], listed(config()))
-        self.assertEqual([FLASH, PRO, "a"], listed(ProxyConfig(upstream_model=FLASH, models={"a": PRO, "b*": PRO})))
+        self.assertEqual(["mine", PRO, FLASH], offered_models(config()))
+        self.assertEqual(
+            [FLASH, PRO, "a"], offered_models(ProxyConfig(upstream_model=FLASH, models={"a": PRO, "b*": PRO}))
+        )
 
 
 class TestPassingOn(unittest.TestCase):
@@ -146,7 +150,7 @@ class TestPassingOn(unittest.TestCase):
             7: None,
         }.items():
             with self.subTest(asked):
-                self.assertEqual(expected, passed_on(asked, settings))
+                self.assertEqual(expected, passthrough_key(asked, settings))
 
 
 class TestRequests(unittest.TestCase):

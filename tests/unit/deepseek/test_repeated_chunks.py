@@ -23,7 +23,7 @@ def event(value: Any, **options: Any) -> bytes:
 
 
 def cut(raw: bytes) -> Stencil | None:
-    (delta,) = chat_api.deltas(json.loads(raw))
+    (delta,) = chat_api.chunk_deltas(json.loads(raw))
     return Stencil.cut(raw, delta)
 
 
@@ -60,7 +60,7 @@ class TestReading(unittest.TestCase):
                     stencil = stencil_of(chunk(said("first")), **options)
                     run, _ = stencil.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
                     assert run is not None
-                    parsed = [delta for text in TEXTS for delta in chat_api.deltas(chunk(said(text)))]
+                    parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(said(text)))]
                     self.assertEqual(parsed, singles(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 
@@ -127,7 +127,7 @@ class TestCutting(unittest.TestCase):
         run, _ = stencil_of(json.loads(twice)).read(event(json.loads(twice)), 0)
         assert run is not None
         # The last one counts, so the hole can only be there.
-        delta = chat_api.deltas(json.loads(twice))[0]
+        delta = chat_api.chunk_deltas(json.loads(twice))[0]
         stencil = Stencil.cut(twice, delta)
         assert stencil is not None
         run, _ = stencil.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)

@@ -79,7 +79,7 @@ class TestTheSame(unittest.TestCase):
 
     def test_streamed_and_whole_say_the_same(self) -> None:
         for answer in ANSWERS:
-            whole = RESPONSES.answer(json.loads(response(answer).body()))
+            whole = RESPONSES.read_answer(json.loads(response(answer).body()))
             streamed, _ = heard(response(answer).events())
             self.assertEqual(reply(whole), reply(streamed))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chats.divergence import Drift
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.rules import Need
+from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import identity
@@ -14,9 +14,9 @@ from tests.support.histories import TOOLS, user
 NOBODY = identity.identify(b"", ())
 REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
 TURNS = (
-    Turn(1, Need.HARD, Source.STORE, False, False),
-    Turn(3, Need.SOFT, Source.NOBODY, True, False),
-    Turn(5, Need.NONE, Source.NOBODY, True, False),
+    Turn(1, ReasoningNeed.HARD, Source.STORE, False, False),
+    Turn(3, ReasoningNeed.SOFT, Source.NOBODY, True, False),
+    Turn(5, ReasoningNeed.NONE, Source.NOBODY, True, False),
 )
 USAGE = {
     "prompt_tokens": 1000,

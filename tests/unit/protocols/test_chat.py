@@ -41,11 +41,11 @@ def events(pieces: list[bytes]) -> list[Any]:
 
 class TestStream(unittest.TestCase):
     def test_a_chunk_passes_with_the_model_the_client_asked_for(self) -> None:
-        (delta,) = chat_api.deltas(CHUNK)
+        (delta,) = chat_api.chunk_deltas(CHUNK)
         self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([delta])))
 
     def test_changed_text_is_written_into_the_original_chunk(self) -> None:
-        (delta,) = chat_api.deltas(CHUNK)
+        (delta,) = chat_api.chunk_deltas(CHUNK)
         chunk = events(written([delta._replace(text="<think>Hi")]))[0]
         expected = {"role": "assistant", "content": "<think>Hi"}
         self.assertEqual(expected, chunk["choices"][0]["delta"])
@@ -54,7 +54,7 @@ class TestStream(unittest.TestCase):
 
     def test_thinking_that_moved_into_the_text_leaves_null_behind(self) -> None:
         said = {"content": None, "reasoning_content": "hm"}
-        (delta,) = chat_api.deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
+        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
         for shown, expected in (
             (delta._replace(text="hm", reasoning=None), {"content": "hm", "reasoning_content": None}),
             (delta, said),
@@ -62,25 +62,25 @@ class TestStream(unittest.TestCase):
             self.assertEqual(expected, events(written([shown]))[0]["choices"][0]["delta"])
 
     def test_what_came_together_is_written_together(self) -> None:
-        (delta,) = chat_api.deltas(CHUNK)
+        (delta,) = chat_api.chunk_deltas(CHUNK)
         pieces = written([delta, delta], [delta])
         self.assertEqual(3, len(pieces))
 
     def test_the_verbatim_mark_clients_look_for(self) -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls"}
-        (delta,) = chat_api.deltas({**CHUNK, "choices": [choice]})
+        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [choice]})
         self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
 
     def test_usage_gets_the_cached_tokens(self) -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
-        deltas = chat_api.deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
+        deltas = chat_api.chunk_deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
         asked = REQUEST._replace(include_usage=True)
         chunk = events(list(ChatCompletions(lambda: 0).stream(asked, source(list(deltas)))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
     def test_comments_pass_and_silence_becomes_a_real_event(self) -> None:
-        (delta,) = chat_api.deltas(CHUNK)
+        (delta,) = chat_api.chunk_deltas(CHUNK)
         found = events(written([Aside(": keep-alive"), Aside()], [delta], [Aside()]))
         self.assertEqual(": keep-alive", found[0])
         first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
@@ -104,7 +104,7 @@ class TestStream(unittest.TestCase):
 
 def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
     delta = {"tool_calls": [call]} if call else {"content": ""}
-    return list(chat_api.deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+    return list(chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
 
 
 class TestCustomCalls(unittest.TestCase):
@@ -144,7 +144,7 @@ class TestCustomCalls(unittest.TestCase):
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
         body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
-        reply = ChatCompletions(lambda: 0).reply(self.CUSTOM, chat_api.completion(body))
+        reply = ChatCompletions(lambda: 0).reply(self.CUSTOM, chat_api.completion_deltas(body))
         raised = {**call, "function": {"name": "ApplyPatch", "arguments": "a\nb"}}
         self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
 
@@ -153,7 +153,7 @@ class TestReply(unittest.TestCase):
     def test_a_whole_answer_keeps_its_fields_and_its_reasoning(self) -> None:
         said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
-        (delta,) = chat_api.completion(body)
+        (delta,) = chat_api.completion_deltas(body)
         reply = ChatCompletions(lambda: 0).reply(REQUEST, [delta._replace(text="shown")])
         self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
@@ -161,7 +161,7 @@ class TestReply(unittest.TestCase):
     def test_every_choice_is_there(self) -> None:
         choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
         body = {"choices": choices, "usage": {"total_tokens": 1}}
-        reply = ChatCompletions(lambda: 0).reply(REQUEST, chat_api.completion(body))
+        reply = ChatCompletions(lambda: 0).reply(REQUEST, chat_api.completion_deltas(body))
         self.assertEqual(choices, reply["choices"])
         self.assertEqual({"total_tokens": 1}, reply["usage"])
 

@@ -85,7 +85,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             streamed, whole = writer(), writer()
             for batch in batches(rng, stream(rng, said)):
                 streamed.write(batch)
-            whole.write(list(chat_api.completion(completion(said))))
+            whole.write(list(chat_api.completion_deltas(completion(said))))
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.message(), whole.message())
 

@@ -46,7 +46,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             for batch in batches(rng, stream(rng, said)):
                 streamed.write(batch)
             streamed.end()
-            whole.write(list(chat_api.completion(completion(said))))
+            whole.write(list(chat_api.completion_deltas(completion(said))))
             whole.end()
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.response, whole.response)
