@@ -115,8 +115,8 @@ class Responding:
             # Read as they will be inherited, so that they are the very same then.
             own = responses_listing.listed(own, mark, len(inherited))
         sealer = Sealer(self._services.secret.read(), context.namespace)
-        asks_for = compaction if wanted.compacts else envelope
-        inside = asks_for.conversation(body, envelope.unsealed([*inherited, *own], Opener(sealer, self._most)))
+        chat_body = compaction.summary_request if wanted.compacts else envelope.conversation
+        inside = chat_body(body, envelope.unsealed([*inherited, *own], Opener(sealer, self._most)))
         chat = parse.parse(inside, self._services.config)
         if wanted.background:
             # So that it can be followed while it runs.
@@ -234,7 +234,7 @@ class Responding:
         if passed is not None:
             return passed
         context = self._generation.call_context(caller, request.peer)
-        planned = self._planned(caller, context, compaction.triggered(body), len(raw))
+        planned = self._planned(caller, context, compaction.compact_request(body), len(raw))
         exchange = self._generation.opened(caller, context, planned.asked)
         return plain_reply.reply(self._compacted(planned, exchange), exchange, failure)
 
@@ -250,7 +250,7 @@ class Responding:
             "id": made["id"],
             "object": "response.compaction",
             "created_at": made["created_at"],
-            "output": compaction.output(items, made["output"]),
+            "output": compaction.compacted_items(items, made["output"]),
             "usage": made["usage"] or envelope.usage({}),
         }
 

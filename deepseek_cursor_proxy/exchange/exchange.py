@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext, Cal
 from deepseek_cursor_proxy.http1.messages import Awaited
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
-from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
+from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.redaction import without_keys
 from deepseek_cursor_proxy.upstream.response import Answer
@@ -285,7 +285,7 @@ class Exchange:
                 answers = [*answers, *filter(None, called)]
             has_calls = any(answer.tool_calls for answer in answers)
             known = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
-            echoes = [as_echoed(answer, custom_tools, known) for answer in answers]
+            echoes = [echoed_message(answer, custom_tools, known) for answer in answers]
             keys = [history.answer_keys(echo) for echo in echoes]
             entries = [(each.all(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
             parts = [

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.deepseek.repeated_chunks import singles, spliced_run
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request.custom_tools import Raiser
+from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper
 from deepseek_cursor_proxy.protocols.request.parse import parse
 
 # Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.
@@ -37,9 +37,9 @@ class ChatCompletions:
     def reply(self, request: ChatRequest, deltas: Sequence[Delta]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
         choices: list[Any] = []
-        raiser = Raiser(request.custom_tools)
+        unwrapper = CustomCallUnwrapper(request.custom_tools)
         for delta in deltas:
-            delta = raiser.raised(delta, is_whole=True) if request.custom_tools else delta
+            delta = unwrapper.unwrap(delta, is_whole=True) if request.custom_tools else delta
             edited = _edited(delta, request.asked_model, "message")
             choices += edited["choices"]
             whole = {**whole, **edited}
@@ -83,7 +83,7 @@ class _Writer:
         # As it was told last: some hosts count along.
         self._usage: Mapping[str, Any] | None = None
         self._has_finished = False
-        self._raiser = Raiser(request.custom_tools) if request.custom_tools else None
+        self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None
         # The shape of the last run, whether its reasoning is shown, and what stands around the text in its chunks.
         self._spliced: tuple[Shape, bool, list[bytes]] | None = None
         # Until the first of DeepSeek's chunks has been seen.
@@ -108,8 +108,8 @@ class _Writer:
         if not item.source.get("choices"):
             # Clients read choices[0] of every chunk that is not the usage they asked for.
             return b"" if self._has_finished else self._own(Delta(text=""))
-        if self._raiser is not None:
-            item = self._raiser.raised(item)
+        if self._unwrapper is not None:
+            item = self._unwrapper.unwrap(item)
         return sse.event(encode_json(self._chunk(item)))
 
     def usage(self) -> bytes:

@@ -18,7 +18,14 @@ from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
-from deepseek_cursor_proxy.protocols.request.fields import Json, memory, optional, optional_name, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import (
+    Json,
+    bad_field,
+    memory,
+    optional,
+    optional_name,
+    optional_string,
+)
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 # Names that mean the same here and in a chat.
@@ -70,14 +77,14 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
         # With this code the official packages send the whole chat themselves; ignored, all but its last turn is lost.
         raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=_THREADS)
     if not isinstance(body.get("messages"), list):
-        raise wrong("messages", "a list")
+        raise bad_field("messages", "a list")
     if needs_limit and body.get("max_tokens") is None:
         raise BadRequest("max_tokens is missing; say how long the answer may be.", param="max_tokens")
     asked = optional_name(body, "model") or config.upstream_model
     thinking = optional(body, "thinking", dict, "an object") or {}
     kind = optional_string(thinking, "type", "thinking")
     if kind not in (None, "enabled", "adaptive", "disabled"):
-        raise wrong("thinking.type", "enabled, adaptive or disabled")
+        raise bad_field("thinking.type", "enabled, adaptive or disabled")
     inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
     inside["model"] = model_names.resolve_claude(asked, config)
     chat = chat_request.parse(inside, config)
@@ -180,7 +187,7 @@ def _user(body: Json) -> str | None:
 def _stops(body: Json) -> list[str]:
     stops = optional(body, "stop_sequences", list, "a list of strings") or []
     if not all(isinstance(each, str) for each in stops):
-        raise wrong("stop_sequences", "a list of strings")
+        raise bad_field("stop_sequences", "a list of strings")
     return stops
 
 

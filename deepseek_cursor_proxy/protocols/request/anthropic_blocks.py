@@ -55,7 +55,7 @@ def read(value: Any, role: str, param: str) -> Blocks:
                 parts.append(content.read_part(block, at))
     reasoning = "\n\n".join(filter(None, thoughts)) or None
     shown = _shown(parts) if role == "assistant" else None
-    said = content.joined(parts) if shown is None else shown
+    said = content.join_parts(parts) if shown is None else shown
     return Blocks(said, reasoning, tuple(calls), tuple(results), tuple(dropped))
 
 

@@ -28,7 +28,7 @@ _PREFACE = "The conversation up to here was replaced by this summary of it:\n\n"
 _KEPT = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
 
 
-def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
+def summary_request(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     """The body of the request for a summary of these items."""
     if not items:
         raise BadRequest("There is nothing to compact: input is empty.", param="input")
@@ -39,7 +39,7 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     return {**asked, "reasoning": {"effort": "none"}, "input": [*items, question]}
 
 
-def triggered(body: Json) -> dict[str, Any]:
+def compact_request(body: Json) -> dict[str, Any]:
     """A body of POST /v1/responses/compact as the request for a response that it stands for."""
     given = body.get("input")
     if isinstance(given, str):
@@ -48,12 +48,12 @@ def triggered(body: Json) -> dict[str, Any]:
     return {**body, "input": items, "store": False, "stream": False, "background": False}
 
 
-def output(items: Sequence[Json], made: Sequence[Json]) -> list[Json]:
+def compacted_items(items: Sequence[Json], made: Sequence[Json]) -> list[Json]:
     """The items of a compacted history: the user's messages as they were, and what was made of the rest."""
     return [*(item for item in items if item.get("role") == "user"), *made]
 
 
-def opened(summary: str) -> Json:
+def summary_message(summary: str) -> Json:
     """The message that stands in the place of a compaction item whose envelope was opened.
 
     Nothing else in an item counts: one that is still a compaction item when it is read was not sealed here.

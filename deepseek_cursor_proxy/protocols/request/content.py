@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Parts
-from deepseek_cursor_proxy.protocols.request.fields import Json, json_text, object_at, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, json_text, object_at, optional_string
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 # Longer than any hash or token that a model could make use of.
@@ -27,11 +27,11 @@ def read(content: Any, param: str) -> str | Parts:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise wrong(param, "a string or a list of parts")
-    return joined([read_part(part, f"{param}[{index}]") for index, part in enumerate(content)])
+        raise bad_field(param, "a string or a list of parts")
+    return join_parts([read_part(part, f"{param}[{index}]") for index, part in enumerate(content)])
 
 
-def joined(parts: Sequence[Json]) -> str | Parts:
+def join_parts(parts: Sequence[Json]) -> str | Parts:
     """Parts as one text if they are nothing else."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -84,7 +84,7 @@ def _picture(part: Json, param: str) -> Json:
     if url is None:
         file_id = optional_string(part, "file_id", param)
         if file_id is None:
-            raise wrong(f"{param}.image_url", "a URL")
+            raise bad_field(f"{param}.image_url", "a URL")
         return {"type": "file", "file": {"file_id": file_id}}
     return _image_url(url, detail)
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
 from deepseek_cursor_proxy.protocols.request.fields import json_text
-from deepseek_cursor_proxy.protocols.request.free_text import FIELD, RawArguments, raw_text
+from deepseek_cursor_proxy.protocols.request.free_text import FIELD, FreeTextReader, read_free_text
 
 
-def lowered(arguments: str) -> str:
+def wrap_text(arguments: str) -> str:
     """Raw text as the arguments of the function DeepSeek knows; arguments that are such already stay."""
     if arguments.lstrip()[:1] == "{":
         try:
@@ -27,7 +27,7 @@ def lowered(arguments: str) -> str:
     return json_text({FIELD: arguments})
 
 
-def lowered_message(message: Message, names: Container[str], known: Container[str] = ()) -> Message:
+def wrap_custom_calls(message: Message, names: Container[str], known: Container[str] = ()) -> Message:
     """A message with its custom calls lowered; `names` are the custom tools of the request, `known` all its tools.
 
     A custom tool may be gone from the request (Cursor's modes differ in their tools). Then its calls are known by their
@@ -40,49 +40,50 @@ def lowered_message(message: Message, names: Container[str], known: Container[st
             break
     else:
         return message
-    calls = [_lowered_call(call, names, known) for call in message.tool_calls]
+    calls = [_wrap_call(call, names, known) for call in message.tool_calls]
     if all(one is other for one, other in zip(calls, message.tool_calls, strict=True)):
         return message
     return message._replace(tool_calls=tuple(calls))
 
 
-def _lowered_call(call: ToolCall, names: Container[str], known: Container[str]) -> ToolCall:
+def _wrap_call(call: ToolCall, names: Container[str], known: Container[str]) -> ToolCall:
     is_custom = call.name in names or _is_free_text(call.arguments)
     if is_custom or (call.name not in known and not _is_object(call.arguments)):
-        return call._replace(arguments=lowered(call.arguments))
+        return call._replace(arguments=wrap_text(call.arguments))
     return call
 
 
-def as_echoed(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
+def echoed_message(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
     """An answer of DeepSeek's with its custom calls as they will come back from the client."""
     if not answer.tool_calls:
         return answer
-    raised = [
-        call._replace(arguments=raw_text(call.arguments)) if call.name in names else call for call in answer.tool_calls
+    calls = [
+        call._replace(arguments=read_free_text(call.arguments)) if call.name in names else call
+        for call in answer.tool_calls
     ]
-    return lowered_message(answer._replace(tool_calls=tuple(raised)), names, known)
+    return wrap_custom_calls(answer._replace(tool_calls=tuple(calls)), names, known)
 
 
-class Raiser:
+class CustomCallUnwrapper:
     """Takes the text out of the custom calls of one answer, fragment by fragment."""
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
         # By choice and call; None for a call of an ordinary function.
-        self._readers: dict[tuple[int, int], RawArguments | None] = {}
+        self._readers: dict[tuple[int, int], FreeTextReader | None] = {}
 
-    def raised(self, delta: Delta, *, is_whole: bool = False) -> Delta:
+    def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with raw text in place of arguments; with the last one comes what was held back."""
         is_last = is_whole or delta.finish_reason is not None
-        calls = [self._raised(delta.choice, piece, is_last) for piece in delta.calls]
+        calls = [self._unwrap(delta.choice, piece, is_last) for piece in delta.calls]
         if is_last:
             calls += self._held_back(delta.choice)
         return delta._replace(calls=tuple(calls)) if calls else delta
 
-    def _raised(self, choice: int, piece: CallPiece, is_last: bool) -> CallPiece:
+    def _unwrap(self, choice: int, piece: CallPiece, is_last: bool) -> CallPiece:
         key = choice, piece.index
         if key not in self._readers and piece.name:
-            self._readers[key] = RawArguments() if piece.name in self._names else None
+            self._readers[key] = FreeTextReader() if piece.name in self._names else None
         reader = self._readers.get(key)
         if reader is None:
             return piece
@@ -119,4 +120,4 @@ def _is_object(arguments: str) -> bool:
 
 def custom_call(call_id: str, name: str, text: str) -> ToolCall:
     """A call that the client itself declares to be one of a custom tool."""
-    return ToolCall(call_id, name, lowered(text))
+    return ToolCall(call_id, name, wrap_text(text))

@@ -28,7 +28,7 @@ def optional(source: Json, name: str, kind: type, expected: str, param: str | No
     if value is None:
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise wrong(param or name, expected)
+        raise bad_field(param or name, expected)
     return value
 
 
@@ -37,7 +37,7 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
     value = source.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise wrong(f"{param}.{name}", "a string")
+    raise bad_field(f"{param}.{name}", "a string")
 
 
 def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
@@ -55,7 +55,7 @@ def too_long(param: str, most: int) -> BadRequest:
 def object_at(value: Any, param: str) -> Json:
     """The value, which must be an object."""
     if not isinstance(value, dict):
-        raise wrong(param, "an object")
+        raise bad_field(param, "an object")
     return value
 
 
@@ -81,5 +81,5 @@ def memory(value: Any) -> int:
     return size
 
 
-def wrong(param: str, expected: str) -> BadRequest:
+def bad_field(param: str, expected: str) -> BadRequest:
     return BadRequest(f"{param} must be {expected}.", param=param)

@@ -24,7 +24,7 @@ _UNFINISHED = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 
 
-class RawArguments:
+class FreeTextReader:
     """Reads the arguments of one call; `feed` and `end` return what the client should see next."""
 
     def __init__(self) -> None:
@@ -103,9 +103,9 @@ class RawArguments:
         return said
 
 
-def raw_text(arguments: str) -> str:
+def read_free_text(arguments: str) -> str:
     """The free text of arguments that are there as a whole."""
-    reader = RawArguments()
+    reader = FreeTextReader()
     return reader.feed(arguments) + reader.end()
 
 

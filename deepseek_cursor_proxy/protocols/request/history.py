@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols.request.fields import memory
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, read_plain
-from deepseek_cursor_proxy.protocols.request.responses_items import Items
+from deepseek_cursor_proxy.protocols.request.responses_items import History
 
 # Of messages that are remembered: some ten chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
@@ -26,7 +26,7 @@ class _Read(NamedTuple):
 _known: Beginnings[Any, _Read] = Beginnings(_MOST_BYTES_KNOWN, memory)
 
 
-def read(messages: list[Any]) -> Items:
+def read(messages: list[Any]) -> History:
     """The history in a list of messages."""
     count, known = _known.longest(messages)
     found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], MessageReader())
@@ -38,4 +38,4 @@ def read(messages: list[Any]) -> Items:
             found += reader.read(message, f"messages[{index}]")
     history = tuple(found)
     _known.keep(tuple(messages), _Read(history, reader))
-    return Items(history, dropped=tuple(reader.dropped))
+    return History(history, dropped=tuple(reader.dropped))

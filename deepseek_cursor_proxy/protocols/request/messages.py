@@ -10,7 +10,14 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
-from deepseek_cursor_proxy.protocols.request.fields import Json, json_text, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import (
+    Json,
+    bad_field,
+    json_text,
+    object_at,
+    optional,
+    optional_string,
+)
 
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -79,7 +86,7 @@ class MessageReader:
         message = object_at(message, param)
         asked = message.get("role")
         if not isinstance(asked, str):
-            raise wrong(f"{param}.role", "a string")
+            raise bad_field(f"{param}.role", "a string")
         role = canonical_role(asked)
         blocks = anthropic_blocks.read(message.get("content"), role, f"{param}.content")
         self.dropped += blocks.dropped

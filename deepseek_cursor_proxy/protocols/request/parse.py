@@ -17,10 +17,10 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
 from deepseek_cursor_proxy.protocols.request import history as chat_history
-from deepseek_cursor_proxy.protocols.request.custom_tools import lowered_message
-from deepseek_cursor_proxy.protocols.request.fields import Json, optional, optional_name, optional_string, wrong
-from deepseek_cursor_proxy.protocols.request.responses_items import Items
-from deepseek_cursor_proxy.protocols.request.tool_namespaces import Inner
+from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_name, optional_string
+from deepseek_cursor_proxy.protocols.request.responses_items import History
+from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
 # Each is a call to pay for; more is rather a mistake than a wish.
 _MOST_CHOICES = 8
@@ -43,9 +43,9 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     listed = _listed(body)
     declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
     box = tools.read(body, declared, keep_strict=on_beta)
-    history = _history(body, listed, box.lowered)
+    history = _history(body, listed, box.upstream_names)
     known = {tool["function"]["name"] for tool in box.tools}
-    messages = tuple([lowered_message(message, box.custom, known) for message in history.messages])
+    messages = tuple([wrap_custom_calls(message, box.custom, known) for message in history.messages])
     if not on_beta and any(message.prefix for message in messages):
         # Refused anywhere but there.
         messages = tuple(message._replace(prefix=False) for message in messages)
@@ -72,7 +72,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         conversation=conversation,
         dropped=tuple(sorted({*_dropped(body), *wish.dropped, *box.dropped, *history.dropped})),
         custom_tools=frozenset(box.custom),
-        namespaced={name: inner for inner, name in box.lowered.items()},
+        namespaced={name: inner for inner, name in box.upstream_names.items()},
     )
 
 
@@ -138,13 +138,13 @@ def _params(body: Json) -> dict[str, Any]:
         value = body.get(name)
         if value is not None:
             if not is_right(value):
-                raise wrong(name, expected)
+                raise bad_field(name, expected)
             params[name] = value
     # DeepSeek ignores OpenAI's newer name for the limit, silently.
     for name in ("max_completion_tokens", "max_output_tokens"):
         limit = optional(body, name, int, "a whole number")
         if limit is not None and limit < 1:
-            raise wrong(name, "a whole number above 0")
+            raise bad_field(name, "a whole number above 0")
         if limit is not None:
             params.setdefault("max_tokens", limit)
     if "max_tokens" in params:
@@ -205,21 +205,21 @@ def _listed(body: Json) -> _Listed:
     if messages in (None, []) and asks_in_items:
         return _Listed([] if body.get("input") is None else body["input"], "input", are_items=True)
     if not isinstance(messages, list):
-        raise wrong("messages", "a list")
+        raise bad_field("messages", "a list")
     return _Listed(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
 
 
-def _history(body: Json, listed: _Listed, lowered: Mapping[Inner, str]) -> Items:
+def _history(body: Json, listed: _Listed, upstream_names: Mapping[QualifiedName, str]) -> History:
     """The messages of a body, behind the instructions that stand beside them."""
     if listed.are_items:
-        found = responses_items.read(listed.values, listed.param, lowered)
+        found = responses_items.read(listed.values, listed.param, upstream_names)
     else:
         found = chat_history.read(listed.values)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content
         leading = [_prompt(text) for text in (instructions, system) if text]
-        found = Items((*leading, *found.messages), found.dropped)
+        found = History((*leading, *found.messages), found.dropped)
     if not found.messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
@@ -255,7 +255,7 @@ def _text_format(body: Json) -> Json | None:
         return None
     kind = optional_string(form, "type", "text.format")
     if kind is not None and not _is_form(form):
-        raise wrong("text.format.type", "text, json_object or json_schema")
+        raise bad_field("text.format.type", "text, json_object or json_schema")
     if kind == "json_schema":
         return {"type": kind, "json_schema": {name: value for name, value in form.items() if name != "type"}}
     return None if kind in (None, "text") else {"type": kind}

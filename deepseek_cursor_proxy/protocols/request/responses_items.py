@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
-from deepseek_cursor_proxy.protocols.request.fields import Json, memory, object_at, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, memory, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -42,7 +42,7 @@ _KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
 _PARTS = ("input_text", "text", "input_image", "image_url", "input_file")
 
 
-class Items(NamedTuple):
+class History(NamedTuple):
     """A history, and what was left out of it."""
 
     messages: tuple[Message, ...]
@@ -65,18 +65,20 @@ def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
     return found
 
 
-def read(items: Any, param: str = "input", lowered: Mapping[tool_namespaces.Inner, str] | None = None) -> Items:
+def read(
+    items: Any, param: str = "input", upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None
+) -> History:
     """The history an `input` stands for; a string is one user message.
 
-    `lowered` are the names of the tools inside namespaces; a call of one that is gone gets the name it would have.
+    `upstream_names` are those of tools inside namespaces; a call of a tool that is gone gets the name it would have.
     """
     if isinstance(items, str):
-        return Items((Message("user", items),))
+        return History((Message("user", items),))
     if not isinstance(items, list):
-        raise wrong(param, "a string or a list of items")
-    under = tuple((lowered or {}).items())
+        raise bad_field(param, "a string or a list of items")
+    under = tuple((upstream_names or {}).items())
     count, known = _known.longest(items, under)
-    reader = known.copy() if known is not None else _Reader(lowered or {})
+    reader = known.copy() if known is not None else _Reader(upstream_names or {})
     for index, item in enumerate(items[count:], count):
         reader.take(item, f"{param}[{index}]")
     _known.keep(tuple(items), reader.copy(), under)
@@ -125,12 +127,12 @@ class _Turn:
         parts: list[Json] = []
         for each in self.said:
             parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content
-        return content.joined(parts)
+        return content.join_parts(parts)
 
 
 class _Reader:
-    def __init__(self, lowered: Mapping[tool_namespaces.Inner, str]) -> None:
-        self._lowered = lowered
+    def __init__(self, upstream_names: Mapping[tool_namespaces.QualifiedName, str]) -> None:
+        self._upstream_names = upstream_names
         self._messages: list[Message] = []
         self._dropped: list[str] = []
         self._chat = MessageReader()
@@ -138,7 +140,7 @@ class _Reader:
 
     def copy(self) -> "_Reader":
         """Another one, which goes on from here."""
-        twin = _Reader(self._lowered)
+        twin = _Reader(self._upstream_names)
         twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
         twin._chat, twin._turn = self._chat.copy(), self._turn.copy()
         return twin
@@ -159,13 +161,13 @@ class _Reader:
             self._messages.append(Message("tool", said, tool_call_id=_call_id(item, param)))
         elif kind in _PARTS:
             self._end_turn()
-            self._messages.append(Message("user", content.joined([content.read_part(item, param)])))
+            self._messages.append(Message("user", content.join_parts([content.read_part(item, param)])))
         elif kind != _TOOLS:
             self._take_foreign(kind)
 
-    def finished(self) -> Items:
+    def finished(self) -> History:
         self._end_turn()
-        return Items(tuple(self._messages), (*self._dropped, *self._chat.dropped))
+        return History(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
     def _take_message(self, item: Json, param: str) -> None:
         found = self._chat.read(item, param)
@@ -198,7 +200,7 @@ class _Reader:
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
-            name = self._lowered.get((namespace, name)) or tool_namespaces.lowered((namespace, name))
+            name = self._upstream_names.get((namespace, name)) or tool_namespaces.upstream_name((namespace, name))
         if kind == "custom_tool_call":
             return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.protocols.request.fields import Json, optional, optional_string, wrong
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_string
 
 # Fields of a body that are read here.
 NAMES = frozenset(
@@ -27,7 +27,7 @@ _TYPES = {"enabled": True, "disabled": False}
 _ADAPTIVE = ("adaptive", "auto")
 
 
-class Wish(NamedTuple):
+class ThinkingOptions(NamedTuple):
     """What a request says; `effort` is in the client's words, `dropped` names what means nothing to DeepSeek."""
 
     thinks: bool | None = None
@@ -35,16 +35,16 @@ class Wish(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
-def read(body: Json) -> Wish:
+def read(body: Json) -> ThinkingOptions:
     """The wish of a body; a BadRequest names a field of the wrong type."""
     if NAMES.isdisjoint(body):
-        return Wish()
+        return ThinkingOptions()
     extra = optional(body, "extra_body", dict, "an object") or {}
     thinks = _first((*_switches(body, ""), *_switches(extra, "extra_body."), _reasoning_switch(body)))
     effort = _first((*_efforts(body, ""), *_efforts(extra, "extra_body.")))
     if thinks is None and effort == "none":
         thinks = False
-    return Wish(thinks, effort, tuple(_dropped(body, extra, effort)))
+    return ThinkingOptions(thinks, effort, tuple(_dropped(body, extra, effort)))
 
 
 def _first(said: Iterable[_Word | None]) -> _Word | None:
@@ -64,7 +64,7 @@ def _thinking(source: Json, at: str) -> bool | None:
     if thinking is None or isinstance(thinking, bool):
         return thinking
     if not isinstance(thinking, dict):
-        raise wrong(f"{at}thinking", 'an object such as {"type": "disabled"}')
+        raise bad_field(f"{at}thinking", 'an object such as {"type": "disabled"}')
     return _TYPES.get(optional_string(thinking, "type", f"{at}thinking") or "")
 
 

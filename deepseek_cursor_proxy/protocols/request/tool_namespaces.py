@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from itertools import count
 
 # What a tool is called inside, and where: the namespace first.
-Inner = tuple[str, str]
+QualifiedName = tuple[str, str]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
@@ -31,18 +31,18 @@ _HASH_SHARE = 10
 _MOST_WORDS = 200
 
 
-def lowered(inner: Inner) -> str:
+def upstream_name(inner: QualifiedName) -> str:
     """What DeepSeek calls the tool as long as no other tool has that name."""
     name = "__".join(inner)
     return name if _NAME.fullmatch(name) else _shortened(inner, 0)
 
 
-def lowered_names(inner: Iterable[Inner], taken: Collection[str]) -> dict[Inner, str]:
+def upstream_names(inner: Iterable[QualifiedName], taken: Collection[str]) -> dict[QualifiedName, str]:
     """A name for each tool that no other has; `taken` are the names of the tools that live in no namespace.
 
     `a__b` with `c` and `a` with `b__c` want the same name. Neither gets it: which comes first may change.
     """
-    wishes = {each: lowered(each) for each in inner}
+    wishes = {each: upstream_name(each) for each in inner}
     wanted = Counter([*wishes.values(), *taken])
     names = {each: wish for each, wish in wishes.items() if wanted[wish] == 1}
     used = {*taken, *names.values()}
@@ -52,7 +52,7 @@ def lowered_names(inner: Iterable[Inner], taken: Collection[str]) -> dict[Inner,
     return names
 
 
-def described(description: str | None, namespace: str, words: str | None) -> str | None:
+def describe(description: str | None, namespace: str, words: str | None) -> str | None:
     """A function's description behind what its namespace is said to be for."""
     about = " ".join((words or "").split())
     if not about:
@@ -61,7 +61,7 @@ def described(description: str | None, namespace: str, words: str | None) -> str
     return f"{group}\n\n{description}" if description else group
 
 
-def _shortened(inner: Inner, attempt: int) -> str:
+def _shortened(inner: QualifiedName, attempt: int) -> str:
     """What fits of both and a hash: another with every attempt, should a function be called just like it."""
     namespace, name = (_ODD.sub("_", each) for each in inner)
     whole = json.dumps([*inner, attempt] if attempt else inner)

@@ -23,11 +23,11 @@ from deepseek_cursor_proxy.protocols.request import tool_namespaces
 from deepseek_cursor_proxy.protocols.request.fields import (
     LONGEST_NAME,
     Json,
+    bad_field,
     object_at,
     optional,
     optional_string,
     too_long,
-    wrong,
 )
 from deepseek_cursor_proxy.protocols.request.free_text import FIELD
 from deepseek_cursor_proxy.redaction import safe_text
@@ -38,7 +38,7 @@ _FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
 @dataclass
-class Toolbox:
+class ToolSet:
     """The tools of a request: what DeepSeek is sent, which of them are custom, and what was left out."""
 
     tools: list[Json] = field(default_factory=list)
@@ -48,15 +48,15 @@ class Toolbox:
     # Names of tools that were asked for and cannot be offered.
     refused: set[str] = field(default_factory=set)
     # What the tools inside namespaces are called upstream.
-    lowered: dict[tool_namespaces.Inner, str] = field(default_factory=dict)
+    upstream_names: dict[tool_namespaces.QualifiedName, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
 
 
-def read(body: Json, more: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False) -> Toolbox:
+def read(body: Json, more: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False) -> ToolSet:
     """The tools and the choice of a body; `more` are tools from elsewhere in it, each with the place it stands at."""
-    box = Toolbox()
+    box = ToolSet()
     if _FIELDS.isdisjoint(body) and not more:
         return box
     listed = optional(body, "tools", list, "a list") or []
@@ -81,11 +81,11 @@ def read(body: Json, more: Sequence[tuple[Any, str]] = (), *, keep_strict: bool 
 class _Packer:
     """Puts tools into a box, in their order; those inside namespaces get their names when all others are known."""
 
-    def __init__(self, box: Toolbox) -> None:
+    def __init__(self, box: ToolSet) -> None:
         self._box = box
         self._taken: set[str] = set()
         # The tools inside namespaces, and where in the box they are.
-        self._inner: dict[tool_namespaces.Inner, int] = {}
+        self._inner: dict[tool_namespaces.QualifiedName, int] = {}
 
     def read(self, tool: Any, param: str) -> None:
         """Take a tool of any shape, which may be several."""
@@ -107,17 +107,17 @@ class _Packer:
 
     def finish(self) -> None:
         """Name the tools inside namespaces."""
-        lowered = self._box.lowered = tool_namespaces.lowered_names(self._inner, self._taken)
+        upstream_names = self._box.upstream_names = tool_namespaces.upstream_names(self._inner, self._taken)
         for inner, place in self._inner.items():
             tool = self._box.tools[place]
-            self._box.tools[place] = self._unmarked(_with(tool, name=lowered[inner]))
+            self._box.tools[place] = self._unmarked(_with(tool, name=upstream_names[inner]))
 
     def _read_namespace(self, group: Json, param: str) -> None:
         namespace = _name(group, param)
         words = optional_string(group, "description", param)
         tools = group.get("tools")
         if not isinstance(tools, list):
-            raise wrong(f"{param}.tools", "a list")
+            raise bad_field(f"{param}.tools", "a list")
         for index, each in enumerate(tools):
             tool = _read_tool(each, f"{param}.tools[{index}]", self._box)
             if tool is not None:
@@ -127,9 +127,9 @@ class _Packer:
         function = tool["function"]
         inner = namespace, function["name"]
         if inner in self._inner:
-            self._box.dropped.append(f"second tool {safe_text(tool_namespaces.lowered(inner), 60)}")
+            self._box.dropped.append(f"second tool {safe_text(tool_namespaces.upstream_name(inner), 60)}")
             return
-        description = tool_namespaces.described(function.get("description"), namespace, words)
+        description = tool_namespaces.describe(function.get("description"), namespace, words)
         self._inner[inner] = len(self._box.tools)
         self._box.tools.append(tool if description is None else _with(tool, description=description))
 
@@ -155,7 +155,7 @@ def _is_plain(tool: Any) -> bool:
     return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and is_described
 
 
-def _read_tool(tool: Any, param: str, box: Toolbox) -> Json | None:
+def _read_tool(tool: Any, param: str, box: ToolSet) -> Json | None:
     """A tool in its nested form, still marked as custom if it is; None if it is of a kind that cannot be offered."""
     tool = object_at(tool, param)
     kind = optional_string(tool, "type", param)
@@ -186,7 +186,7 @@ def _function(function: Any, param: str) -> Json:
 def _name(tool: Json, param: str) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
-        raise wrong(f"{param}.name", "a non-empty string")
+        raise bad_field(f"{param}.name", "a non-empty string")
     if len(name) > LONGEST_NAME:
         raise too_long(f"{param}.name", LONGEST_NAME)
     return name
@@ -231,7 +231,7 @@ def _grammar(tool: Json, param: str) -> str | None:
     return f"The text must follow this {syntax + ' ' if syntax else ''}grammar:\n{definition}"
 
 
-def _loosen(box: Toolbox) -> None:
+def _loosen(box: ToolSet) -> None:
     """Strict functions need DeepSeek's beta path; anywhere else one of them would have the whole request refused."""
     for index, tool in enumerate(box.tools):
         if tool["function"].get("strict"):
@@ -243,7 +243,7 @@ def _loosen(box: Toolbox) -> None:
 # Which of them the model must call …
 
 
-def _choice(body: Json, box: Toolbox) -> str | Json | None:
+def _choice(body: Json, box: ToolSet) -> str | Json | None:
     choice = body.get("tool_choice")
     if choice is None:
         choice = body.get("function_call")
@@ -254,7 +254,7 @@ def _choice(body: Json, box: Toolbox) -> str | Json | None:
     if isinstance(choice, dict):
         return choice
     if choice is not None and not (isinstance(choice, str) and choice in _CHOICES):
-        raise wrong("tool_choice", "none, auto, required or an object that names a tool")
+        raise bad_field("tool_choice", "none, auto, required or an object that names a tool")
     chosen = None if choice is None else _CHOICES[choice]
     if not box.tools:
         if chosen == "required" and box.refused:
@@ -264,10 +264,10 @@ def _choice(body: Json, box: Toolbox) -> str | Json | None:
     return chosen
 
 
-def _choice_object(choice: Json, box: Toolbox) -> str | Json:
+def _choice_object(choice: Json, box: ToolSet) -> str | Json:
     kind = optional_string(choice, "type", "tool_choice")
     if kind is None:
-        raise wrong("tool_choice.type", "a string")
+        raise bad_field("tool_choice.type", "a string")
     if kind in _CHOICES:
         return kind
     if kind == "allowed_tools":
@@ -281,7 +281,7 @@ def _choice_object(choice: Json, box: Toolbox) -> str | Json:
     source, at = (nested, f"tool_choice.{kind}") if isinstance(nested, dict) else (choice, "tool_choice")
     name = _name(source, at)
     namespace = optional_string(source, "namespace", at)
-    offered = box.lowered.get((namespace, name)) if namespace else name if name in box.names() else None
+    offered = box.upstream_names.get((namespace, name)) if namespace else name if name in box.names() else None
     if offered is None and name in box.refused:
         raise _impossible(name)
     if offered is None:

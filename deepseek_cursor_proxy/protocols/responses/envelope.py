@@ -20,13 +20,13 @@ from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.request import compaction
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
+    bad_field,
     memory,
     object_at,
     optional,
     optional_name,
     optional_string,
     too_long,
-    wrong,
 )
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import logprobs
@@ -166,7 +166,7 @@ def _unsealed(item: Json, opener: Opener) -> Json:
     if text is None:
         return item
     if kind == compaction.KIND:
-        return compaction.opened(text)
+        return compaction.summary_message(text)
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
@@ -189,7 +189,7 @@ def _check_metadata(body: Json) -> None:
     for name, value in metadata.items():
         param = f"metadata.{safe_text(name, 60)}"
         if not isinstance(value, str):
-            raise wrong(param, "a string")
+            raise bad_field(param, "a string")
         if len(name) > _LONGEST_METADATA_NAME or len(value) > _LONGEST_METADATA:
             raise too_long(param, _LONGEST_METADATA if len(name) <= _LONGEST_METADATA_NAME else _LONGEST_METADATA_NAME)
 
@@ -209,7 +209,7 @@ def _items(value: Any) -> tuple[Json, ...]:
     if isinstance(value, str):
         return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]},)
     if not isinstance(value, list):
-        raise wrong("input", "a string or a list of items")
+        raise bad_field("input", "a string or a list of items")
     return tuple(_item(item, f"input[{index}]") for index, item in enumerate(value))
 
 

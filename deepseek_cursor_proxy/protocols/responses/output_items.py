@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import compaction
-from deepseek_cursor_proxy.protocols.request.free_text import RawArguments
+from deepseek_cursor_proxy.protocols.request.free_text import FreeTextReader
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
 
 # Of the log probabilities of one text as many are repeated at its end, some 25 MB; all of them were in its pieces.
@@ -237,7 +237,7 @@ class CallItem(Item):
         self._call_id = piece.id or frame.item_id("call", index)
         self._namespace, self._name = request.namespaced.get(piece.name, ("", piece.name))
         self._lowered = piece.name
-        self._reader = RawArguments() if self._is_custom else None
+        self._reader = FreeTextReader() if self._is_custom else None
         self._arguments: list[str] = []
         said = "custom_tool_call_input" if self._is_custom else "function_call_arguments"
         self._delta = _splice(f"response.{said}.delta", self._where())

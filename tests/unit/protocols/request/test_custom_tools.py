@@ -2,7 +2,12 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.protocols.request.custom_tools import Raiser, as_echoed, lowered, lowered_message
+from deepseek_cursor_proxy.protocols.request.custom_tools import (
+    CustomCallUnwrapper,
+    echoed_message,
+    wrap_custom_calls,
+    wrap_text,
+)
 from tests.support.histories import assistant
 
 PATCHER = "ApplyPatch"
@@ -13,63 +18,63 @@ PATCH = '*** Begin Patch\n+say "hi"\n*** End Patch'
 class TestLowering(unittest.TestCase):
     def test_raw_text_becomes_an_object_with_one_field(self) -> None:
         for text in (PATCH, "", "{", "{}", '{"input": 7}', '{"input": "x", "y": 1}', "[" * 100_000, "{" * 100_000):
-            self.assertEqual({"input": text}, json.loads(lowered(text)))
+            self.assertEqual({"input": text}, json.loads(wrap_text(text)))
 
     def test_what_is_lowered_stays(self) -> None:
-        for arguments in ('{"input": "x"}', '{"input":""}', lowered(PATCH)):
-            self.assertEqual(arguments, lowered(arguments))
+        for arguments in ('{"input": "x"}', '{"input":""}', wrap_text(PATCH)):
+            self.assertEqual(arguments, wrap_text(arguments))
 
     def test_only_custom_calls_are_lowered(self) -> None:
         half = '{"path": "a'
         message = assistant("", ("a", "ApplyPatch", PATCH), ("b", "Read", half), ("c", "Read", "[]"), ("d", "Read", ""))
-        found = [call.arguments for call in lowered_message(message, NAMES, {PATCHER, "Read"}).tool_calls]
-        self.assertEqual([lowered(PATCH), half, "[]", ""], found)
+        found = [call.arguments for call in wrap_custom_calls(message, NAMES, {PATCHER, "Read"}).tool_calls]
+        self.assertEqual([wrap_text(PATCH), half, "[]", ""], found)
         ordinary = assistant("", ("b", "Read", "{}"))
-        self.assertIs(ordinary, lowered_message(ordinary, NAMES))
+        self.assertIs(ordinary, wrap_custom_calls(ordinary, NAMES))
 
     def test_free_text_is_lowered_even_when_the_tool_is_gone(self) -> None:
         for text in (PATCH, "{ const files = 1 }", '{"half": ', "{" * 9, "[1, 2]", "42", "true", '"text"'):
             message = assistant("", ("a", PATCHER, text))
-            gone = lowered_message(message, frozenset(), {"Read"})
+            gone = wrap_custom_calls(message, frozenset(), {"Read"})
             with self.subTest(text):
                 self.assertEqual({"input": text}, json.loads(gone.tool_calls[0].arguments))
-                self.assertEqual(lowered_message(message, NAMES, NAMES), gone)
+                self.assertEqual(wrap_custom_calls(message, NAMES, NAMES), gone)
 
     def test_a_function_that_is_gone_keeps_its_arguments(self) -> None:
         for arguments in ('{"path": "a"}', "{}", "", "null", "[]", '{"input": "x"}'):
             message = assistant("", ("a", "Read", arguments))
-            self.assertIs(message, lowered_message(message, frozenset(), {PATCHER}))
+            self.assertIs(message, wrap_custom_calls(message, frozenset(), {PATCHER}))
 
 
 class TestRaiser(unittest.TestCase):
     def test_the_client_sees_the_text_piece_by_piece(self) -> None:
-        raiser = Raiser(NAMES)
+        unwrapper = CustomCallUnwrapper(NAMES)
         pieces = ['{"inp', 'ut": "*** Be', "gin\\", 'n"', "}"]
         deltas = [Delta(calls=(CallPiece(0, "a", "ApplyPatch", ""),))]
         deltas += [Delta(calls=(CallPiece(0, arguments=piece),)) for piece in pieces]
-        said = [raiser.raised(delta).calls[0].arguments for delta in deltas]
+        said = [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas]
         self.assertEqual(["", "", "*** Be", "gin", "\n", ""], said)
         last = Delta(finish_reason="tool_calls")
-        self.assertIs(last, raiser.raised(last))
+        self.assertIs(last, unwrapper.unwrap(last))
 
     def test_ordinary_calls_beside_it_pass(self) -> None:
-        raiser = Raiser(NAMES)
+        unwrapper = CustomCallUnwrapper(NAMES)
         both = (CallPiece(0, "a", "ApplyPatch", '{"input":"x"}'), CallPiece(1, "b", "Read", '{"input":"x"}'))
-        self.assertEqual(["x", '{"input":"x"}'], [each.arguments for each in raiser.raised(Delta(calls=both)).calls])
+        self.assertEqual(["x", '{"input":"x"}'], [each.arguments for each in unwrapper.unwrap(Delta(calls=both)).calls])
 
     def test_what_is_something_else_comes_unchanged_with_the_end(self) -> None:
         for arguments in ('{"patch": "x"}', "[1]", PATCH):
-            raiser = Raiser(NAMES)
-            first = raiser.raised(Delta(calls=(CallPiece(0, "a", "ApplyPatch", arguments),)))
+            unwrapper = CustomCallUnwrapper(NAMES)
+            first = unwrapper.unwrap(Delta(calls=(CallPiece(0, "a", "ApplyPatch", arguments),)))
             self.assertEqual("", first.calls[0].arguments)
-            last = raiser.raised(Delta(finish_reason="tool_calls"))
+            last = unwrapper.unwrap(Delta(finish_reason="tool_calls"))
             self.assertEqual((CallPiece(0, arguments=arguments),), last.calls)
-            self.assertEqual((), raiser.raised(Delta(finish_reason="tool_calls")).calls)
+            self.assertEqual((), unwrapper.unwrap(Delta(finish_reason="tool_calls")).calls)
 
     def test_two_choices_do_not_mix(self) -> None:
-        raiser = Raiser(NAMES)
+        unwrapper = CustomCallUnwrapper(NAMES)
         said = [
-            raiser.raised(Delta(choice=choice, calls=(CallPiece(0, "", name, piece),))).calls[0].arguments
+            unwrapper.unwrap(Delta(choice=choice, calls=(CallPiece(0, "", name, piece),))).calls[0].arguments
             for choice, name, piece in (
                 (0, "ApplyPatch", '{"input":"a'),
                 (1, "ApplyPatch", '{"input":"b'),
@@ -93,11 +98,11 @@ class TestEcho(unittest.TestCase):
             "nonsense",
         ):
             answer = assistant("", ("a", "ApplyPatch", arguments), ("b", "Read", '{"input": "x"}'))
-            raiser = Raiser(NAMES)
+            unwrapper = CustomCallUnwrapper(NAMES)
             calls = tuple(
                 CallPiece(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls)
             )
-            shown = raiser.raised(Delta(calls=tuple(calls)), is_whole=True).calls
+            shown = unwrapper.unwrap(Delta(calls=tuple(calls)), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in shown))
             with self.subTest(arguments):
-                self.assertEqual(as_echoed(answer, NAMES), lowered_message(echoed, NAMES))
+                self.assertEqual(echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))

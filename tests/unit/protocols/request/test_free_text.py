@@ -3,7 +3,7 @@ import random
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.protocols.request.free_text import RawArguments, raw_text
+from deepseek_cursor_proxy.protocols.request.free_text import FreeTextReader, read_free_text
 
 SIGNS = "é思\U0001f600"
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = \"\\n\"\n+x = '\t'\n*** End Patch\n"
@@ -52,7 +52,7 @@ UNCHANGED = (
 
 
 def read(fragments: Sequence[str]) -> str:
-    reader = RawArguments()
+    reader = FreeTextReader()
     said = [reader.feed(fragment) for fragment in fragments]
     return "".join([*said, reader.end()])
 
@@ -62,7 +62,7 @@ class TestRawArguments(unittest.TestCase):
         cases = {**TABLE, **{text: (text, text) for text in UNCHANGED}}
         for name, (arguments, text) in cases.items():
             with self.subTest(name, way="whole"):
-                self.assertEqual(text, raw_text(arguments))
+                self.assertEqual(text, read_free_text(arguments))
             with self.subTest(name, way="char by char"):
                 self.assertEqual(text, read(arguments))
             for at in range(len(arguments) + 1):
@@ -70,17 +70,17 @@ class TestRawArguments(unittest.TestCase):
                     self.assertEqual(text, read([arguments[:at], arguments[at:]]))
 
     def test_characters_cut_into_surrogates_by_upstream_become_whole(self) -> None:
-        reader = RawArguments()
+        reader = FreeTextReader()
         self.assertEqual(["a", "\U0001f600b"], [reader.feed('{"input":"a\ud83d'), reader.feed('\ude00b"')])
 
     def test_text_is_said_as_soon_as_it_is_known(self) -> None:
-        reader = RawArguments()
+        reader = FreeTextReader()
         said = [reader.feed(piece) for piece in ('{"input"', ': "ab', "c\\", 'n\\"d', '"', "}")]
         self.assertEqual(["", "ab", "c", '\n"d', "", ""], said)
         self.assertEqual("", reader.end())
 
     def test_the_end_is_said_once(self) -> None:
-        reader = RawArguments()
+        reader = FreeTextReader()
         reader.feed("{}")
         self.assertEqual(["{}", ""], [reader.end(), reader.end()])
 

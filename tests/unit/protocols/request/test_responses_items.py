@@ -88,11 +88,11 @@ class TestTurns(unittest.TestCase):
     def test_custom_calls_are_lowered(self) -> None:
         custom = {"type": "custom_tool_call", "call_id": "p", "name": "apply_patch", "input": "*** Begin"}
         answer = {"type": "custom_tool_call_output", "call_id": "p", "output": "Done"}
-        lowered = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
-        self.assertEqual([lowered, result("p", "Done")], messages(custom, answer))
+        wrapped = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
+        self.assertEqual([wrapped, result("p", "Done")], messages(custom, answer))
 
     def test_a_call_into_a_namespace_has_the_name_of_its_tool_or_the_one_it_would_have(self) -> None:
-        lowered = {("agents", "spawn"): "agents__spawn_0123456789"}
+        upstream_names = {("agents", "spawn"): "agents__spawn_0123456789"}
         for namespace, name, expected in (
             ("agents", "spawn", "agents__spawn_0123456789"),
             ("agents", "wait", "agents__wait"),
@@ -102,7 +102,7 @@ class TestTurns(unittest.TestCase):
         ):
             for kind, arguments in (("function_call", "{}"), ("custom_tool_call", '{"input":"{}"}')):
                 item = {"type": kind, "call_id": "a", "name": name, "arguments": "{}", "input": "{}"}
-                found = responses_items.read([{**item, "namespace": namespace}], lowered=lowered)
+                found = responses_items.read([{**item, "namespace": namespace}], upstream_names=upstream_names)
                 self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
 
     def test_results_may_be_parts(self) -> None:
@@ -148,8 +148,8 @@ class TestGrowing(unittest.TestCase):
     def test_other_names_of_tools_are_another_history(self) -> None:
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.grown()]
         names = []
-        for lowered in ("one", "two", "one"):
-            found = responses_items.read(items, lowered={("n", "Read"): lowered}).messages
+        for name in ("one", "two", "one"):
+            found = responses_items.read(items, upstream_names={("n", "Read"): name}).messages
             names.append({each.name for message in found for each in message.tool_calls})
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 

@@ -5,7 +5,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import thinking_mode
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.protocols.request.thinking_mode import Wish
+from deepseek_cursor_proxy.protocols.request.thinking_mode import ThinkingOptions
 
 ON, OFF = {"type": "enabled"}, {"type": "disabled"}
 
@@ -67,7 +67,7 @@ class TestRead(unittest.TestCase):
         }
         named = "thinking.budget_tokens chat_template_kwargs.tools_in_user extra_body.top_k reasoning.summary"
         dropped = (*named.split(), "thinking.type galactic", "reasoning_effort huge")
-        self.assertEqual(Wish(None, "huge", dropped), thinking_mode.read(said))
+        self.assertEqual(ThinkingOptions(None, "huge", dropped), thinking_mode.read(said))
         self.assertEqual((), thinking_mode.read({"thinking": OFF, "enable_thinking": True}).dropped)
 
     def test_a_wrong_type_is_named(self) -> None:

@@ -2,16 +2,21 @@ import random
 import re
 import unittest
 
-from deepseek_cursor_proxy.protocols.request.tool_namespaces import Inner, described, lowered, lowered_names
+from deepseek_cursor_proxy.protocols.request.tool_namespaces import (
+    QualifiedName,
+    describe,
+    upstream_name,
+    upstream_names,
+)
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What names are made of by somebody who means it badly: separators, other scripts, halves of characters, length.
 PIECES = ("a", "b", "_", "__", "-", ".", " ", "/", "é", "工具", "😀", "\ud800", "\x00", "\n", '"', "x" * 30, "y" * 200)
 
 
-def generated(seed: int, size: int) -> list[Inner]:
+def generated(seed: int, size: int) -> list[QualifiedName]:
     rng = random.Random(seed)
-    found: dict[Inner, None] = {}
+    found: dict[QualifiedName, None] = {}
     while len(found) < size:
         namespace, name = ("".join(rng.choices(PIECES, k=rng.randint(1, 6))) for _ in range(2))
         found[namespace, name] = None
@@ -26,7 +31,7 @@ class TestOneName(unittest.TestCase):
             ("a-b_", "_c"),
             ("n" * 30, "t" * 32),
         ):
-            self.assertEqual(f"{namespace}__{name}", lowered((namespace, name)))
+            self.assertEqual(f"{namespace}__{name}", upstream_name((namespace, name)))
 
     def test_what_does_not_fit_is_shortened_and_the_same_in_every_release(self) -> None:
         """It stands in chats that go on: another hash would cost them their reasoning and their cache."""
@@ -38,17 +43,17 @@ class TestOneName(unittest.TestCase):
             (("\ud800", "x" * 200), "___" + "x" * 31 + "_ac8c67bc3e"),
         ):
             with self.subTest(inner):
-                self.assertEqual(name, lowered(inner))
+                self.assertEqual(name, upstream_name(inner))
 
     def test_every_name_is_one_deepseek_takes(self) -> None:
         for inner in generated(1, 1000):
-            self.assertRegex(lowered(inner), rf"\A{LEGAL.pattern}\Z")
+            self.assertRegex(upstream_name(inner), rf"\A{LEGAL.pattern}\Z")
 
 
 class TestManyNames(unittest.TestCase):
     def test_every_name_leads_back_to_its_tool_and_to_no_other(self) -> None:
         inner = generated(2, 1000)
-        names = lowered_names(inner, ())
+        names = upstream_names(inner, ())
         self.assertEqual(set(inner), set(names))
         self.assertEqual(1000, len(set(names.values())))
         for name in names.values():
@@ -56,22 +61,22 @@ class TestManyNames(unittest.TestCase):
 
     def test_the_order_of_the_tools_changes_nothing(self) -> None:
         inner = [*generated(3, 300), ("a__b", "c"), ("a", "b__c")]
-        taken = [lowered(each) for each in inner[:50]]
-        names = lowered_names(inner, taken)
+        taken = [upstream_name(each) for each in inner[:50]]
+        names = upstream_names(inner, taken)
         random.Random(3).shuffle(inner)
-        self.assertEqual(names, lowered_names(inner, taken[::-1]))
+        self.assertEqual(names, upstream_names(inner, taken[::-1]))
 
     def test_alone_or_among_others_a_tool_has_the_same_name(self) -> None:
         inner = generated(4, 300)
-        names = lowered_names(inner, ("a", "b", "other"))
-        wishes = [lowered(each) for each in inner]
-        alone = [each for each in inner if wishes.count(lowered(each)) == 1]
+        names = upstream_names(inner, ("a", "b", "other"))
+        wishes = [upstream_name(each) for each in inner]
+        alone = [each for each in inner if wishes.count(upstream_name(each)) == 1]
         self.assertGreater(len(alone), 200)
         for each in alone:
-            self.assertEqual(lowered(each), names[each])
+            self.assertEqual(upstream_name(each), names[each])
 
     def test_two_that_want_one_name_both_get_another(self) -> None:
-        names = lowered_names([("a__b", "c"), ("a", "b__c"), ("a", "x")], ())
+        names = upstream_names([("a__b", "c"), ("a", "b__c"), ("a", "x")], ())
         self.assertEqual("a__x", names["a", "x"])
         self.assertRegex(names["a__b", "c"], r"\Aa__b__c_[0-9a-f]{10}\Z")
         self.assertRegex(names["a", "b__c"], r"\Aa__b__c_[0-9a-f]{10}\Z")
@@ -81,13 +86,13 @@ class TestManyNames(unittest.TestCase):
         inner = ("a", "b")
         taken = ["a__b"]
         for _ in range(20):
-            name = lowered_names([inner], taken)[inner]
+            name = upstream_names([inner], taken)[inner]
             self.assertNotIn(name, taken)
             self.assertRegex(name, r"\Aa__b_[0-9a-f]{10}\Z")
             taken.append(name)
 
     def test_nothing_is_nothing(self) -> None:
-        self.assertEqual({}, lowered_names([], ["a"]))
+        self.assertEqual({}, upstream_names([], ["a"]))
 
 
 class TestDescriptions(unittest.TestCase):
@@ -102,9 +107,9 @@ class TestDescriptions(unittest.TestCase):
             (None, None, None),
         ):
             with self.subTest(description=description, words=words):
-                self.assertEqual(expected, described(description, "agents", words))
+                self.assertEqual(expected, describe(description, "agents", words))
 
     def test_many_words_are_cut(self) -> None:
-        found = described("d", "n" * 500, "w" * 5000) or ""
+        found = describe("d", "n" * 500, "w" * 5000) or ""
         self.assertLess(len(found), 450)
         self.assertTrue(found.endswith("w…\n\nd"))

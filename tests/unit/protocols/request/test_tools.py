@@ -16,7 +16,7 @@ SEARCH = {"type": "web_search", "external_web_access": True}
 FINDER = {"type": "tool_search", "execution": "client", "parameters": SCHEMA}
 
 
-def read(*tools: Any, **body: Any) -> chat_tools.Toolbox:
+def read(*tools: Any, **body: Any) -> chat_tools.ToolSet:
     return chat_tools.read({"tools": list(tools), **body})
 
 
@@ -39,7 +39,7 @@ class TestShapes(unittest.TestCase):
         odd += [{"type": "function", "function": {**function, "strict": strict}} for strict in (None, True, 1)]
         for tool in (NESTED, FLAT, BARE, CUSTOM, SEARCH, {}, None, *odd):
             if chat_tools._is_plain(tool):
-                read_with_care = chat_tools._read_tool(tool, "tools[0]", chat_tools.Toolbox())
+                read_with_care = chat_tools._read_tool(tool, "tools[0]", chat_tools.ToolSet())
                 self.assertEqual(encode_json(tool), encode_json(read_with_care))
         self.assertTrue(chat_tools._is_plain(NESTED))
 
@@ -120,7 +120,7 @@ def group(*tools: Any, name: str = "agents", **fields: Any) -> dict[str, Any]:
     return {"type": "namespace", "name": name, "tools": list(tools), **fields}
 
 
-def names(box: chat_tools.Toolbox) -> list[str]:
+def names(box: chat_tools.ToolSet) -> list[str]:
     return [tool["function"]["name"] for tool in box.tools]
 
 
@@ -129,7 +129,7 @@ class TestNamespaces(unittest.TestCase):
         box = read(FLAT, group(NESTED, FLAT, BARE, CUSTOM, description="For agents."), NESTED)
         inside = ["Shell", "Read", "Write", "ApplyPatch"]
         self.assertEqual(["Read", *(f"agents__{name}" for name in inside), "Shell"], names(box))
-        self.assertEqual({("agents", name): f"agents__{name}" for name in inside}, box.lowered)
+        self.assertEqual({("agents", name): f"agents__{name}" for name in inside}, box.upstream_names)
         self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
         self.assertEqual(({"agents__ApplyPatch"}, []), (box.custom, box.dropped))
         shell = {"name": "agents__Shell", "description": "Part of agents: For agents.\n\nd", "parameters": SCHEMA}
@@ -166,7 +166,7 @@ class TestNamespaces(unittest.TestCase):
             group({"name": "c", "input_schema": {}}, name="a__b"), group({"name": "b__c", "input_schema": {}}, name="a")
         )
         self.assertEqual(2, len(set(names(box))))
-        self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(box.lowered))
+        self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(box.upstream_names))
 
     def test_of_two_with_one_name_in_one_namespace_the_first_stays(self) -> None:
         box = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
@@ -205,7 +205,7 @@ class TestChoice(unittest.TestCase):
         ):
             box = read(NESTED, long, tool_choice=choice)
             name = "ApplyPatch" if choice["type"] == "custom" else "Read"
-            expected = {"type": "function", "function": {"name": box.lowered["x" * 200, name]}}
+            expected = {"type": "function", "function": {"name": box.upstream_names["x" * 200, name]}}
             self.assertEqual(expected, box.choice)
 
     def test_a_function_is_not_refused_for_being_called_like_something_that_is(self) -> None:

@@ -5,7 +5,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.protocols.request import responses_items
-from deepseek_cursor_proxy.protocols.request.custom_tools import as_echoed
+from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.protocols.responses import envelope as responses
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import (
@@ -38,7 +38,7 @@ def written(*deltas: Delta, **wanted: object) -> list[Json]:
 
 
 def read(*items: Json) -> list[Message]:
-    return list(responses_items.read(list(items), lowered=LOWERED).messages)
+    return list(responses_items.read(list(items), upstream_names=LOWERED).messages)
 
 
 def calling(index: int, name: str, arguments: str) -> Delta:
@@ -50,7 +50,7 @@ class TestThereAndBack(unittest.TestCase):
         for seed in range(200):
             rng = random.Random(seed)
             said = list(batches(rng, stream(rng, answer(rng))))
-            echo = as_echoed(message(said), REQUEST.custom_tools)
+            echo = echoed_message(message(said), REQUEST.custom_tools)
             writing = writer()
             for batch in said:
                 writing.write(batch)
