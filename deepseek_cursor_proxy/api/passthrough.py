@@ -69,8 +69,8 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
     destination = Destination(route.base_url + passed.path, _host(route.base_url), f"base_url of {setting}")
     told = _Told(services, passed.model, destination.name)
     try:
-        (place,) = services.upstream.gates.to(setting).enter(passed.peer)
-        answer = services.upstream.relay(destination, passed.body, credential, passed.peer, place)
+        (slot,) = services.upstream.call_limits.of(setting).acquire(passed.peer)
+        answer = services.upstream.relay(destination, passed.body, credential, passed.peer, slot)
         if passed.is_stream and answer.status == 200:
             return HttpReply(200, _Stream(answer, told, passed.path), (*_headers(answer), ("X-Accel-Buffering", "no")))
         return _whole(answer, credential, told)

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.threads import started
-from deepseek_cursor_proxy.upstream.call_limit import Place
+from deepseek_cursor_proxy.upstream.call_limit import Slot
 
 # How many batches may wait for a client that reads slowly.
 _WAITING_BATCHES = 64
@@ -103,17 +103,17 @@ class FanOut:
     def open(cls, context: CallContext, asked: Asked, services: Services) -> "FanOut":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(asked, services.config.max_request_body_bytes)
-        places = services.upstream.gates.to(asked.request.model).enter(context.peer, asked.request.choices)
+        slots = services.upstream.call_limits.of(asked.request.model).acquire(context.peer, asked.request.choices)
         try:
             fan_out = cls(context.peer)
             try:
-                fan_out._start(places, context, asked, services)
+                fan_out._start(slots, context, asked, services)
             except BaseException as error:
                 fan_out.close(error)
                 raise
         except BaseException:
-            for place in places:
-                place.leave()
+            for slot in slots:
+                slot.release()
             raise
         return fan_out
 
@@ -167,14 +167,14 @@ class FanOut:
 
     # By the client's thread …
 
-    def _start(self, places: tuple[Place, ...], context: CallContext, asked: Asked, services: Services) -> None:
-        for choice, place in enumerate(places):
-            call = partial(Exchange.open, context._replace(place=place, peer=self._shared), asked, services)
+    def _start(self, slots: tuple[Slot, ...], context: CallContext, asked: Asked, services: Services) -> None:
+        for choice, slot in enumerate(slots):
+            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared), asked, services)
             thread = started(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
                 raise _no_room()
             self._threads.append(thread)
-        while len(self._exchanges) < len(places):
+        while len(self._exchanges) < len(slots):
             self._early.append(self._next())
 
     def _next(self) -> _Said:

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
-from deepseek_cursor_proxy.upstream.call_limit import Place
+from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import Answer
 from deepseek_cursor_proxy.upstream.retry import Retries
 
@@ -37,7 +37,7 @@ class CallContext(NamedTuple):
     peer: Peer | None = None
     is_held: bool = False
     # For the first call, when several are made at once; else each call gets its own.
-    place: Place | None = None
+    slot: Slot | None = None
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -63,7 +63,7 @@ class Calling:
         self._upstream_api = asked.upstream_api
         self._services = services
         self._started = time.monotonic()
-        self._place = context.place
+        self._slot = context.slot
         self._retries = Retries(services.config.retry_budget)
         self._has_healed = False
         self._emit: Callable[[Event], None] = services.observers.emit
@@ -167,20 +167,20 @@ class Calling:
     def _call(self, body: bytes) -> Answer:
         while True:
             try:
-                context, place = self._context, self._admitted()
+                context, slot = self._context, self._admitted()
                 return self._services.upstream.send(
-                    body, context.credential, context.peer, place, self._upstream_api.path
+                    body, context.credential, context.peer, slot, self._upstream_api.path
                 )
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._is_worth_another_try(error):
                     raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
 
-    def _admitted(self) -> Place:
+    def _admitted(self) -> Slot:
         """The place that was brought, for the first call; one that is waited for, for any other."""
-        place, self._place = self._place, None
-        if place is None:
-            (place,) = self._services.upstream.gates.to(self._request.model).enter(self._context.peer)
-        return place
+        slot, self._slot = self._slot, None
+        if slot is None:
+            (slot,) = self._services.upstream.call_limits.of(self._request.model).acquire(self._context.peer)
+        return slot
 
     def _told(self, refusal: UpstreamRefused) -> ProxyError:
         if refusal.status == 401 and self._context.is_held:

@@ -1,8 +1,8 @@
-"""How many calls run at once: the rest wait their turn, first come first served, for a bounded time.
+"""The limit of calls at once: further ones wait in a queue, first come first served, for a bounded time.
 
-A place is taken before a connection is and given back when the answer is closed, so it is held for exactly as long as
-something upstream costs money. Whoever waits watches its client: one that leaves frees its place in the queue at once.
-Every model has a gate of its own, as DeepSeek counts the calls to each.
+A call acquires its slot before it takes a connection and releases it when its response is closed, so it holds the slot
+for exactly as long as it costs money upstream. A queued call watches its client: one that leaves is out of the queue at
+once. Every model has a limit of its own, because DeepSeek counts the calls to each.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 
-# Each holds two descriptors and a thread; beyond that, waiting would only take from those who are being served.
+# Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
 
 
-class Place:
-    """The right to one call. `leave` may be called again, and by any thread."""
+class Slot:
+    """The right to one call. `release` may be called again, and by any thread."""
 
-    def __init__(self, admission: "Admission") -> None:
-        self._admission = admission
-        self.is_left = False
+    def __init__(self, limit: "CallLimit") -> None:
+        self._limit = limit
+        self.is_released = False
 
-    def leave(self) -> None:
-        self._admission.take_back(self)
+    def release(self) -> None:
+        self._limit.release(self)
 
 
-class Admission:
-    """Called by handler threads; the lock protects `running`, `_waiting` and who of them was admitted."""
+class CallLimit:
+    """The slots of one model. Called by handler threads; the lock protects `running`, `_waiting` and `is_admitted`."""
 
     def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
@@ -44,29 +44,29 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many stand in the queue."""
+        """How many calls are queued."""
         return len(self._waiting)
 
-    def enter(self, peer: Peer | None, calls: int = 1) -> tuple[Place, ...]:
-        """As many places as there are calls, all at once; QueueFull when they do not come free in time.
+    def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:
+        """Wait for that many slots, all at once; QueueFull when they do not come free in time.
 
-        All at once, because calls that wait for each other with half of the places taken would wait for ever.
+        All at once, because calls that wait for each other with half of the slots each would wait for ever.
         Raises ClientGone when `peer` leaves meanwhile.
         """
         with self._lock:
-            is_admitted = not self._waiting and self._has_room(calls)
+            is_admitted = not self._waiting and self._fits(calls)
             self.running += calls if is_admitted else 0
         if not is_admitted:
             self._wait(calls, peer)
-        return tuple(Place(self) for _ in range(calls))
+        return tuple(Slot(self) for _ in range(calls))
 
-    def take_back(self, place: Place) -> None:
+    def release(self, slot: Slot) -> None:
         with self._lock:
-            self.running -= 0 if place.is_left else 1
-            place.is_left = True
+            self.running -= 0 if slot.is_released else 1
+            slot.is_released = True
             self._admit()
 
-    # Waiting …
+    # The queue …
 
     def _wait(self, calls: int, peer: Peer | None) -> None:
         try:
@@ -97,13 +97,13 @@ class Admission:
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0].calls):
+        while self._waiting and self._fits(self._waiting[0].calls):
             waiter = self._waiting.popleft()
             self.running += waiter.calls
             waiter.admit()
 
-    def _has_room(self, calls: int) -> bool:
-        # Whoever wants more than there are gets them when nobody else runs.
+    def _fits(self, calls: int) -> bool:
+        # A request for more slots than the limit gets them when no other call runs.
         return self.running + calls <= self._limit or self.running == 0
 
     def _queue_full(self) -> QueueFull:
@@ -114,26 +114,26 @@ class Admission:
         )
 
 
-class Gates:
-    """A gate for every model. Called by handler threads; the lock protects `_gates`, which the settings bound."""
+class CallLimits:
+    """The limit of every model. Called by handler threads; the lock protects `_limits`, which the settings bound."""
 
-    def __init__(self, limit: Callable[[str], int], timeout: float) -> None:
-        self._limit = limit
+    def __init__(self, limit_of: Callable[[str], int], timeout: float) -> None:
+        self._limit_of = limit_of
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._gates: dict[str, Admission] = {}
+        self._limits: dict[str, CallLimit] = {}
 
-    def to(self, model: str) -> Admission:
+    def of(self, model: str) -> CallLimit:
         counted = model_for_limit(model)
-        gate = self._gates.get(counted)
-        if gate is None:
+        limit = self._limits.get(counted)
+        if limit is None:
             with self._lock:
-                gate = self._gates.setdefault(counted, Admission(self._limit(counted), self._timeout))
-        return gate
+                limit = self._limits.setdefault(counted, CallLimit(self._limit_of(counted), self._timeout))
+        return limit
 
 
 class _Waiter:
-    """Somebody in the queue; his bell is a socket, so that he can watch it together with his client."""
+    """A queued call. Its wake-up is a socket, so that one wait watches it together with the client."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.upstream.call_limit import Gates, Place
+from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_lasting
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
@@ -33,7 +33,7 @@ class Upstream:
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._deepseek = config.upstream_base_url.rstrip("/")
-        self.gates = Gates(config.most_calls, config.queue_timeout)
+        self.call_limits = CallLimits(config.most_calls, config.queue_timeout)
         # That a kept connection is dead may show only after a request was sent on it, which then has to be sent again.
         connect = Connector(config).open
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
@@ -41,13 +41,13 @@ class Upstream:
         self._opener.add_handler(_PoolHandler(self._pool, config))
 
     def send(
-        self, body: bytes, credential: str, peer: Peer | None, place: Place | None = None, path: str = _CHAT
+        self, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None, path: str = _CHAT
     ) -> Answer:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
 
         The place that it was admitted to, if it had to be, goes with the answer, and is left when there is none.
         """
-        answer = self.relay(Destination(self._deepseek + path), body, credential, peer, place)
+        answer = self.relay(Destination(self._deepseek + path), body, credential, peer, slot)
         try:
             _raise_for_status(answer)
         except BaseException:
@@ -56,7 +56,7 @@ class Upstream:
         return answer
 
     def relay(
-        self, destination: Destination, body: bytes, credential: str, peer: Peer | None, place: Place | None = None
+        self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> Answer:
         """The same call, to anybody and with whatever status it is answered."""
         call = _Call(destination, body, peer)
@@ -64,10 +64,10 @@ class Upstream:
         try:
             answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
         except BaseException:
-            if place is not None:
-                place.leave()
+            if slot is not None:
+                slot.release()
             raise
-        answer.place = place
+        answer.slot = slot
         return answer
 
     def close(self) -> None:

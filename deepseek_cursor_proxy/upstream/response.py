@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.net.wait import extended
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream import response_head
-from deepseek_cursor_proxy.upstream.call_limit import Place
+from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
 
@@ -76,7 +76,7 @@ class Answer:
         self._is_closed = False
         self._is_ended = False
         # The right to this call, given back when it ends.
-        self.place: Place | None = None
+        self.slot: Slot | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
         self._first = b""
@@ -363,8 +363,8 @@ class Answer:
         try:
             self._let_go(was_complete)
         finally:
-            if self.place is not None:
-                self.place.leave()
+            if self.slot is not None:
+                self.slot.release()
 
     def _let_go(self, was_complete: bool) -> None:
         if was_complete and not self._is_ended:

@@ -170,7 +170,7 @@ class TestPlaces(FaultTestCase):
         held: list[int] = []
 
         def wait(*_: object) -> bool:
-            held.append(proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+            held.append(proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
             return False
 
         with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
@@ -198,10 +198,10 @@ class TestPlaces(FaultTestCase):
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
         second.sendall(request_bytes(_body(0)))
-        gate = proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro")
-        wait_until(lambda: len(gate._waiting) == 1)
+        limit = proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro")
+        wait_until(lambda: len(limit._waiting) == 1)
         second.close()
-        wait_until(lambda: len(gate._waiting) == 0)
+        wait_until(lambda: len(limit._waiting) == 0)
         first.close()
         self.assertEqual(WHOLE, self.ask(self.connect(proxy), 1).verdict)
         self.assertEqual(2, len(upstream.requests))
@@ -224,7 +224,7 @@ class TestPlaces(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
 
     def test_many_callers_share_a_few_places(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
@@ -233,7 +233,7 @@ class TestPlaces(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.generation().services.upstream.gates.to("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
 
 
 class TestMemory(FaultTestCase):

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.storage.installation_secret import Secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.upstream.call_limit import Gates
+from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from tests.laws.test_chats import _shown_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
@@ -38,7 +38,7 @@ class Upstream:
         self.says = Answer()
         self.payload: Json = {}
         # Places are not given back here.
-        self.gates = Gates(lambda model: 10**9, 0)
+        self.call_limits = CallLimits(lambda model: 10**9, 0)
 
     def send(self, body: bytes, *_: Any) -> "_Heard":
         self.payload = json.loads(body)

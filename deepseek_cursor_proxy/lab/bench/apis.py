@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.lab.bench.rounds import Contest, laps
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
-from deepseek_cursor_proxy.upstream.call_limit import Admission
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 
 _MODEL = "deepseek-v4-pro"
 _PATIENCE_SECONDS = 20.0
@@ -106,52 +106,50 @@ def _chain(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 
 def _queue(scale: Scale) -> Iterator[Row]:
-    """Callers at a gate that lets in a third of them at a time: who was served, in which order, and what is left."""
+    """Callers at a limit of a third as many slots: how many were served, in which order, and what is left."""
     served = stand_in_line(scale.callers, scale.callers // 3)
-    yield Row(
-        f"{scale.callers} callers at {scale.callers // 3} places: served", "", {OURS: Figure.single(served.count)}
-    )
+    yield Row(f"{scale.callers} callers at {scale.callers // 3} slots: served", "", {OURS: Figure.single(served.count)})
     yield Row("  furthest from its turn, of all callers", "%", {OURS: Figure.single(100 * served.furthest)})
-    yield Row("  places still taken at the end", "", {OURS: Figure.single(served.left)})
+    yield Row("  slots still taken at the end", "", {OURS: Figure.single(served.left)})
 
 
 @dataclass(frozen=True)
 class Served:
-    """How many were let in, how far from his turn anybody was as a share of all, and how many places stayed taken."""
+    """How many callers got a slot, how far from its turn any was as a share of all, and how many slots stayed taken."""
 
     count: int
     furthest: float
     left: int
 
 
-def stand_in_line(callers: int, places: int) -> Served:
-    """Let them all come, one after another, before the first place is given back; then one by one.
+def stand_in_line(callers: int, slots: int) -> Served:
+    """Start all callers, one after another, before the first slot is released; then release one by one.
 
-    Whoever was let in says so before the next place is given back: it is the gate's order that counts, not the one in
-    which the system happens to run its threads.
+    A caller that got its slot says so before the next is released: the limit's order counts, not the one in which the
+    system happens to run its threads.
     """
-    gate = Admission(places, _PATIENCE_SECONDS)
+    limit = CallLimit(slots, _PATIENCE_SECONDS)
     order: list[int] = []
-    # One for each caller: he gives his place back when it is rung.
-    bells = [threading.Event() for _ in range(callers)]
+    # One for each caller, which releases its slot when it is set.
+    may_release = [threading.Event() for _ in range(callers)]
 
     def call(number: int) -> None:
-        (place,) = gate.enter(None)
+        (slot,) = limit.acquire(None)
         order.append(number)
-        bells[number].wait(_PATIENCE_SECONDS)
-        place.leave()
+        may_release[number].wait(_PATIENCE_SECONDS)
+        slot.release()
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
     for number, thread in enumerate(threads):
         thread.start()
-        _until(lambda number=number: len(order) + gate.waiting > number)  # type: ignore[misc]
+        _until(lambda number=number: len(order) + limit.waiting > number)  # type: ignore[misc]
     for turn in range(callers):
-        bells[order[turn]].set()
-        _until(lambda turn=turn: len(order) >= min(callers, places + turn + 1))  # type: ignore[misc]
+        may_release[order[turn]].set()
+        _until(lambda turn=turn: len(order) >= min(callers, slots + turn + 1))  # type: ignore[misc]
     for thread in threads:
         thread.join()
     furthest = max(abs(number - turn) for turn, number in enumerate(order))
-    return Served(len(order), furthest / callers, gate.running)
+    return Served(len(order), furthest / callers, limit.running)
 
 
 def _until(is_so: Callable[[], bool]) -> None:

@@ -29,7 +29,7 @@ class Scale:
     rows: int = 100_000
     # Stored responses in a chain.
     chained: int = 1000
-    # At a gate with a third as many places.
+    # At a limit of a third as many slots.
     callers: int = 600
     starts: int = 10
     clients: int = 32

@@ -112,9 +112,9 @@ class Measurements(LabTest):
             "Messages: CPU per 10,000 chunks (mean)",
             "against the chat path",
             *(chain if self.upstream.cpu_seconds() is not None else ()),
-            "6 callers at 2 places: served",
+            "6 callers at 2 slots: served",
             "furthest from its turn, of all callers",
-            "places still taken at the end",
+            "slots still taken at the end",
         )
 
     def test_many_clients(self) -> None:
