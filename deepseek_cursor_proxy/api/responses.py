@@ -324,7 +324,7 @@ class Responding:
             return HttpReply.events(responses_listing.last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(_Rest(event_log.unpacked(found.events), number))
+        return HttpReply.events(_Rest(event_log.unpack(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._found(self._namespace(request), response_id)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Glance, nearest
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
+from deepseek_cursor_proxy.storage.faults import FaultGuard
+from deepseek_cursor_proxy.storage.pruner import Pruner
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class ConversationStore:
         # Lines newest first, chats by last use.
         self._chats: OrderedDict[bytes, tuple[Line, ...]] = OrderedDict()
         self._size = 0
-        self._faults = Faults(_log, "conversation store")
+        self._faults = FaultGuard(_log, "conversation store")
         self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="conversation-store-prune")
 
     def find(self, conversation: bytes, now: Glance) -> Line | None:
@@ -107,7 +108,7 @@ class ConversationStore:
     # On disk …
 
     def _read(self, conversation: bytes) -> tuple[Line, ...]:
-        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+        with self._faults.guard("look up"), self._database.reader() as connection:
             rows = connection.execute(
                 "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
                 (conversation, _LINES_PER_CHAT),
@@ -129,14 +130,14 @@ class ConversationStore:
         names = json.dumps(line.order)
         # The line's own row, unless another line still goes by it.
         gone = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
-        with self._faults.kept_from_answers("record"), self._database.transaction() as connection:
+        with self._faults.guard("record"), self._database.transaction() as connection:
             connection.execute(
                 "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, gone)
             )
             connection.execute(
                 "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (conversation, names, now)
             )
-            self._pruner.count_a_write()
+            self._pruner.count_writes()
             return Line(line.order, line.last, now)
         return line
 
@@ -145,7 +146,7 @@ class ConversationStore:
     def prune(self) -> int:
         """Forget the rows that are too old or too many; how many. What is lost costs a chat one cache miss."""
         forgotten = 0
-        with self._faults.kept_from_answers("prune"):
+        with self._faults.guard("prune"):
             while not self._pruner.is_closed and (step := self._forget_some()):
                 forgotten += step
         return forgotten

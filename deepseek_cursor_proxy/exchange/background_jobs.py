@@ -119,9 +119,9 @@ class Job:
             self._changed.notify_all()
 
     def packed(self, last: bytes = b"") -> bytes:
-        """All that was said so far and a last piece, for `event_log.unpacked`."""
+        """All that was said so far and a last piece, for `event_log.unpack`."""
         with self._changed:
-            return self._log.packed(last)
+            return self._log.pack(last)
 
     # By others …
 

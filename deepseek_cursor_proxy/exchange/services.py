@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.log_lines import has_colours
-from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import Counter
@@ -34,7 +34,7 @@ class Services:
     upstream: Upstream
     observers: Observers
     # Seals what clients keep for us.
-    secret: Secret
+    secret: InstallationSecret
     # Numbers exchanges for the people who read logs; next() on a count is atomic.
     numbers: Iterator[int]
 
@@ -68,7 +68,7 @@ class Services:
             counter=Counter(config, reasoning_store.database),
             upstream=Upstream(config),
             observers=Observers(observers),
-            secret=Secret(Path(reasoning_store.database.path)),
+            secret=InstallationSecret(Path(reasoning_store.database.path)),
             numbers=itertools.count(1),
         )
 

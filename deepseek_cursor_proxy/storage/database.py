@@ -54,27 +54,27 @@ class Database:
         self._durability = durability
         self._on_fault = on_fault
         self._lock = threading.RLock()
-        self._reading = self._lock if self.path == ":memory:" else threading.RLock()
+        self._read_lock = self._lock if self.path == ":memory:" else threading.RLock()
         self._writer: Connection | None = None
         self._reader: Connection | None = None
-        self._mark: file_check.Mark | None = None
-        self._cannot_read: Unusable | None = _NOT_OPEN
-        self._cannot_write: Unusable | None = None
+        self._file_identity: file_check.FileIdentity | None = None
+        self._read_fault: Unusable | None = _NOT_OPEN
+        self._write_fault: Unusable | None = None
         self._waited_at = float("-inf")
         self._is_closed = False
 
     # Using it …
 
     @contextmanager
-    def transaction(self, *, mending: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, is_retry: bool = False) -> Iterator[sqlite3.Connection]:
         """The connection, in a transaction that commits at the end and rolls back on any exception.
 
         Raises Unusable for every fault of the file. `mending` tries although the last try failed.
         """
         with self._lock:
-            if self._cannot_write is not None and not mending:
-                raise self._cannot_write.again()
-            connection = self._usable(self._writer)
+            if self._write_fault is not None and not is_retry:
+                raise self._write_fault.copy()
+            connection = self._usable_connection(self._writer)
             try:
                 self._check_unmoved()
                 connection.execute("BEGIN IMMEDIATE")
@@ -82,64 +82,64 @@ class Database:
                 connection.execute("COMMIT")
             except BaseException as error:
                 _roll_back(connection)
-                self._judge(error, connection, is_writing=True)
+                self._raise_fault(error, connection, is_writing=True)
                 raise
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reader(self) -> Iterator[sqlite3.Connection]:
         """A connection for statements that only look; raises Unusable for every fault of the file."""
-        with self._reading:
-            connection = self._usable(self._reader)
+        with self._read_lock:
+            connection = self._usable_connection(self._reader)
             try:
                 yield connection
             except Exception as error:
-                self._judge(error, connection, is_writing=False)
+                self._raise_fault(error, connection, is_writing=False)
                 raise
 
     def close(self) -> None:
-        with self._lock, self._reading:
+        with self._lock, self._read_lock:
             self._is_closed = True
-            self._drop(_NOT_OPEN)
+            self._disconnect(_NOT_OPEN)
 
     # Judging …
 
-    def _usable(self, connection: Connection | None) -> Connection:
-        if self._cannot_read is not None or connection is None:
-            raise (self._cannot_read or _NOT_OPEN).again()
-        is_patient = self._cannot_write is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
-        self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
+    def _usable_connection(self, connection: Connection | None) -> Connection:
+        if self._read_fault is not None or connection is None:
+            raise (self._read_fault or _NOT_OPEN).copy()
+        may_wait = self._write_fault is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
+        self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
         return connection
 
-    def _judge(self, error: BaseException, connection: Connection, *, is_writing: bool) -> None:
+    def _raise_fault(self, error: BaseException, connection: Connection, *, is_writing: bool) -> None:
         """Raises Unusable for a fault of the file, which is met at once by everybody from then on."""
         fault = fault_of(error)
         if fault is None:
             return
-        if isinstance(fault, Locked) and connection.patience:
+        if isinstance(fault, Locked) and connection.busy_seconds:
             self._waited_at = time.monotonic()
-        self._break(fault.again(), is_writing=is_writing)
+        self._set_fault(fault.copy(), is_writing=is_writing)
         raise fault from None
 
-    def _break(self, fault: Unusable, *, is_writing: bool) -> None:
-        if isinstance(fault, Damaged) and self._mark is None:
+    def _set_fault(self, fault: Unusable, *, is_writing: bool) -> None:
+        if isinstance(fault, Damaged) and self._file_identity is None:
             # What was read past SQLite's locks may have changed meanwhile, and proves nothing.
             fault = Lost(fault.reason)
-        self._cannot_write = fault
+        self._write_fault = fault
         if not is_writing or isinstance(fault, (Lost, Damaged)):
-            self._cannot_read = fault
+            self._read_fault = fault
         self._on_fault()
 
-    def _set_patience(self, connection: Connection, seconds: float) -> None:
-        if seconds != connection.patience:
+    def _set_busy_timeout(self, connection: Connection, seconds: float) -> None:
+        if seconds != connection.busy_seconds:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-            connection.patience = seconds
+            connection.busy_seconds = seconds
 
     def _check_unmoved(self) -> None:
         """A file that was deleted or replaced can still be written by us, and nobody would ever read it."""
-        if self._mark is None:
+        if self._file_identity is None:
             return
         try:
-            is_unmoved = file_check.mark(self._name) == self._mark
+            is_unmoved = file_check.file_identity(self._name) == self._file_identity
         except PermissionError:
             # A folder that was closed to us keeps the file, and what is open already stays open.
             return
@@ -150,64 +150,64 @@ class Database:
 
     def open(self, *, may_set_aside: bool = True) -> None:
         """Have a connection that reads; raises Unusable. Begins a file where there is none or a damaged one was."""
-        with self._lock, self._reading:
-            fault, mark = self._cannot_read or self._cannot_write, self._mark
+        with self._lock, self._read_lock:
+            fault, file_identity = self._read_fault or self._write_fault, self._file_identity
             if self._is_closed:
-                raise _NOT_OPEN.again()
-            if fault is None or (self._cannot_read is None and not isinstance(fault, ReadOnly)):
+                raise _NOT_OPEN.copy()
+            if fault is None or (self._read_fault is None and not isinstance(fault, ReadOnly)):
                 return
-            self._drop(fault)
-            could_be_read = isinstance(fault, ReadOnly)
-            if could_be_read:
+            self._disconnect(fault)
+            is_readable = isinstance(fault, ReadOnly)
+            if is_readable:
                 # Under the lock, so that nobody misses it meanwhile.
-                self._open_anew(fault, mark, may_set_aside)
-        if not could_be_read:
+                self._reopen(fault, file_identity, may_set_aside)
+        if not is_readable:
             # Without it: a slow disk holds nobody up.
-            self._open_anew(fault, mark, may_set_aside)
+            self._reopen(fault, file_identity, may_set_aside)
 
     def confirm(self) -> None:
         """Find out by writing whether the file can be written again; raises Unusable."""
-        with self.transaction(mending=True) as connection:
+        with self.transaction(is_retry=True) as connection:
             schema.write_version(connection)
         with self._lock:
-            self._cannot_write = None
+            self._write_fault = None
 
-    def _open_anew(self, fault: Unusable, mark: file_check.Mark | None, may_set_aside: bool) -> None:
+    def _reopen(self, fault: Unusable, file_identity: file_check.FileIdentity | None, may_set_aside: bool) -> None:
         try:
-            if isinstance(fault, Damaged) and mark is not None:
-                self._set_aside(fault, mark, may_set_aside)
+            if isinstance(fault, Damaged) and file_identity is not None:
+                self._set_aside(fault, file_identity, may_set_aside)
             if self.path != ":memory:":
-                file_check.remove_strays(self._file, mark)
-            self._take(self._connected(may_set_aside, is_patient=fault is _NOT_OPEN))
+                file_check.remove_stray_side_files(self._file, file_identity)
+            self._adopt(self._connect_or_set_aside(may_set_aside, may_wait=fault is _NOT_OPEN))
         except (sqlite3.Error, OSError, Unusable) as error:
             if (found := fault_of(error)) is None:
                 raise
-            self._make_do(found.again())
+            self._open_immutable(found.copy())
             raise found from None
         if isinstance(fault, Lost) and fault is not _NOT_OPEN:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
-    def _connected(self, may_set_aside: bool, is_patient: bool) -> "_Pair":
-        mark = file_check.mark(self._file)
+    def _connect_or_set_aside(self, may_set_aside: bool, may_wait: bool) -> "_Connections":
+        file_identity = file_check.file_identity(self._file)
         try:
-            return self._connect(is_patient)
+            return self._connect(may_wait)
         except (Damaged, sqlite3.DatabaseError) as error:
             fault = fault_of(error)
             if not isinstance(fault, Damaged):
                 raise
-            self._set_aside(fault, mark, may_set_aside)
-        return self._connect(is_patient)
+            self._set_aside(fault, file_identity, may_set_aside)
+        return self._connect(may_wait)
 
-    def _connect(self, is_patient: bool) -> "_Pair":
+    def _connect(self, may_wait: bool) -> "_Connections":
         if self.path != ":memory:":
             private_files.make_directory(self._file.parent)
             file_check.inspect(self._file, len(schema.MIGRATIONS))
             # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
             private_files.create(self._file)
-            file_check.admit_sides(self._file)
+            file_check.grant_side_files(self._file)
         connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
         try:
-            self._set_patience(connection, _BUSY_SECONDS if is_patient else 0.0)
+            self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
             # Before anything is written: a file that is not ours stays as it is.
             schema.check(connection)
             connection.execute("PRAGMA journal_mode=WAL")
@@ -216,12 +216,12 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             schema.migrate(connection)
-            return _Pair(connection, connection if self.path == ":memory:" else self._second())
+            return _Connections(connection, connection if self.path == ":memory:" else self._connect_reader())
         except BaseException:
             connection.close()
             raise
 
-    def _second(self) -> Connection:
+    def _connect_reader(self) -> Connection:
         """For reading only; it must not wait for the disk longer than the first one, should it ever write."""
         connection = connect(str(self._file))
         self._set_durability(connection)
@@ -234,15 +234,15 @@ class Database:
         connection.execute("PRAGMA checkpoint_fullfsync=ON")
         connection.execute(f"PRAGMA fullfsync={'ON' if self._durability == 'full' else 'OFF'}")
 
-    def _make_do(self, fault: Unusable) -> None:
+    def _open_immutable(self, fault: Unusable) -> None:
         """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
-        with self._lock, self._reading:
-            self._cannot_read = self._cannot_write = fault
+        with self._lock, self._read_lock:
+            self._read_fault = self._write_fault = fault
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
         with suppress(sqlite3.Error, OSError, Unusable):
             file_check.inspect(self._file, len(schema.MIGRATIONS))
-            connection = connect(file_check.as_immutable(self._file), uri=True)
+            connection = connect(file_check.immutable_uri(self._file), uri=True)
             try:
                 schema.check(connection)
                 if schema.version(connection) != len(schema.MIGRATIONS):
@@ -250,28 +250,28 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            self._take(_Pair(connection, connection), ReadOnly(fault.reason, fault.remedy))
+            self._adopt(_Connections(connection, connection), ReadOnly(fault.reason, fault.remedy))
 
-    def _take(self, pair: "_Pair", cannot_write: Unusable | None = None) -> None:
-        with self._lock, self._reading:
-            self._writer, self._reader, self._cannot_read = pair.writer, pair.reader, None
-            if cannot_write is not None:
-                self._cannot_write = cannot_write
+    def _adopt(self, connections: "_Connections", write_fault: Unusable | None = None) -> None:
+        with self._lock, self._read_lock:
+            self._writer, self._reader, self._read_fault = connections.writer, connections.reader, None
+            if write_fault is not None:
+                self._write_fault = write_fault
             elif self.path != ":memory:":
-                self._mark = file_check.mark(self._file)
+                self._file_identity = file_check.file_identity(self._file)
 
-    def _drop(self, fault: Unusable) -> None:
+    def _disconnect(self, fault: Unusable) -> None:
         for connection in (self._reader, self._writer):
             if connection is not None:
                 with suppress(sqlite3.Error):
                     connection.close()
-        self._writer, self._reader, self._cannot_read, self._mark = None, None, fault, None
+        self._writer, self._reader, self._read_fault, self._file_identity = None, None, fault, None
         free_statements()
 
-    def _set_aside(self, damage: Damaged, mark: file_check.Mark, is_allowed: bool) -> None:
+    def _set_aside(self, damage: Damaged, file_identity: file_check.FileIdentity, is_allowed: bool) -> None:
         if not is_allowed:
             raise damage
-        if file_check.mark(self._file).file != mark.file:
+        if file_check.file_identity(self._file).file != file_identity.file:
             # Another process was faster: what is there now is not what was damaged.
             return
         try:
@@ -295,7 +295,7 @@ class Database:
 _NOT_OPEN = Lost("it is not open", "open it")
 
 
-class _Pair(NamedTuple):
+class _Connections(NamedTuple):
     writer: Connection
     reader: Connection
 

@@ -35,7 +35,7 @@ class EventLog:
         self._size += len(piece)
         if len(self._tail) >= _BLOCK_BYTES:
             self._starts.append(self._size - len(self._tail))
-            self._blocks.append(_packed(self._tail))
+            self._blocks.append(_compress(self._tail))
             self._tail = bytearray()
 
     def read(self, start: int) -> bytes:
@@ -46,12 +46,12 @@ class EventLog:
         index = bisect_right(self._starts, start) - 1
         return zlib.decompress(self._blocks[index])[start - self._starts[index] :]
 
-    def packed(self, last: bytes = b"") -> bytes:
+    def pack(self, last: bytes = b"") -> bytes:
         """All of it and a last piece, for `unpacked`."""
-        return b"".join([*self._blocks, _packed(self._tail + last)])
+        return b"".join([*self._blocks, _compress(self._tail + last)])
 
 
-def unpacked(data: bytes) -> Generator[bytes, None, None]:
+def unpack(data: bytes) -> Generator[bytes, None, None]:
     """The events that were packed, some whole ones at a time; ValueError when the data is damaged."""
     reader, rest = zlib.decompressobj(), bytearray()
     for start in range(0, len(data), _READ_BYTES):
@@ -72,5 +72,5 @@ def unpacked(data: bytes) -> Generator[bytes, None, None]:
         yield bytes(rest)
 
 
-def _packed(data: bytes | bytearray) -> bytes:
+def _compress(data: bytes | bytearray) -> bytes:
     return zlib.compress(data, _FASTEST)

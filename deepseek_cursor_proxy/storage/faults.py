@@ -8,12 +8,18 @@ Unusable          it may pass by itself: full disk, unreadable disk, not our fil
 """
 
 import errno
+import logging
 import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 CHOOSE = "move it away or choose another place with --reasoning-content-path"
 _LET_IN = "make it and its folder readable and writable for you"
 _FREE = "free some space"
+_SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 class Unusable(Exception):
@@ -24,7 +30,7 @@ class Unusable(Exception):
         self.reason = reason
         self.remedy = remedy
 
-    def again(self) -> Self:
+    def copy(self) -> Self:
         """The same fault for another thread to raise: one exception raised by many would grow with every one."""
         other = type(self).__new__(type(self), *self.args)
         other.__dict__.update(self.__dict__)
@@ -98,3 +104,35 @@ def _fault_of_sqlite(error: sqlite3.Error, code: int) -> Unusable | None:
             return Unusable(*_OF_SQLITE[primary])
         case _:
             return None
+
+
+class FaultGuard:
+    """Swallows what goes wrong with the file. Called by handler threads; the lock protects when it last spoke."""
+
+    def __init__(self, log: logging.Logger, store: str) -> None:
+        self._log = log
+        self._store = store
+        self._lock = threading.Lock()
+        self._warned_at = float("-inf")
+
+    @contextmanager
+    def guard(self, doing: str) -> Iterator[None]:
+        """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
+        try:
+            yield
+        # ValueError: a damaged row is no text any more, or not the one we wrote.
+        except (Unusable, sqlite3.Error, OSError, ValueError) as error:
+            self.tell(doing, error)
+
+    def tell(self, doing: str, error: Exception) -> None:
+        """A warning about what went wrong, unless there was one lately."""
+        # Whoever mends the file tells about what makes it unusable.
+        if not isinstance(error, Unusable) and self._is_due():
+            self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS
+            self._warned_at = now if is_due else self._warned_at
+        return is_due

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 # Marks the file as ours ("DScp").
 APPLICATION_ID = 0x44536370
 # What SQLite keeps beside a database; they belong together wherever it goes.
-SIDES = ("-wal", "-shm", "-journal")
+SIDE_FILES = ("-wal", "-shm", "-journal")
 
 # The page size of our own files, and so where pages begin in one that lost its head.
 _PAGE_BYTES = 4096
@@ -49,10 +49,10 @@ def inspect(path: Path, newest_version: int) -> None:
     newest = _Head(_newest_in_log(path) or _head(path))
     if newest.application_id != APPLICATION_ID and not newest.is_empty:
         _check_readable(path)
-    refuse_others(newest.application_id, newest.version, newest_version, is_empty=newest.is_empty)
+    check_ownership(newest.application_id, newest.version, newest_version, is_empty=newest.is_empty)
 
 
-def refuse_others(application_id: int, version: int, newest_version: int, *, is_empty: bool) -> None:
+def check_ownership(application_id: int, version: int, newest_version: int, *, is_empty: bool) -> None:
     """Raises Unusable unless a database is ours to use; one that is still empty may become ours."""
     if application_id != APPLICATION_ID and not is_empty:
         raise Unusable("it is a database of another program, which is left alone")
@@ -135,7 +135,7 @@ def _check_readable(path: Path) -> None:
     """Raises Damaged when a database of somebody else cannot be read; then nobody uses it."""
     if has_log(path):
         return
-    with closing(sqlite3.connect(as_immutable(path), uri=True)) as connection:
+    with closing(sqlite3.connect(immutable_uri(path), uri=True)) as connection:
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
@@ -152,7 +152,7 @@ def has_log(path: Path) -> bool:
     return False
 
 
-def as_immutable(path: Path) -> str:
+def immutable_uri(path: Path) -> str:
     """A name under which SQLite reads a file and writes nothing, not even beside it; it takes no lock either."""
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
@@ -160,13 +160,13 @@ def as_immutable(path: Path) -> str:
 # Sharing …
 
 
-def admit_sides(path: Path) -> None:
+def grant_side_files(path: Path) -> None:
     """Give the side files the rights of a file that can be written.
 
     SQLite gives them its mode when it makes them: those made while the file was read-only would keep it so for ever.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
-    for end in SIDES if mode & stat.S_IWUSR else ():
+    for end in SIDE_FILES if mode & stat.S_IWUSR else ():
         side = f"{path}{end}"
         with suppress(OSError):
             status = os.lstat(side)
@@ -185,7 +185,7 @@ def set_aside(path: Path) -> Path:
     except OSError:
         target.unlink()
         raise
-    for end in ("", *SIDES):
+    for end in ("", *SIDE_FILES):
         with suppress(FileNotFoundError):
             if end:
                 os.replace(f"{path}{end}", f"{target}{end}")
@@ -205,16 +205,16 @@ def _reserved(name: str) -> Path:
 # Knowing it again …
 
 
-class Mark(NamedTuple):
+class FileIdentity(NamedTuple):
     """Which file lies at the path, and which log beside it."""
 
     file: tuple[int, int] | None
     log: tuple[int, int] | None
 
 
-def mark(path: Path | str) -> Mark:
+def file_identity(path: Path | str) -> FileIdentity:
     """Another one when the file or its log was deleted, emptied or replaced; PermissionError when nobody can tell."""
-    return Mark(_identity(str(path), is_emptied_gone=True), _identity(f"{path}-wal"))
+    return FileIdentity(_identity(str(path), is_emptied_gone=True), _identity(f"{path}-wal"))
 
 
 def _identity(path: str, *, is_emptied_gone: bool = False) -> tuple[int, int] | None:
@@ -227,14 +227,14 @@ def _identity(path: str, *, is_emptied_gone: bool = False) -> tuple[int, int] | 
     return None if is_emptied_gone and status.st_size == 0 else (status.st_dev, status.st_ino)
 
 
-def remove_strays(path: Path, before: Mark | None) -> None:
+def remove_stray_side_files(path: Path, before: FileIdentity | None) -> None:
     """Remove side files of a database that is gone: they would be taken for those of the one that is there now.
 
     That is so when there is none, or another one than `before` beside the log from before.
     """
-    now = mark(path)
+    now = file_identity(path)
     was_replaced = before is not None and before.log is not None and now.log == before.log and now.file != before.file
-    for end in SIDES:
+    for end in SIDE_FILES:
         if was_replaced or not path.exists():
             with suppress(FileNotFoundError):
                 os.unlink(f"{path}{end}")

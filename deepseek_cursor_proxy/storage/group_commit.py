@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 # One transaction stays short enough that nobody notices having shared it.
-_MOST_TURNS_AT_ONCE = 64
+_MOST_WRITES_AT_ONCE = 64
 
 
-class _Turn(Generic[_T]):
+class _Write(Generic[_T]):
     """What one caller brought; `is_written` is None until it was tried."""
 
     __slots__ = ("is_written", "some")
@@ -25,18 +25,18 @@ class _Turn(Generic[_T]):
         self.is_written: bool | None = None
 
 
-class Combiner(Generic[_T]):
+class GroupCommit(Generic[_T]):
     """Called by handler threads. The lock lets one thread write at a time; only that one takes from `_waiting`."""
 
     def __init__(self, write: Callable[[Sequence[_T]], bool]) -> None:
         """`write` tells whether it could, and raises nothing: it may be called for others than its caller."""
         self._write = write
         self._lock = threading.Lock()
-        self._waiting: deque[_Turn[_T]] = deque()
+        self._waiting: deque[_Write[_T]] = deque()
 
     def write(self, some: Sequence[_T]) -> bool:
         """Have this written, by this thread or another one; whether it was."""
-        turn = _Turn(some)
+        turn = _Write(some)
         # Before the lock: whoever holds it may take this along.
         self._waiting.append(turn)
         with self._lock:
@@ -45,7 +45,7 @@ class Combiner(Generic[_T]):
         return turn.is_written
 
     def _write_together(self) -> None:
-        turns = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TURNS_AT_ONCE))]
+        turns = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_WRITES_AT_ONCE))]
         is_written = False
         try:
             is_written = self._write(

@@ -23,7 +23,7 @@ _BYTES = 32
 _LOCKED_BYTE = 4096
 
 
-class Secret:
+class InstallationSecret:
     """The secret that belongs to a store. Called by handler threads; the lock is for whoever needs it first."""
 
     def __init__(self, store: Path) -> None:
@@ -34,17 +34,17 @@ class Secret:
     def read(self) -> bytes:
         if self._found is None:
             with self._lock:
-                self._found = self._found or _beside(self._store)
+                self._found = self._found or _load(self._store)
         return self._found
 
 
-def _beside(store: Path) -> bytes:
+def _load(store: Path) -> bytes:
     """A store that lives in memory has a secret that does."""
     if str(store) == ":memory:":
         return secrets.token_bytes(_BYTES)
     path = store.expanduser().absolute().with_name(NAME)
     try:
-        return _read(path) or _made(path)
+        return _read(path) or _create(path)
     except OSError as error:
         _log.warning(
             "%s cannot be read or written: %s; reasoning that clients keep sealed will not open after a restart",
@@ -63,12 +63,12 @@ def _read(path: Path) -> bytes | None:
     return found if len(found) == _BYTES else None
 
 
-def _made(path: Path) -> bytes:
+def _create(path: Path) -> bytes:
     """The secret in a file that may have to be made or mended, by one process at a time."""
     private_files.make_directory(path.parent)
     private_files.create(path)
     descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "r+b", buffering=0) as file, _locked(file):
+    with open(descriptor, "r+b", buffering=0) as file, _exclusive_lock(file):
         # Whoever had the lock before us may have made it.
         found = file.read(_BYTES + 1) or b""
         if len(found) != _BYTES:
@@ -81,7 +81,7 @@ def _made(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def _locked(file: FileIO) -> Iterator[None]:
+def _exclusive_lock(file: FileIO) -> Iterator[None]:
     """Nobody else is in here with the same file; the system ends the lock of a process that dies.
 
     Where a file system knows no locks, whoever comes at the same moment may get another secret until the next start.

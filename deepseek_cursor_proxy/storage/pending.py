@@ -14,7 +14,7 @@ from typing import NamedTuple
 _BYTES_PER_ENTRY = 500
 
 
-class Waiting(NamedTuple):
+class PendingReasoning(NamedTuple):
     """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
 
     `begun` is what was recorded of it earlier, by the same answer, before it went on thinking. `extends` is a key that
@@ -24,17 +24,17 @@ class Waiting(NamedTuple):
 
     keys: tuple[bytes, ...]
     text: bytes
-    known_as: bytes | None = None
-    begun: bytes | None = None
+    linked_key: bytes | None = None
+    previous: bytes | None = None
     extends: bytes | None = None
-    unless: tuple[bytes, ...] = ()
+    unless_known: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
         return _BYTES_PER_ENTRY + len(self.text) + sum(map(len, self.keys))
 
 
-class Backlog:
+class PendingReasonings:
     """Called by handler threads and by whoever writes it down. The lock protects all of it."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -42,14 +42,14 @@ class Backlog:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         # Oldest first.
-        self._waiting: OrderedDict[int, Waiting] = OrderedDict()
+        self._waiting: OrderedDict[int, PendingReasoning] = OrderedDict()
         self._by_key: dict[bytes, list[int]] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, some: Sequence[Waiting]) -> None:
+    def add(self, some: Sequence[PendingReasoning]) -> None:
         with self._lock:
             for each in some:
                 self._add(each)
@@ -62,9 +62,9 @@ class Backlog:
             known = [key for key in keys if key in self._by_key] if self._by_key else []
             return {key: [self._waiting[number].text for number in reversed(self._by_key[key])] for key in known}
 
-    def oldest(self, max_bytes: int) -> dict[int, Waiting]:
+    def oldest(self, max_bytes: int) -> dict[int, PendingReasoning]:
         """Some of the oldest by their numbers, at least one if there is any; they stay here until `remove`."""
-        some: dict[int, Waiting] = {}
+        some: dict[int, PendingReasoning] = {}
         with self._lock:
             for number, each in self._waiting.items():
                 if some and each.size > max_bytes:
@@ -82,14 +82,14 @@ class Backlog:
     def clear(self) -> None:
         self.remove(list(self._waiting))
 
-    def _add(self, new: Waiting) -> None:
+    def _add(self, new: PendingReasoning) -> None:
         new = self._merged(new)
         for number in reversed(self._by_key.get(new.keys[0], ())):
             old = self._waiting[number]
-            if new.known_as is not None or new.unless:
+            if new.linked_key is not None or new.unless_known:
                 # A key that leads somewhere is not led elsewhere.
                 return
-            if new.known_as is None and old.known_as is None and old.text in (new.text, new.begun):
+            if new.linked_key is None and old.linked_key is None and old.text in (new.text, new.previous):
                 # The same turn again, or one that went on thinking after its calls. Not whatever begins like it: that
                 # is another answer in the same words, and then nobody can tell whose they are.
                 self._remove(number)
@@ -100,11 +100,11 @@ class Backlog:
         for key in set(new.keys):
             self._by_key.setdefault(key, []).append(number)
 
-    def _merged(self, new: Waiting) -> Waiting:
+    def _merged(self, new: PendingReasoning) -> PendingReasoning:
         """The entry with the keys of the one that it extends, which it replaces."""
         for number in self._by_key.get(new.extends, ()) if new.extends is not None else ():
             old = self._waiting[number]
-            if old.known_as is None and old.text == new.text:
+            if old.linked_key is None and old.text == new.text:
                 self._remove(number)
                 return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
         return new

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.group_commit import Combiner
-from deepseek_cursor_proxy.storage.pending import Backlog, Waiting
-from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.group_commit import GroupCommit
+from deepseek_cursor_proxy.storage.pending import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.pruner import Pruner
 from deepseek_cursor_proxy.storage.reasoning_rows import Row, is_known, rows_under
-from deepseek_cursor_proxy.storage.reopener import Mender, Outage
+from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
 _log = logging.getLogger(__name__)
 
@@ -109,18 +109,18 @@ class ReasoningStore:
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
-        self._backlog = Backlog(_MOST_BYTES_WAITING)
-        self._combiner = Combiner(self._write_or_keep)
-        self._faults = Faults(_log, "reasoning store")
+        self._pending = PendingReasonings(_MOST_BYTES_WAITING)
+        self._group_commit = GroupCommit(self._write_or_keep)
+        self._faults = FaultGuard(_log, "reasoning store")
         self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
-        self._mender = Mender(self._mend, name="reasoning-store-mend")
-        self._outage = Outage(_log, str(path))
-        self.database = Database(path, durability=durability, on_fault=_ignore if must_open else self._mender.wake)
+        self._reopener = Reopener(self._reopen, name="reasoning-store-mend")
+        self._outage = OutageLog(_log, str(path))
+        self.database = Database(path, durability=durability, on_fault=_ignore if must_open else self._reopener.wake)
         if must_open:
             self.database.open(may_set_aside=False)
-        elif not self._mend():
-            self._mender.wake()
-        with self._faults.kept_from_answers("look around"):
+        elif not self._reopen():
+            self._reopener.wake()
+        with self._faults.guard("look around"):
             self._note_fullness(self._rows_held(), self._most_bytes_held())
             if (newest := self._newest()) is not None:
                 steady.go_on_from(newest)
@@ -128,7 +128,7 @@ class ReasoningStore:
     def _newest(self) -> float | None:
         """The latest time in the file; None when there is none."""
         found: list[float | None] = []
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
                 name, table = column.split(" FROM ")
                 found += connection.execute(f"SELECT max({name}) FROM {table}").fetchone()
@@ -140,7 +140,7 @@ class ReasoningStore:
         self,
         entries: Sequence[tuple[Sequence[bytes], str]],
         links: Sequence[_Link] = (),
-        begun: Mapping[bytes, str] | None = None,
+        previous: Mapping[bytes, str] | None = None,
     ) -> bool:
         """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
 
@@ -150,7 +150,7 @@ class ReasoningStore:
         keys what the same answer had recorded of itself before it went on. A reasoning is stored once, however many
         calls follow it and however often it is recorded meanwhile: further keys lead to the same row.
         """
-        before = {key: _encoded(text) for key, text in (begun or {}).items()}
+        before = {key: _encoded(text) for key, text in (previous or {}).items()}
         some = []
         for keys, reasoning in entries:
             text = _encoded(reasoning)
@@ -158,13 +158,14 @@ class ReasoningStore:
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
-            some.append(Waiting(tuple(keys), text, begun=before.get(keys[0]), extends=extends))
+            some.append(PendingReasoning(tuple(keys), text, previous=before.get(keys[0]), extends=extends))
         some += [
-            Waiting((link[1],), _encoded(link[2]), link[0], unless=link[3] if len(link) == 4 else ()) for link in links
+            PendingReasoning((link[1],), _encoded(link[2]), link[0], unless_known=link[3] if len(link) == 4 else ())
+            for link in links
         ]
-        return self._combiner.write(some) if some else False
+        return self._group_commit.write(some) if some else False
 
-    def _write_or_keep(self, some: Sequence[Waiting]) -> bool:
+    def _write_or_keep(self, some: Sequence[PendingReasoning]) -> bool:
         """What turns that ended at the same time have thought, in one transaction."""
         try:
             with self.database.transaction() as connection:
@@ -175,31 +176,31 @@ class ReasoningStore:
             self._keep(some)
             self._faults.tell("record", error)
             return False
-        self._pruner.count_a_write(sum(1 + len(each.text) // _BYTES_PER_TURN for each in some))
+        self._pruner.count_writes(sum(1 + len(each.text) // _BYTES_PER_TURN for each in some))
         return True
 
-    def _keep(self, some: Sequence[Waiting]) -> None:
+    def _keep(self, some: Sequence[PendingReasoning]) -> None:
         if not self._is_closed:
-            self._backlog.add(some)
+            self._pending.add(some)
             # Also when it has been called already: it may have been done before there was anything to write.
-            self._mender.wake()
+            self._reopener.wake()
 
-    def _write(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+    def _write(self, connection: sqlite3.Connection, some: Sequence[PendingReasoning]) -> None:
         now = self.clock()
         for each in some:
-            if any(is_known(connection, key) for key in each.unless):
+            if any(is_known(connection, key) for key in each.unless_known):
                 continue
-            if each.known_as is None:
+            if each.linked_key is None:
                 self._record_one(connection, each, now)
             elif not is_known(connection, each.keys[0]):
                 connection.execute(
                     "INSERT INTO keys (key, reasoning) "
                     "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
                     "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
-                    (each.keys[0], each.known_as, each.text),
+                    (each.keys[0], each.linked_key, each.text),
                 )
 
-    def _record_one(self, connection: sqlite3.Connection, new: Waiting, now: float) -> None:
+    def _record_one(self, connection: sqlite3.Connection, new: PendingReasoning, now: float) -> None:
         if new.extends is not None:
             earlier = [row for row in rows_under(connection, new.extends, _MOST_ALIKE) if row[1] == new.text]
             if earlier:
@@ -208,7 +209,7 @@ class ReasoningStore:
         # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
         # alike is another answer in the same words.
         alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
-        known = [row for row in alike if row[1] == new.begun] if new.begun is not None else []
+        known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
         known += [row for row in alike[:1] if row[1] == new.text]
         if known:
             self._record_again(connection, Row(*known[0]), new, now)
@@ -226,7 +227,7 @@ class ReasoningStore:
         row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
-    def _record_again(self, connection: sqlite3.Connection, old: Row, new: Waiting, now: float) -> None:
+    def _record_again(self, connection: sqlite3.Connection, old: Row, new: PendingReasoning, now: float) -> None:
         """Have an entry in a row that is there already, under all its keys."""
         if old.text != new.text or now - old.used_at > self._use_resolution:
             connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
@@ -241,8 +242,8 @@ class ReasoningStore:
         if not keys:
             return {}
         # In this order: what is written meanwhile is found twice rather than not at all.
-        found = {key: [_decoded(text) for text in texts] for key, texts in self._backlog.find(keys).items()}
-        with self._faults.kept_from_answers("look up"), self.database.reading() as connection:
+        found = {key: [_decoded(text) for text in texts] for key, texts in self._pending.find(keys).items()}
+        with self._faults.guard("look up"), self.database.reader() as connection:
             now = self.clock()
             for key, row, blob, used_at in self._rows(connection, list(keys)):
                 text = _decoded(blob)
@@ -281,16 +282,18 @@ class ReasoningStore:
 
     # Coming back to a file that could not be used …
 
-    def _mend(self) -> bool:
+    def _reopen(self) -> bool:
         """One try to have the file usable and everything that waited in it; by the mender, at the start and the end."""
-        with self._faults.kept_from_answers("catch up"):
+        with self._faults.guard("catch up"):
             try:
                 self.database.open()
-                while batch := self._backlog.oldest(_BYTES_PER_BATCH):
-                    with self.database.transaction(mending=True) as connection:
+                while batch := self._pending.oldest(_BYTES_PER_BATCH):
+                    with self.database.transaction(is_retry=True) as connection:
                         self._catch_up(connection, list(batch.values()))
-                    self._backlog.remove(batch)
-                    self._outage.count(sum(each.known_as is None and not each.unless for each in batch.values()))
+                    self._pending.remove(batch)
+                    self._outage.count(
+                        sum(each.linked_key is None and not each.unless_known for each in batch.values())
+                    )
                 self.database.confirm()
                 self._outage.end()
                 return True
@@ -298,11 +301,11 @@ class ReasoningStore:
                 self._outage.go_on(fault)
         return False
 
-    def _catch_up(self, connection: sqlite3.Connection, some: Sequence[Waiting]) -> None:
+    def _catch_up(self, connection: sqlite3.Connection, some: Sequence[PendingReasoning]) -> None:
         self._write(connection, some)
         for each in some:
             # A file that was begun anew does not have what a link leads to.
-            if each.known_as is not None and not is_known(connection, each.keys[0]):
+            if each.linked_key is not None and not is_known(connection, each.keys[0]):
                 self._record_one(connection, each, self.clock())
 
     # Forgetting …
@@ -310,7 +313,7 @@ class ReasoningStore:
     def prune(self) -> int:
         """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
         forgotten = 0
-        with self._faults.kept_from_answers("prune"):
+        with self._faults.guard("prune"):
             if self._used:
                 # The order of use decides, so it has to be known.
                 with self.database.transaction() as connection:
@@ -333,7 +336,7 @@ class ReasoningStore:
         # Again, unless it was little before: what went by number may have been enough.
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
         now = self.clock()
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
             expired = connection.execute(
                 "SELECT count(*) FROM reasonings WHERE used_at < ?", (now - self._max_age,)
@@ -346,12 +349,12 @@ class ReasoningStore:
         self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
 
     def _rows_held(self) -> int:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def _most_bytes_held(self) -> int:
         """The bytes of the whole file, which reasonings have no more of."""
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
         return int(pages * page)
 
@@ -359,11 +362,11 @@ class ReasoningStore:
         """The bytes of all reasonings; those of the file as long as these are few."""
         if (most := self._most_bytes_held()) < _NEARLY_FULL * self._max_bytes:
             return most
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             last = connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0
         size = 0
         for start in range(0, last + 1, _ROWS_PER_SUM):
-            with self.database.reading() as connection:
+            with self.database.reader() as connection:
                 size += connection.execute(
                     "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?",
                     (start, start + _ROWS_PER_SUM),
@@ -389,7 +392,7 @@ class ReasoningStore:
     # Housekeeping …
 
     def stats(self) -> StoreStats:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             rows, size, oldest = connection.execute(
                 "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
             ).fetchone()
@@ -398,14 +401,14 @@ class ReasoningStore:
 
     def clear(self) -> int:
         """Forget everything and give the space back; how many reasonings there were."""
-        self._backlog.clear()
+        self._pending.clear()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM keys")
             # Not tables of this room, but "everything" is what people who clear the store mean.
             connection.execute("DELETE FROM tool_orders")
             connection.execute("DELETE FROM responses")
             rows = connection.execute("DELETE FROM reasonings").rowcount
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return rows
@@ -414,15 +417,15 @@ class ReasoningStore:
         """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
         with self._lock:
             already, self._is_closed = self._is_closed, True
-        self._mender.close()
+        self._reopener.close()
         self._pruner.close()
         if already:
             return
-        if self._backlog and not self._mend():
-            count, path = len(self._backlog), self.database.path
+        if self._pending and not self._reopen():
+            count, path = len(self._pending), self.database.path
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
-            self._backlog.clear()
-        with self._faults.kept_from_answers("close"), self.database.transaction() as connection:
+            self._pending.clear()
+        with self._faults.guard("close"), self.database.transaction() as connection:
             self._write_uses(connection, self.clock())
         self.database.close()
 

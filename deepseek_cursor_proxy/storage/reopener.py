@@ -14,11 +14,11 @@ _LONGEST_DELAY_SECONDS = 5.0
 _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
-class Mender:
+class Reopener:
     """Runs `mend` until it succeeds, on a thread that exists only meanwhile. The lock protects thread and wish."""
 
     def __init__(self, mend: Callable[[], bool], *, name: str) -> None:
-        self._mend = mend
+        self._reopen = mend
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -53,7 +53,7 @@ class Mender:
         while True:
             with self._lock:
                 self._is_wanted = False
-            is_mended = self._mend()
+            is_mended = self._reopen()
             with self._lock:
                 if self._closing.is_set() or (is_mended and not self._is_wanted):
                     self._thread = None
@@ -63,7 +63,7 @@ class Mender:
                 delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
 
-class Outage:
+class OutageLog:
     """Tells once when the file cannot be used, and once when it can again. Used by one thread at a time."""
 
     def __init__(self, log: logging.Logger, path: str) -> None:

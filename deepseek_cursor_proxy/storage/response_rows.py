@@ -82,7 +82,7 @@ class Change:
     row: Row | None
     may_insert: bool = False
     # What the file refuses for other reasons than a fault that may pass is not tried again.
-    is_hopeless: bool = False
+    is_unwritable: bool = False
 
     @property
     def size(self) -> int:
@@ -109,7 +109,7 @@ class Change:
         return True
 
 
-class Changes:
+class PendingChanges:
     """The latest change of each response that waits for the file, oldest first; beyond the bounds the oldest go.
 
     Called by handler threads and those of jobs; the lock protects all of it.
@@ -142,7 +142,7 @@ class Changes:
     def writable(self) -> list[Change]:
         """Those that the file may take by now."""
         with self._lock:
-            return [each for each in self._waiting.values() if not each.is_hopeless]
+            return [each for each in self._waiting.values() if not each.is_unwritable]
 
     def remove(self, change: Change) -> None:
         """Forget what waits for this response, which is in the file now."""

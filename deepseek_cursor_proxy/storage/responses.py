@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.json_codec import beginnings, encode_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.pruner import Pruner
 from deepseek_cursor_proxy.storage.response_rows import (
     IS_UNFINISHED,
     Change,
-    Changes,
+    PendingChanges,
     Row,
     pack,
     pack_json,
@@ -98,12 +98,12 @@ class ResponseStore:
         self._lock = threading.Lock()
         # What this process has yet to finish, by caller and id; the lock protects it.
         self._in_work: set[tuple[bytes, str]] = set()
-        self._waiting = Changes(_MOST_WAITING, _MOST_BYTES_WAITING)
+        self._waiting = PendingChanges(_MOST_WAITING, _MOST_BYTES_WAITING)
         # What was packed lately, by the packed bytes: a chain goes on from what was just stored, and what was made of
         # the very same items before need not be made again.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._is_told = False
-        self._faults = Faults(_log, "response store")
+        self._faults = FaultGuard(_log, "response store")
         # Whoever allows a few rows means a few.
         every = max(1, min(_WRITES_BETWEEN_PRUNINGS, max_rows // _WRITES_BETWEEN_PRUNINGS))
         self._pruner = Pruner(lambda: self.prune(), every=every, name="response-store-prune")
@@ -176,14 +176,14 @@ class ResponseStore:
             return self._keep(change, error)
         self._waiting.remove(change)
         self._is_told = False
-        self._pruner.count_a_write()
+        self._pruner.count_writes()
         return was_there
 
     def _keep(self, change: Change, error: Exception) -> bool:
         """Let a change wait for the file; whether it has to: a response that is known to be gone stays so."""
         if not change.may_insert and change.row is not None and self._is_gone(change):
             return False
-        self._waiting.add(replace(change, is_hopeless=not isinstance(error, Unusable)))
+        self._waiting.add(replace(change, is_unwritable=not isinstance(error, Unusable)))
         self._faults.tell("record", error)
         if isinstance(error, Unusable) and not self._is_told:
             self._is_told = True
@@ -192,7 +192,7 @@ class ResponseStore:
 
     def _is_gone(self, change: Change) -> bool:
         """Whether there is surely no such row; a file that cannot be read tells nothing."""
-        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+        with self._faults.guard("look up"), self._database.reader() as connection:
             return read(connection, change.caller, change.id, with_events=False) is None
         return False
 
@@ -205,7 +205,7 @@ class ResponseStore:
             except Unusable:
                 raise
             except Exception as error:
-                self._waiting.add(replace(each, is_hopeless=True))
+                self._waiting.add(replace(each, is_unwritable=True))
                 self._faults.tell("record", error)
             else:
                 self._waiting.remove(each)
@@ -222,7 +222,7 @@ class ResponseStore:
             row = self._read(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
-        with self._faults.kept_from_answers("look up"):
+        with self._faults.guard("look up"):
             events = row.events if with_events else None
             body, given = self._unpack(row.body), self._unpack(row.input)
             return StoredResponse(body.value, given.value, events, body.json_bytes + given.json_bytes)
@@ -230,7 +230,7 @@ class ResponseStore:
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
         """The row in the file; none when that cannot be read."""
-        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+        with self._faults.guard("look up"), self._database.reader() as connection:
             return read(connection, caller, response_id, with_events=with_events)
         return None
 
@@ -248,8 +248,8 @@ class ResponseStore:
         status. A file that cannot be used at the start is asked again when somebody asks for such a response.
         """
         self._owes_orphans = True
-        with self._faults.kept_from_answers("end what was interrupted"), self._lock:
-            with self._database.reading() as connection:
+        with self._faults.guard("end what was interrupted"), self._lock:
+            with self._database.reader() as connection:
                 unfinished = connection.execute(
                     f"SELECT number, caller, id, body FROM responses WHERE {IS_UNFINISHED}"
                 ).fetchall()
@@ -280,7 +280,7 @@ class ResponseStore:
     def prune(self) -> int:
         """Forget the oldest of what is too old, too many or too large; how many. On its own thread, or by tests."""
         forgotten = 0
-        with self._faults.kept_from_answers("prune"):
+        with self._faults.guard("prune"):
             while not self._pruner.is_closed and (step := self._forget_some()):
                 forgotten += step
                 self._pruner.pause()
@@ -305,7 +305,7 @@ class ResponseStore:
 
     def stats(self) -> ResponseStats:
         """What the file holds; raises Unusable."""
-        with self._database.reading() as connection:
+        with self._database.reader() as connection:
             return ResponseStats(
                 *connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
             )
@@ -313,7 +313,7 @@ class ResponseStore:
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""
         self._pruner.close()
-        with self._faults.kept_from_answers("catch up"), self._lock:
+        with self._faults.guard("catch up"), self._lock:
             self._catch_up()
         if count := len(self._waiting):
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.storage.faults import Damaged
-from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID, refuse_others
+from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID, check_ownership
 
 
 def _m001_reasonings(connection: sqlite3.Connection) -> None:
@@ -76,7 +76,7 @@ def check(connection: sqlite3.Connection) -> None:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         number = version(connection)
-    refuse_others(application_id, number, len(MIGRATIONS), is_empty=not tables)
+    check_ownership(application_id, number, len(MIGRATIONS), is_empty=not tables)
     ours, expected = tables & set[str]().union(*_TABLES), set[str]().union(*_TABLES[: max(0, number) + 1])
     if not ours >= expected:
         raise Damaged("its tables are gone")

@@ -17,7 +17,7 @@ _IS_FREE_THREADED = "free-threading build" in sys.version
 class Connection(sqlite3.Connection):
     """With how long it waits for a lock, in seconds."""
 
-    patience = 0.0
+    busy_seconds = 0.0
 
     if sys.implementation.name == "pypy":
 

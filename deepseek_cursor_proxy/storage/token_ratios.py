@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.pruner import Faults
+from deepseek_cursor_proxy.storage.faults import FaultGuard
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class TokenRatios:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Known] | None = None
-        self._faults = Faults(_log, "token ratios")
+        self._faults = FaultGuard(_log, "token ratios")
 
     def ratio(self, model: str) -> float:
         """What a guess has to be multiplied by; 1 for a model that nothing is known about."""
@@ -88,7 +88,7 @@ class TokenRatios:
     # On disk …
 
     def _read(self) -> dict[str, _Known]:
-        with self._faults.kept_from_answers("look up"), self._database.reading() as connection:
+        with self._faults.guard("look up"), self._database.reader() as connection:
             rows = connection.execute("SELECT model, mean, count FROM token_ratios LIMIT ?", (_MOST_MODELS,)).fetchall()
             return {model: _Known(mean, count, mean) for model, mean, count in rows if abs(mean) <= _FARTHEST}
         return {}
@@ -101,7 +101,7 @@ class TokenRatios:
                 return
             # Told before it is true: a file that cannot be written is not tried with every prompt.
             self._known[model] = _Known(known.mean, known.count, known.mean, self._clock())
-        with self._faults.kept_from_answers("record"), self._database.transaction() as connection:
+        with self._faults.guard("record"), self._database.transaction() as connection:
             connection.execute(
                 "INSERT INTO token_ratios (model, mean, count) VALUES (?, ?, ?) "
                 "ON CONFLICT (model) DO UPDATE SET mean = excluded.mean, count = excluded.count",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.response_rows import unpack_json
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.support.generated_chains import Proxy, Twins
@@ -28,7 +28,7 @@ class TestChains(unittest.TestCase):
         self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))
 
     def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
-        secret = Secret(Path(":memory:"))
+        secret = InstallationSecret(Path(":memory:"))
         with contextlib.closing(Proxy(secret)) as proxy, contextlib.closing(Proxy(secret)) as other:
             # Two chains each.
             for seed in range(CHAINS // 2):
@@ -41,7 +41,7 @@ class TestChains(unittest.TestCase):
             self.assertGreater(proxy.services.responses.stats().responses, CHAINS // 2)
 
     def test_long_chains_too(self) -> None:
-        with contextlib.closing(Proxy(Secret(Path(":memory:")))) as proxy:
+        with contextlib.closing(Proxy(InstallationSecret(Path(":memory:")))) as proxy:
             for seed in range(3):
                 with self.subTest(seed=seed):
                     twins = Twins(seed, proxy)

@@ -74,7 +74,7 @@ class TestChunkByChunk(SocketTestCase):
         self.send(upstream, event({"content": ""}, "stop") + b"data: [DONE]\n\n")
         upstream.sendall(b"0\r\n\r\n")
         self.receive(client, b"[DONE]")
-        with self.running.store.database.reading() as connection:
+        with self.running.store.database.reader() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecond" + "".join(f" thought{number}," for number in range(30)), text.decode())
 
@@ -120,6 +120,6 @@ class TestChunkByChunk(SocketTestCase):
         client.close()
         # Hanging up is all that it sees of that.
         self.assertEqual(b"", upstream.recv(1))
-        with self.running.store.database.reading() as connection:
+        with self.running.store.database.reader() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecondlast", text.decode())

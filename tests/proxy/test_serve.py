@@ -221,7 +221,7 @@ class StartTest(ServeTest):
     def test_durability_reaches_the_file(self) -> None:
         for durability, level in (("normal", 1), ("full", 2)):
             config = ProxyConfig(reasoning_content_path=self.home / "store.sqlite3", durability=durability)
-            with serve.opened_store(config) as store, store.database.reading() as connection:
+            with serve.opened_store(config) as store, store.database.reader() as connection:
                 self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
 
     def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:

@@ -81,7 +81,7 @@ class FaultTestCase(unittest.TestCase):
         return Chat(self, proxy.url, self.fake, name)
 
     def mended(self, proxy: RunningProxy) -> None:
-        self.assertTrue(proxy.store._mender.wait(PATIENCE))
+        self.assertTrue(proxy.store._reopener.wait(PATIENCE))
 
     def until_told(self, count: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
-from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from tests.laws.test_chats import _shown_text
@@ -74,7 +74,7 @@ class _Heard:
 class Proxy:
     """An app with a memory of its own."""
 
-    def __init__(self, secret: Secret) -> None:
+    def __init__(self, secret: InstallationSecret) -> None:
         self.upstream = Upstream()
         self._store = ReasoningStore(":memory:")
         services = Services.build(CONFIG, self._store)

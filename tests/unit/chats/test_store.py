@@ -57,11 +57,11 @@ class StoreTestCase(unittest.TestCase):
         return None if line is None else "".join(line.order)
 
     def rows(self) -> list[str]:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             return [names for (names,) in connection.execute("SELECT names FROM tool_orders ORDER BY used_at, id")]
 
     def changes(self) -> int:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             return connection.total_changes
 
 
@@ -97,7 +97,7 @@ class TestRemembering(StoreTestCase):
         before = self.changes()
         self.accept(CHAT, "ba")
         self.assertEqual(before, self.changes())
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             self.assertEqual([(self.now,)], connection.execute("SELECT used_at FROM tool_orders").fetchall())
 
     def test_a_request_without_tools_leaves_the_order_alone(self) -> None:

@@ -128,7 +128,7 @@ class TestPeer(JobsTestCase):
 
 
 def said(job: Job) -> bytes:
-    return b"".join(event_log.unpacked(job.packed()))
+    return b"".join(event_log.unpack(job.packed()))
 
 
 class TestFollowing(JobsTestCase):

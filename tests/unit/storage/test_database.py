@@ -29,7 +29,7 @@ class TestDatabase(unittest.TestCase):
         return opened
 
     def pragma(self, opened: Database, name: str) -> object:
-        with opened.reading() as connection:
+        with opened.reader() as connection:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
     def test_a_new_file_is_in_wal_mode_and_at_the_newest_version(self) -> None:
@@ -55,14 +55,14 @@ class TestDatabase(unittest.TestCase):
         with self.assertRaises(RuntimeError), opened.transaction() as connection:
             connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
             raise RuntimeError
-        with opened.reading() as connection:
+        with opened.reader() as connection:
             self.assertEqual(0, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def test_two_openings_of_one_file_share_it(self) -> None:
         one, two = self.open(), self.open()
         with one.transaction() as connection:
             connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
-        with two.reading() as connection:
+        with two.reader() as connection:
             self.assertEqual(1, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def test_many_threads_take_turns(self) -> None:
@@ -78,7 +78,7 @@ class TestDatabase(unittest.TestCase):
             thread.start()
         for thread in threads:
             thread.join()
-        with opened.reading() as connection:
+        with opened.reader() as connection:
             self.assertEqual(160, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def test_migrations_run_from_where_the_file_is(self) -> None:
@@ -141,7 +141,7 @@ def insert(opened: Database) -> None:
 
 
 def count(opened: Database) -> int:
-    with opened.reading() as connection:
+    with opened.reader() as connection:
         return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
 
@@ -168,13 +168,13 @@ class TestFaults(unittest.TestCase):
     def waits(self) -> list[object]:
         """What SQLite is told about waiting, from now on."""
         told: list[object] = []
-        set_patience = self.opened._set_patience
+        set_patience = self.opened._set_busy_timeout
 
         def watched(connection: sqlite3.Connection, seconds: float) -> None:
             told.append(seconds)
             set_patience(connection, seconds)
 
-        self.opened._set_patience = watched  # type: ignore[method-assign]
+        self.opened._set_busy_timeout = watched  # type: ignore[method-assign]
         return told
 
     def test_a_lock_is_waited_for_once_and_reading_goes_on(self) -> None:
@@ -237,7 +237,7 @@ class TestFaults(unittest.TestCase):
     @needs_removable_open_files
     def test_what_another_process_began_anew_is_not_set_aside(self) -> None:
         """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
-        self.opened._break(Damaged("malformed"), is_writing=False)
+        self.opened._set_fault(Damaged("malformed"), is_writing=False)
         for path in self.path.parent.iterdir():
             path.rename(path.with_name("aside-" + path.name))
         faster = Database(self.path)
@@ -318,7 +318,7 @@ class TestFaults(unittest.TestCase):
     def test_tables_that_are_gone_are_damage(self) -> None:
         other = self.lock("DROP TABLE keys")
         other.close()
-        with self.assertRaises(Lost), self.opened.reading() as connection:
+        with self.assertRaises(Lost), self.opened.reader() as connection:
             connection.execute("SELECT * FROM keys")
         with self.assertLogs(database.__name__, logging.WARNING):
             self.opened.open()
@@ -355,7 +355,7 @@ class TestFaults(unittest.TestCase):
         self.assertFalse(other.in_transaction)
 
     def test_a_mistake_of_ours_is_not_taken_for_a_fault_of_the_file(self) -> None:
-        with self.assertRaises(sqlite3.OperationalError), self.opened.reading() as connection:
+        with self.assertRaises(sqlite3.OperationalError), self.opened.reader() as connection:
             connection.execute("SELEKT")
         self.assertEqual(0, self.faults)
         insert(self.opened)
@@ -365,8 +365,8 @@ class TestFaults(unittest.TestCase):
         for _ in range(50):
             with self.assertRaises(Unusable):
                 insert(self.opened)
-        assert self.opened._cannot_write is not None
-        self.assertIsNone(self.opened._cannot_write.__traceback__)
+        assert self.opened._write_fault is not None
+        self.assertIsNone(self.opened._write_fault.__traceback__)
 
     def test_a_closed_one_stays_closed(self) -> None:
         self.opened.close()

@@ -46,20 +46,20 @@ class EventLogTest(unittest.TestCase):
         log = EventLog()
         for each in pieces[:-1]:
             log.append(each)
-        found = list(event_log.unpacked(log.packed(pieces[-1])))
+        found = list(event_log.unpack(log.pack(pieces[-1])))
         self.assertEqual(b"".join(pieces), b"".join(found))
         self.assertGreater(len(found), 1)
         self.assertTrue(all(part.endswith(b"}\n\n") for part in found))
-        self.assertEqual([], list(event_log.unpacked(EventLog().packed())))
+        self.assertEqual([], list(event_log.unpack(EventLog().pack())))
 
     def test_events_of_an_older_version_are_one_packed_text(self) -> None:
         whole = b"".join(events(3000))
-        self.assertEqual(whole, b"".join(event_log.unpacked(zlib.compress(whole, 1))))
+        self.assertEqual(whole, b"".join(event_log.unpack(zlib.compress(whole, 1))))
 
     def test_damaged_events_are_a_value_error(self) -> None:
         for damaged in (b"no zlib", b"\x78\x01" + b"\xff" * 50):
             with self.assertRaises(ValueError):
-                list(event_log.unpacked(damaged))
+                list(event_log.unpack(damaged))
 
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
         tracemalloc.start()
@@ -69,11 +69,11 @@ class EventLogTest(unittest.TestCase):
                 log.append(each)
                 said += 6
             del each
-            packed = log.packed()
+            packed = log.pack()
             self.assertLess(len(packed), 6 * said)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            for _ in event_log.unpacked(packed):
+            for _ in event_log.unpack(packed):
                 pass
             self.assertLess(tracemalloc.get_traced_memory()[1] - before, 2_000_000)
         finally:

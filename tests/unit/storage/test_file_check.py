@@ -179,7 +179,7 @@ class TestSharing(PlaceTestCase):
         for ours, theirs in ((0o400, 0o400), (0o600, 0o600)):
             with self.subTest(oct(ours)):
                 self.path.chmod(ours)
-                file_check.admit_sides(self.path)
+                file_check.grant_side_files(self.path)
                 self.assertEqual(theirs, stat.S_IMODE(side.stat().st_mode))
         self.assertEqual(0o400, stat.S_IMODE(link.stat().st_mode), "what is elsewhere is not ours to change")
 
@@ -225,18 +225,18 @@ class TestSettingAside(PlaceTestCase):
         self.path.write_text("database")
         for stray in strays:
             stray.write_text("stray")
-        before = file_check.mark(self.path)
-        file_check.remove_strays(self.path, before)
-        file_check.remove_strays(self.path, None)
+        before = file_check.file_identity(self.path)
+        file_check.remove_stray_side_files(self.path, before)
+        file_check.remove_stray_side_files(self.path, None)
         self.assertTrue(all(stray.exists() for stray in strays))
         replacement = self.place / "replacement"
         replacement.write_text("another database")
         replacement.replace(self.path)
-        file_check.remove_strays(self.path, None)
+        file_check.remove_stray_side_files(self.path, None)
         self.assertTrue(all(stray.exists() for stray in strays), "nobody knows whose they are")
-        file_check.remove_strays(self.path, before)
+        file_check.remove_stray_side_files(self.path, before)
         self.assertEqual([self.path], list(self.place.iterdir()))
         self.path.unlink()
         strays[1].write_text("stray")
-        file_check.remove_strays(self.path, None)
+        file_check.remove_stray_side_files(self.path, None)
         self.assertEqual([], list(self.place.iterdir()))

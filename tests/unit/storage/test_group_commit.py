@@ -3,13 +3,13 @@ import unittest
 from collections.abc import Sequence
 
 from deepseek_cursor_proxy.storage import group_commit
-from deepseek_cursor_proxy.storage.group_commit import Combiner
+from deepseek_cursor_proxy.storage.group_commit import GroupCommit
 
 
 class TestCombiner(unittest.TestCase):
     def setUp(self) -> None:
         self.batches: list[list[int]] = []
-        self.combiner = Combiner(self.write)
+        self.combiner = GroupCommit(self.write)
 
     def write(self, some: Sequence[int]) -> bool:
         self.batches.append(list(some))
@@ -39,7 +39,7 @@ class TestCombiner(unittest.TestCase):
         self.assertEqual([list(range(20))], [sorted(batch) for batch in self.batches])
 
     def test_too_many_are_written_in_portions_and_each_once(self) -> None:
-        most = group_commit._MOST_TURNS_AT_ONCE
+        most = group_commit._MOST_WRITES_AT_ONCE
         told = self.at_once(2 * most + 5)
         self.assertEqual([most, most, 5], [len(batch) for batch in self.batches])
         self.assertEqual(list(range(2 * most + 5)), sorted(number for batch in self.batches for number in batch))

@@ -9,12 +9,12 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import installation_secret
-from deepseek_cursor_proxy.storage.installation_secret import Secret
+from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 
 
 def secret_beside(store: Path) -> bytes:
     """What another process finds, or makes."""
-    return Secret(store).read()
+    return InstallationSecret(store).read()
 
 
 class TestTheSecret(unittest.TestCase):
@@ -52,9 +52,9 @@ class TestTheSecret(unittest.TestCase):
         program = (
             "import os, sys, time; os.link = None\n"
             "from pathlib import Path\n"
-            "from deepseek_cursor_proxy.storage.installation_secret import Secret\n"
+            "from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret\n"
             "print('ready', flush=True); sys.stdin.readline()\n"
-            "print(Secret(Path(sys.argv[1])).read().hex())\n"
+            "print(InstallationSecret(Path(sys.argv[1])).read().hex())\n"
         )
         for held in (None, b"", b"short", b"x" * 40):
             with self.subTest(held):
@@ -88,11 +88,11 @@ class TestTheSecret(unittest.TestCase):
 
     def test_a_store_in_memory_has_a_secret_in_memory(self) -> None:
         self.assertNotEqual(secret_beside(Path(":memory:")), secret_beside(Path(":memory:")))
-        secret = Secret(Path(":memory:"))
+        secret = InstallationSecret(Path(":memory:"))
         self.assertEqual(secret.read(), secret.read())
 
     def test_nothing_is_written_before_it_is_needed(self) -> None:
-        Secret(self.store)
+        InstallationSecret(self.store)
         self.assertFalse(self.path.parent.exists())
 
     def test_without_a_place_for_it_one_line_tells_so(self) -> None:

@@ -1,19 +1,19 @@
 import unittest
 
-from deepseek_cursor_proxy.storage.pending import Backlog, Waiting
+from deepseek_cursor_proxy.storage.pending import PendingReasoning, PendingReasonings
 
 
-def entry(text: str, *keys: bytes, begun: str | None = None) -> Waiting:
-    return Waiting(keys, text.encode(), begun=None if begun is None else begun.encode())
+def entry(text: str, *keys: bytes, previous: str | None = None) -> PendingReasoning:
+    return PendingReasoning(keys, text.encode(), previous=None if previous is None else previous.encode())
 
 
-def link(known: bytes, new: bytes, text: str) -> Waiting:
-    return Waiting((new,), text.encode(), known)
+def link(known: bytes, new: bytes, text: str) -> PendingReasoning:
+    return PendingReasoning((new,), text.encode(), known)
 
 
 class TestBacklog(unittest.TestCase):
     def setUp(self) -> None:
-        self.backlog = Backlog(100_000)
+        self.backlog = PendingReasonings(100_000)
 
     def test_what_waits_is_found_under_each_of_its_keys_newest_first(self) -> None:
         self.backlog.add([entry("one", b"a", b"b"), entry("two", b"b")])
@@ -21,7 +21,7 @@ class TestBacklog(unittest.TestCase):
 
     def test_a_turn_that_goes_on_thinking_stays_one(self) -> None:
         self.backlog.add([entry("first", b"a", b"b")])
-        self.backlog.add([entry("first, and second", b"a", b"b", begun="first")])
+        self.backlog.add([entry("first, and second", b"a", b"b", previous="first")])
         self.backlog.add([entry("first, and second", b"a", b"b")])
         self.assertEqual(1, len(self.backlog))
         self.assertEqual({b"b": [b"first, and second"]}, self.backlog.find([b"b"]))
@@ -65,7 +65,7 @@ class TestBacklog(unittest.TestCase):
     def test_one_that_grew_while_it_was_written_stays(self) -> None:
         self.backlog.add([entry("first", b"a")])
         batch = self.backlog.oldest(5_000)
-        self.backlog.add([entry("first, and second", b"a", begun="first")])
+        self.backlog.add([entry("first, and second", b"a", previous="first")])
         self.backlog.remove(batch)
         self.assertEqual({b"a": [b"first, and second"]}, self.backlog.find([b"a"]))
 

@@ -1,36 +1,9 @@
-import logging
-import sqlite3
 import threading
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import pruner as upkeep
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.pruner import Faults, Pruner
-
-LOG = logging.getLogger("tests.upkeep")
-
-
-class TestFaults(unittest.TestCase):
-    def break_down(self, faults: Faults, error: Exception) -> None:
-        with faults.kept_from_answers("record"):
-            raise error
-
-    def test_the_file_s_faults_are_swallowed_and_told_once_in_a_while(self) -> None:
-        faults = Faults(LOG, "some store")
-        with self.assertLogs(LOG, logging.WARNING) as logged:
-            for error in (sqlite3.OperationalError("locked"), OSError("gone"), ValueError("damaged")):
-                self.break_down(faults, error)
-        told = [record.getMessage() for record in logged.records]
-        self.assertEqual(["some store: could not record (locked); answers go on without it"], told)
-
-    def test_a_mistake_of_ours_is_not_hidden(self) -> None:
-        with self.assertRaises(KeyError):
-            self.break_down(Faults(LOG, "some store"), KeyError("x"))
-
-    def test_a_file_that_cannot_be_used_is_told_by_whoever_mends_it(self) -> None:
-        with self.assertNoLogs(LOG):
-            self.break_down(Faults(LOG, "some store"), Unusable("it is locked"))
+from deepseek_cursor_proxy.storage import pruner as pruner_module
+from deepseek_cursor_proxy.storage.pruner import Pruner
 
 
 class TestPruner(unittest.TestCase):
@@ -38,7 +11,7 @@ class TestPruner(unittest.TestCase):
         threads: list[threading.Thread] = []
         pruner = Pruner(lambda: threads.append(threading.current_thread()), every=3, name="prune")
         for expected in (0, 0, 1, 1, 1, 2):
-            pruner.count_a_write()
+            pruner.count_writes()
             for thread in threading.enumerate():
                 if thread.name == "prune":
                     thread.join()
@@ -55,11 +28,11 @@ class TestPruner(unittest.TestCase):
             runs.append(1)
 
         pruner = Pruner(prune, every=1, name="prune")
-        pruner.count_a_write()
+        pruner.count_writes()
         self.assertTrue(running.wait(10))
         release.set()
         pruner.close()
-        pruner.count_a_write()
+        pruner.count_writes()
         self.assertEqual([1], runs)
         self.assertTrue(pruner.is_closed)
 
@@ -73,10 +46,10 @@ class TestPruner(unittest.TestCase):
             release.wait(10)
 
         pruner = Pruner(prune, every=1, name="prune")
-        pruner.count_a_write()
+        pruner.count_writes()
         self.assertTrue(running.wait(10))
         for _ in range(3):
-            pruner.count_a_write()
+            pruner.count_writes()
         release.set()
         self.assertTrue(over.wait(10))
         pruner.close()
@@ -84,7 +57,7 @@ class TestPruner(unittest.TestCase):
 
     def test_a_pause_between_steps_ends_when_there_is_no_time_left(self) -> None:
         pruner = Pruner(lambda: None, every=1, name="prune")
-        with mock.patch.object(upkeep, "_SECONDS_BETWEEN_STEPS", 3600):
+        with mock.patch.object(pruner_module, "_SECONDS_BETWEEN_STEPS", 3600):
             pruner.close()
             pruner.pause()
 
@@ -92,8 +65,8 @@ class TestPruner(unittest.TestCase):
         runs: list[int] = []
         pruner = Pruner(lambda: runs.append(1), every=1, name="prune")
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-            pruner.count_a_write()
+            pruner.count_writes()
         self.assertEqual([], runs)
-        pruner.count_a_write()
+        pruner.count_writes()
         pruner.close()
         self.assertEqual([1], runs)

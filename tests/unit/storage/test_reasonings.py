@@ -66,7 +66,7 @@ class TestRemembering(StoreTestCase):
         changes = []
         for days in (0.0, 0.9, 1.0):
             self.now += days * DAY
-            with store.database.reading() as connection:
+            with store.database.reader() as connection:
                 before = connection.total_changes
                 store.record([((key(1),), "why")])
                 changes.append(connection.total_changes - before)
@@ -91,16 +91,16 @@ class TestRemembering(StoreTestCase):
     def test_a_turn_that_goes_on_thinking_stays_one_row(self) -> None:
         store = self.store()
         store.record([((key(1),), "first")])
-        store.record([((key(1),), "first, and second")], begun={key(1): "first"})
+        store.record([((key(1),), "first, and second")], previous={key(1): "first"})
         self.assertEqual({key(1): ["first, and second"]}, store.find([key(1)]))
 
     def test_an_answer_that_goes_on_with_further_calls_stays_one_row(self) -> None:
         for path in (":memory:", self.path):
             store = self.store(path)
-            begun = {}
+            previous = {}
             for number in range(20):
-                store.record([((key(number), key(100 + number)), "why")], begun=begun)
-                begun[key(number)] = "why"
+                store.record([((key(number), key(100 + number)), "why")], previous=previous)
+                previous[key(number)] = "why"
             stats = store.stats()
             self.assertEqual((1, 40), (stats.reasonings, stats.keys))
             self.assertEqual([["why"]] * 20, [store.find([key(number)])[key(number)] for number in range(20)])
@@ -109,7 +109,7 @@ class TestRemembering(StoreTestCase):
         store = self.store()
         store.record([((key(1),), "why")])
         store.clear()
-        store.record([((key(2),), "why")], begun={key(1): "why"})
+        store.record([((key(2),), "why")], previous={key(1): "why"})
         self.assertEqual({key(2): ["why"]}, store.find([key(1), key(2)]))
 
     def test_a_reasoning_that_is_too_long_is_not_kept(self) -> None:
@@ -124,7 +124,7 @@ class TestRemembering(StoreTestCase):
         for number, texts in enumerate((("thought 1", "thought 12"), ("thought 12", "thought 1"), ("", "thought"))):
             store = self.store()
             for text in texts:
-                store.record([((key(number),), text)], begun={key(99): texts[0]})
+                store.record([((key(number),), text)], previous={key(99): texts[0]})
             self.assertEqual({key(number): [*reversed(texts)]}, store.find([key(number)]))
 
     def test_any_text_survives(self) -> None:
@@ -325,10 +325,10 @@ class TestSharing(StoreTestCase):
                 seen.append((is_written, other.execute(query, (str(number).encode(),)).fetchone()[0]))
 
         threads = [threading.Thread(target=record, args=(number,)) for number in range(count)]
-        with store._combiner._lock:
+        with store._group_commit._lock:
             for thread in threads:
                 thread.start()
-            while len(store._combiner._waiting) < count:
+            while len(store._group_commit._waiting) < count:
                 threading.Event().wait(0.001)
         for thread in threads:
             thread.join()
@@ -353,7 +353,7 @@ class TestSharing(StoreTestCase):
                 self.assertEqual([(False, 0)] * 20, self.record_at_once(store, 20))
                 self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
                 other.execute("DROP TRIGGER no")
-                self.assertTrue(store._mender.wait(PATIENCE))
+                self.assertTrue(store._reopener.wait(PATIENCE))
         self.assertEqual(20, len(self.store(self.path).find([key(number) for number in range(20)])))
 
     def test_who_looks_does_not_wait_for_who_writes(self) -> None:
@@ -413,14 +413,14 @@ class TestCosts(StoreTestCase):
             connection.set_trace_callback(statements.append)
         store.record([((key(1), key(2)), "why")], [(key(1), key(3), "why")])
         store.record([((key(1), key(2)), "why not")])
-        store.record([((key(1), key(2)), "why not, then")], begun={key(1): "why not"})
+        store.record([((key(1), key(2)), "why not, then")], previous={key(1): "why not"})
         store.find([key(1), key(2)])
         for connection in connections:
             assert connection is not None
             connection.set_trace_callback(None)
         asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
         self.assertGreater(len(asked), 5)
-        with store.database.reading() as reader:
+        with store.database.reader() as reader:
             for statement in asked:
                 for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}"):
                     self.assertNotRegex(row[3], r"^SCAN (?!CONSTANT)", statement)
@@ -453,7 +453,7 @@ class TestCosts(StoreTestCase):
             self.now += 1
             if number % 100 == 99:
                 store.prune()
-                with store.database.reading() as connection:
+                with store.database.reader() as connection:
                     sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
         self.assertLess(sizes[-1], 1.1 * sizes[1])
 
@@ -488,10 +488,10 @@ class TestFaults(StoreTestCase):
     def until_told(self, store: ReasoningStore, told: Sequence[logging.LogRecord]) -> None:
         """Until the first try to mend has failed; one that succeeds at once is no news."""
         while not told:
-            self.assertFalse(store._mender.wait(0.01))
+            self.assertFalse(store._reopener.wait(0.01))
 
     def mended(self, store: ReasoningStore) -> None:
-        self.assertTrue(store._mender.wait(PATIENCE))
+        self.assertTrue(store._reopener.wait(PATIENCE))
 
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)

@@ -6,7 +6,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.reopener import Mender, Outage
+from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
 LOG = logging.getLogger("tests.mending")
 PATIENCE = 10.0
@@ -18,7 +18,7 @@ class TestMender(unittest.TestCase):
 
     def test_it_tries_until_it_succeeds_and_then_its_thread_is_gone(self) -> None:
         results = [True, False, False]
-        mender = Mender(results.pop, name="mend")
+        mender = Reopener(results.pop, name="mend")
         mender.wake()
         self.assertTrue(mender.wait(PATIENCE))
         self.assertEqual([], results)
@@ -34,7 +34,7 @@ class TestMender(unittest.TestCase):
             running.set()
             return go_on.wait(PATIENCE)
 
-        mender = Mender(mend, name="mend")
+        mender = Reopener(mend, name="mend")
         mender.wake()
         self.assertTrue(running.wait(PATIENCE))
         mender.wake()
@@ -47,7 +47,7 @@ class TestMender(unittest.TestCase):
     def test_the_tries_become_rarer_up_to_a_bound(self) -> None:
         tries = 12
         results = [True] + [False] * tries
-        mender = Mender(results.pop, name="mend")
+        mender = Reopener(results.pop, name="mend")
         with (
             mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.25),
             mock.patch.object(mender._closing, "wait") as wait,
@@ -64,7 +64,7 @@ class TestMender(unittest.TestCase):
             tried.set()
             return False
 
-        mender = Mender(mend, name="mend")
+        mender = Reopener(mend, name="mend")
         with mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600):
             mender.wake()
             self.assertTrue(tried.wait(PATIENCE))
@@ -73,7 +73,7 @@ class TestMender(unittest.TestCase):
         self.assertTrue(mender.wait(0))
 
     def test_a_system_without_room_for_a_thread_fails_nobody(self) -> None:
-        mender = Mender(lambda: True, name="mend")
+        mender = Reopener(lambda: True, name="mend")
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
             mender.wake()
         mender.wake()
@@ -85,7 +85,7 @@ class TestOutage(unittest.TestCase):
     def setUp(self) -> None:
         self.now = 1000.0
         self.enterContext(mock.patch.object(time, "monotonic", side_effect=lambda: self.now))
-        self.outage = Outage(LOG, "store.sqlite3")
+        self.outage = OutageLog(LOG, "store.sqlite3")
 
     def told(self, *, tries: int = 1, written: int = 0) -> list[str]:
         """What an outage of so many tries says."""

@@ -54,7 +54,7 @@ class StoreTestCase(unittest.TestCase):
         self.store = self.over(self.database)
 
     def ids(self) -> list[str]:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             return [name for (name,) in connection.execute("SELECT id FROM responses ORDER BY created_at, number")]
 
     def status(self, name: str, store: ResponseStore | None = None) -> str | None:
@@ -129,14 +129,14 @@ class TestKeeping(StoreTestCase):
         self.assertEqual(["r", "younger"], self.ids())
 
     def test_looking_one_up_reads_one_row_by_its_key(self) -> None:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             plan = connection.execute(
                 "EXPLAIN QUERY PLAN SELECT body FROM responses WHERE caller = ? AND id = ?", (ME, "r")
             ).fetchall()
         self.assertIn("(caller=? AND id=?)", plan[0][3])
 
     def test_pruning_and_orphans_are_found_without_reading_rows(self) -> None:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             for question, index in (
                 ("SELECT count(*), sum(size) FROM responses", "COVERING INDEX responses_by_age"),
                 (
@@ -297,7 +297,7 @@ class TestForgetting(StoreTestCase):
     def test_the_size_is_that_of_what_is_stored(self) -> None:
         self.store.put(ME, response("r", "in_progress", events=b"x" * 1000))
         self.store.fail_orphans()
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             held = connection.execute("SELECT length(body) + length(input) + length(events) FROM responses").fetchone()
         self.assertEqual(held[0], self.store.stats().bytes)
 
@@ -384,7 +384,7 @@ class TestOrphans(StoreTestCase):
         self.assertEqual(0, self.store.fail_orphans())
         self.restart()
         self.store.fail_orphans()
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             self.assertEqual([("failed",)] * 2, connection.execute("SELECT status FROM responses").fetchall())
         self.assertEqual("failed", self.status("whole"))
 
@@ -533,7 +533,7 @@ class TestMending(unittest.TestCase):
             with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
                 store.put(ME, response("new"))
                 self.assertIsNotNone(store.get(ME, "new"))
-                self.assertTrue(owner._mender.wait(PATIENCE))
+                self.assertTrue(owner._reopener.wait(PATIENCE))
             store.put(ME, response("newer"))
             self.assertEqual(2, store.stats().responses)
             self.assertFalse(store.update(ME, response("old")))
@@ -555,7 +555,7 @@ class TestMigration(unittest.TestCase):
             store = ResponseStore(database)
             store.put(ME, response("r"))
             self.assertIsNotNone(store.get(ME, "r"))
-            with database.reading() as connection:
+            with database.reader() as connection:
                 self.assertEqual(len(schema.MIGRATIONS), schema.version(connection))
                 for table in ("reasonings", "tool_orders"):
                     self.assertEqual(1, connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

@@ -30,7 +30,7 @@ class TestTokenRatios(unittest.TestCase):
         self.ratios = TokenRatios(self.database, clock=lambda: self.now)
 
     def rows(self) -> dict[str, float]:
-        with self.database.reading() as connection:
+        with self.database.reader() as connection:
             return dict(connection.execute("SELECT model, mean FROM token_ratios").fetchall())
 
     def learn(self, told: int, times: int = 50, *, model: str = PRO, guessed: int = 10_000) -> float:
