@@ -70,7 +70,7 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
     told = _Told(services, passed.model, destination.name)
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(passed.peer)
-        answer = services.upstream.relay(destination, passed.body, credential, passed.peer, slot)
+        answer = services.upstream.send_to(destination, passed.body, credential, passed.peer, slot)
         if passed.is_stream and answer.status == 200:
             return HttpReply(200, _Stream(answer, told, passed.path), (*_headers(answer), ("X-Accel-Buffering", "no")))
         return _whole(answer, credential, told)

@@ -39,12 +39,12 @@ class BodyDecoder:
             raise IncompleteBody("the connection was closed in the middle of a body")
 
 
-def request_body(head: RequestHead, limit: int) -> BodyDecoder | None:
+def request_decoder(head: RequestHead, limit: int) -> BodyDecoder | None:
     """The decoder for a request's body, None without one; a length above the limit is refused at once."""
     return _framed_body(head, limit, ProtocolError)
 
 
-def response_body(head: ResponseHead, *, request_method: str) -> BodyDecoder:
+def response_decoder(head: ResponseHead, *, request_method: str) -> BodyDecoder:
     """The decoder for a response's body; one that cannot have a body is complete from the start."""
     if request_method == "HEAD" or head.status < 200 or head.status in (204, 304):
         return LengthBody(0)

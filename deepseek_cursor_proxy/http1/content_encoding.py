@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterator
 
 
-class TooMuch(ValueError):
+class DecodedTooLarge(ValueError):
     """What comes out exceeds the bound."""
 
 
@@ -18,7 +18,7 @@ _UNSUSPICIOUS_BYTES = 1024 * 1024
 _MOST_MEMBERS = 16
 
 
-class Unpacker:
+class ContentDecoder:
     """Undoes one content coding piece by piece; `feed` raises TooMuch past the limit and ValueError for damage."""
 
     def __init__(self, coding: str, limit: int) -> None:
@@ -29,7 +29,7 @@ class Unpacker:
         self._left = limit
 
     @property
-    def is_plain(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether there is nothing to undo, only to count."""
         return self._zlib is None
 
@@ -37,15 +37,15 @@ class Unpacker:
     def is_complete(self) -> bool:
         return self._zlib is None or self._zlib.eof
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(self.pieces(data))
+    def decode(self, data: bytes) -> bytes:
+        return b"".join(self.decode_pieces(data))
 
-    def pieces(self, data: bytes) -> Iterator[bytes]:
+    def decode_pieces(self, data: bytes) -> Iterator[bytes]:
         """The same, a bounded amount at a time."""
         if self._zlib is not None:
             yield from self._inflate(data)
         elif data:
-            yield self.counted(data)
+            yield self.count(data)
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
         assert self._zlib is not None
@@ -71,9 +71,9 @@ class Unpacker:
             if self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read):
                 raise _too_much()
             if piece:
-                yield self.counted(piece)
+                yield self.count(piece)
 
-    def counted(self, data: bytes) -> bytes:
+    def count(self, data: bytes) -> bytes:
         """The same bytes; TooMuch when these are too many by now."""
         self._left -= len(data)
         if self._left < 0:
@@ -81,14 +81,14 @@ class Unpacker:
         return data
 
 
-def _too_much() -> TooMuch:
-    return TooMuch("the unpacked content is too large")
+def _too_much() -> DecodedTooLarge:
+    return DecodedTooLarge("the unpacked content is too large")
 
 
 # 32 lets zlib tell gzip from zlib by itself, which forgives servers that call the one the other.
 _WINDOW_BITS = {"gzip": 32 + zlib.MAX_WBITS, "x-gzip": 32 + zlib.MAX_WBITS, "deflate": 32 + zlib.MAX_WBITS}
 
 
-def is_known(coding: str) -> bool:
+def can_decode(coding: str) -> bool:
     """Whether a Content-Encoding, in lower case, can be undone."""
     return coding in ("", "identity") or coding in _WINDOW_BITS

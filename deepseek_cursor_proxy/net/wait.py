@@ -26,15 +26,15 @@ _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" 
 _CAN_POLL = hasattr(select, "poll")
 
 
-class Stirred(Enum):
+class Readiness(Enum):
     """What a socket turned out to be ready for."""
 
-    NOTHING = "nothing"
+    NONE = "none"
     READABLE = "readable"
     WRITABLE = "writable"
 
 
-class Watch:
+class ReadWaiter:
     """Waits until one socket can be read, again and again. Used by one thread."""
 
     def __init__(self, sock: socket.socket, peer: Peer | None = None) -> None:
@@ -44,10 +44,10 @@ class Watch:
         # Where a client that sends more has to be told from one that leaves, it is asked for anew each time.
         self._poll = _poll(sock, select.POLLIN, peer) if _CLIENT_LEAVES or (peer is None and _CAN_POLL) else None
 
-    def readable(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Whether there is something to read within that time; raises, as `pause` does, when the peer goes first."""
         if self._poll is None:
-            return wait(self._sock, False, seconds, self.peer) is Stirred.READABLE
+            return wait(self._sock, False, seconds, self.peer) is Readiness.READABLE
         until = time.monotonic() + seconds
         ready = self._poll.poll(max(0.0, seconds) * 1000)
         if len(ready) == 1 and ready[0][0] == self._fileno:
@@ -55,7 +55,7 @@ class Watch:
         if not ready and seconds <= 0:
             return False
         left = extended(until, seconds) - time.monotonic()
-        return wait(self._sock, False, left, self.peer) is Stirred.READABLE
+        return wait(self._sock, False, left, self.peer) is Readiness.READABLE
 
 
 def extended(deadline: float, seconds: float) -> float:
@@ -71,12 +71,12 @@ def pause(seconds: float, peer: Peer | None) -> None:
 
 def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
     """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
-    return wait(sock, False, seconds, peer) is Stirred.READABLE
+    return wait(sock, False, seconds, peer) is Readiness.READABLE
 
 
 def wait_writable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
     """The same for writing; also true when the attempt to connect has failed."""
-    return wait(sock, True, seconds, peer) is not Stirred.NOTHING
+    return wait(sock, True, seconds, peer) is not Readiness.NONE
 
 
 def can_write(sock: socket.socket, seconds: float) -> bool:
@@ -88,7 +88,7 @@ def can_write(sock: socket.socket, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Stirred:
+def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Readiness:
     """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end.
 
     The socket is looked at once more after the time is over: a process that was stopped finds there what has arrived.
@@ -102,20 +102,20 @@ def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Pe
             _raise_if_over(peer)
         # It sent the next request early, or this was a wake-up for nothing: it is watched again in a while.
         watched = None if has_peer_stirred else peer
-        if stirred is not Stirred.NOTHING or left <= 0:
+        if stirred is not Readiness.NONE or left <= 0:
             return stirred
         until = extended(until, seconds)
         left = until - time.monotonic()
 
 
-def _look(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Stirred, bool]:
+def _look(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
     """What the socket is ready for within that time, and whether something happened to the peer."""
     if not _CAN_POLL:
         return _select(sock, for_writing, seconds, peer)
     poll = _poll(sock, select.POLLIN | (select.POLLOUT if for_writing else 0), peer)
     ready = dict(poll.poll(max(0.0, seconds) * 1000))
     events = ready.get(sock.fileno(), 0) if sock is not None else 0
-    stirred = Stirred.NOTHING if not events else Stirred.WRITABLE if events == select.POLLOUT else Stirred.READABLE
+    stirred = Readiness.NONE if not events else Readiness.WRITABLE if events == select.POLLOUT else Readiness.READABLE
     return stirred, peer is not None and peer.fileno() in ready
 
 
@@ -128,19 +128,19 @@ def _poll(sock: socket.socket | None, events: int, peer: Peer | None) -> "select
     return poll
 
 
-def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Stirred, bool]:
+def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
     """The same for systems without poll (Windows)."""
     own = [sock.fileno()] if sock is not None else []
     reading, writing = own + ([peer.fileno()] if peer is not None else []), own if for_writing else []
     if not reading and not writing:
         # Windows refuses to wait for nothing.
         time.sleep(max(0.0, seconds))
-        return Stirred.NOTHING, False
+        return Readiness.NONE, False
     # Windows tells a connect that failed as something exceptional.
     reads, writes, failed = select.select(reading, writing, writing, max(0.0, seconds))
-    stirred = Stirred.READABLE if any(each in reads for each in own) else Stirred.NOTHING
-    if stirred is Stirred.NOTHING and (writes or failed):
-        stirred = Stirred.WRITABLE
+    stirred = Readiness.READABLE if any(each in reads for each in own) else Readiness.NONE
+    if stirred is Readiness.NONE and (writes or failed):
+        stirred = Readiness.WRITABLE
     return stirred, peer is not None and peer.fileno() in reads
 
 

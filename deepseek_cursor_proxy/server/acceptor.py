@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_WARNINGS = 30.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Door:
+class Acceptor:
     """`run` once, on one thread, which calls `admit` and may from there call `turn_away`; any may call `stop`."""
 
     def __init__(self, listener: socket.socket, admit: Admit, refusal: bytes) -> None:
@@ -76,7 +76,7 @@ class Door:
                 self._bell.send(b"!")
             self._changed.wait_for(lambda: not self._is_running)
 
-    def turn_away(self, sock: socket.socket) -> None:
+    def reject(self, sock: socket.socket) -> None:
         """Answer with the refusal, and close once the client has had the time to read it."""
         if self._said_no(sock):
             self._lingering[sock] = time.monotonic() + _LINGER_SECONDS

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import Watch, can_write, extended
+from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write, extended
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
 from deepseek_cursor_proxy.server.stream_loop import Pump
@@ -35,7 +35,7 @@ _LINGER_SILENCE_SECONDS = 2.0
 _LOOK_UP_SECONDS = 0.25
 
 
-class Site(Protocol):
+class ServerContext(Protocol):
     """What a connection serves. It is asked for every request anew: both may change while a connection lasts."""
 
     @property
@@ -56,11 +56,11 @@ class Site(Protocol):
 class ClientConnection:
     """Used by its own thread; `stop_after_answer`, `end_answer` and `abort` may be called by any."""
 
-    def __init__(self, sock: socket.socket, site: Site) -> None:
+    def __init__(self, sock: socket.socket, site: ServerContext) -> None:
         # Never waited for by the system, which would look at the socket and at the clock before every call.
         sock.setblocking(False)
         self._sock = sock
-        self._watch = Watch(sock)
+        self._watch = ReadWaiter(sock)
         self._site = site
         self._source = _source(sock)
         self._rest = b""
@@ -95,13 +95,13 @@ class ClientConnection:
 
     # Stopping, from other threads …
 
-    def stop_after_answer(self) -> None:
+    def stop_after_response(self) -> None:
         with self._lock:
             self._is_stopping = True
             if self._is_idle:
                 self._shut(socket.SHUT_RD)
 
-    def end_answer(self) -> None:
+    def end_response(self) -> None:
         """Whatever runs ends now: its waits are interrupted with what the client is to be told."""
         with self._lock:
             self._is_stopping = self._is_ending = True
@@ -224,7 +224,7 @@ class ClientConnection:
         """What arrives, b"" when the client closed, None when the moment `until` came first."""
         watch = self._idle_watch if self._is_idle else self._watch
         try:
-            while watch.readable(until - time.monotonic()):
+            while watch.wait(until - time.monotonic()):
                 try:
                     return self._sock.recv(_RECEIVE_BYTES)
                 except BlockingIOError:
@@ -238,8 +238,8 @@ class ClientConnection:
             return self._received_before_the_end()
 
     @cached_property
-    def _idle_watch(self) -> Watch:
-        return Watch(self._sock, self._site.stopping)
+    def _idle_watch(self) -> ReadWaiter:
+        return ReadWaiter(self._sock, self._site.stopping)
 
     def _received_before_the_end(self) -> bytes:
         try:

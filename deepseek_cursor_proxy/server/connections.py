@@ -84,8 +84,8 @@ def _tell(connection: ClientConnection, stage: Stage) -> None:
             return
         case Stage.LAST_ANSWERS:
             # No request is read any more; connections in the middle of an answer end after it.
-            connection.stop_after_answer()
+            connection.stop_after_response()
         case Stage.LAST_WORDS:
-            connection.end_answer()
+            connection.end_response()
         case Stage.OVER:
             connection.abort()

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.server.acceptor import Door
+from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.server.stream_loop import Pump
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -81,7 +81,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
-        self._door = Door(self.socket, self.process_request, _NO_ROOM)
+        self._acceptor = Acceptor(self.socket, self.process_request, _NO_ROOM)
 
     def server_bind(self) -> None:
         # HTTPServer would also ask the network for our name, which can take seconds and is used for nothing.
@@ -142,21 +142,21 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until shutdown(), which is heard at once: the interval of the base class has no meaning here."""
-        self._door.run()
+        self._acceptor.run()
 
     def shutdown(self) -> None:
-        self._door.stop()
+        self._acceptor.stop()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self.connections.admit(self.config.max_connections):
-            self._door.turn_away(request)
+            self._acceptor.reject(request)
             return
         try:
             super().process_request(request, client_address)
         except (RuntimeError, MemoryError):
             # No more threads to be had.
             self.connections.leave()
-            self._door.turn_away(request)
+            self._acceptor.reject(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

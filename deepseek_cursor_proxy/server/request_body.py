@@ -11,7 +11,7 @@ from typing import Protocol
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.content_encoding import TooMuch, Unpacker, is_known
+from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
 from deepseek_cursor_proxy.net.wait import extended
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,7 +50,7 @@ class RequestBody:
         self._decoder: bodies.BodyDecoder | None = None
         self._too_large: TooLarge | None = None
         try:
-            self._decoder = bodies.request_body(head, self._limit)
+            self._decoder = bodies.request_decoder(head, self._limit)
         except TooLarge as error:
             # Told when the body is asked for: a wrong path or key is the more useful answer.
             self._too_large = error
@@ -63,23 +63,23 @@ class RequestBody:
         """The whole body, unpacked; BadRequest, RequestTimeout, TooLarge or UnknownEncoding otherwise."""
         if self._too_large is not None:
             raise self._too_large
-        if not is_known(self._coding):
+        if not can_decode(self._coding):
             raise UnknownEncoding(f"Content-Encoding {self._coding[:40]!r} is unknown; send identity, gzip or deflate.")
         if self._decoder is None:
             return b""
-        unpack = Unpacker(self._coding, self._limit)
+        decoder = ContentDecoder(self._coding, self._limit)
         try:
             pieces = self._pieces(self._decoder)
             # What is not packed has been counted as it came.
-            body = b"".join(pieces if unpack.is_plain else map(unpack.feed, pieces))
-        except TooMuch:
+            body = b"".join(pieces if decoder.is_identity else map(decoder.decode, pieces))
+        except DecodedTooLarge:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
         finally:
             # The next request, if there is one, even when this body is of no use.
             self._source.put_back(self._decoder.rest)
-        if not unpack.is_complete:
+        if not decoder.is_complete:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
-from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_lasting
+from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.upstream.response import Answer
@@ -47,7 +47,7 @@ class Upstream:
 
         The place that it was admitted to, if it had to be, goes with the answer, and is left when there is none.
         """
-        answer = self.relay(Destination(self._deepseek + path), body, credential, peer, slot)
+        answer = self.send_to(Destination(self._deepseek + path), body, credential, peer, slot)
         try:
             _raise_for_status(answer)
         except BaseException:
@@ -55,7 +55,7 @@ class Upstream:
             raise
         return answer
 
-    def relay(
+    def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> Answer:
         """The same call, to anybody and with whatever status it is answered."""
@@ -188,7 +188,7 @@ def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
         return UpstreamFailed(f"No secure connection to {host}: {error.reason or error}. Check {setting}.")
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
-        return (UpstreamFailed if is_lasting(error) else UpstreamDropped)(
+        return (UpstreamFailed if is_permanent(error) else UpstreamDropped)(
             f"{host}:{origin.port} cannot be reached ({reason}). Check network and {setting}."
         )
     return UpstreamFailed(f"{host} answered something that is not HTTP: {error}.")

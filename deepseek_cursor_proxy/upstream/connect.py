@@ -63,7 +63,7 @@ class Connector:
         self._environment = environment if config.https_proxy == "environment" else {}
         # Loading the system's certificates takes a while, so it is done once and only for those who need it.
         self._tls = functools.cache(_tls)
-        self._lookups = Lookups()
+        self._lookups = Resolver()
 
     def open(self, origin: Origin, peer: Peer | None) -> Connection:
         """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if nobody waits."""
@@ -112,7 +112,7 @@ class Connector:
         return _connected(addresses[-1], patience)
 
 
-def is_lasting(error: OSError) -> bool:
+def is_permanent(error: OSError) -> bool:
     """Whether it is pointless to try again: a name that does not exist, or nobody who listens there."""
     no_name = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
     return no_name or isinstance(error, ConnectionRefusedError)
@@ -239,7 +239,7 @@ def _blaming(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         ) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        kind = UpstreamFailed if is_lasting(error) else UpstreamDropped
+        kind = UpstreamFailed if is_permanent(error) else UpstreamDropped
         raise kind(f"The proxy {proxy} cannot be used ({reason}). Check network and HTTPS_PROXY.") from None
     except ValueError as error:
         raise UpstreamFailed(f"The proxy {proxy} is none: {error}. Check HTTPS_PROXY.") from None
@@ -257,7 +257,7 @@ class _Lookup:
         self.error: tuple[int, str] | None = None
 
 
-class Lookups:
+class Resolver:
     """Called by handler threads; the lock protects `_running` and who waits for what in it.
 
     The resolver cannot be interrupted and may take minutes, so it is asked on a thread that nobody has to wait for:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import Stirred, Watch, wait
+from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
 _IDLE_SECONDS = 50.0
@@ -35,7 +35,7 @@ class Connection:
         self.origin = origin
         self.is_reused = False
         # A request was not sent in full: this connection can carry no other.
-        self.is_out_of_step = False
+        self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
         # TLS has something to write before it can read on (a key update, a renegotiation).
         self._reads_by_writing = False
@@ -43,7 +43,7 @@ class Connection:
         self._sock.setblocking(False)
         # An answer that came while the request was still being sent; b"" is an end.
         self._early: bytes | None = None
-        self._watch = self._idle_watch = Watch(sock)
+        self._watch = self._idle_watch = ReadWaiter(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
@@ -58,17 +58,17 @@ class Connection:
                 give_up_at = time.monotonic() + stall_timeout
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 stirred = wait(self._sock, True, give_up_at - time.monotonic(), peer)
-                if stirred is Stirred.NOTHING:
+                if stirred is Readiness.NONE:
                     raise TimeoutError from None
-                if stirred is Stirred.READABLE and self._is_answered_early():
+                if stirred is Readiness.READABLE and self._is_answered_early():
                     # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
-                    self.is_out_of_step = True
+                    self.has_unsent_bytes = True
                     return
             except ConnectionError:
                 # The same from somebody who closed at once: what they said before is still there to be read.
                 if not self._is_answered_early() or not self._early:
                     raise
-                self.is_out_of_step = True
+                self.has_unsent_bytes = True
                 return
 
     def _is_answered_early(self) -> bool:
@@ -92,13 +92,13 @@ class Connection:
 
     def wait(self, until: float, peer: Peer | None) -> bool:
         """Whether something arrives before that moment; raises as `receive` does."""
-        if self.has_buffered:
+        if self.has_buffered_input:
             return True
         if self._reads_by_writing:
-            return wait(self._sock, True, until - time.monotonic(), peer) is not Stirred.NOTHING
+            return wait(self._sock, True, until - time.monotonic(), peer) is not Readiness.NONE
         if self._watch.peer is not peer:
-            self._watch = Watch(self._sock, peer)
-        return self._watch.readable(until - time.monotonic())
+            self._watch = ReadWaiter(self._sock, peer)
+        return self._watch.wait(until - time.monotonic())
 
     def receive_now(self) -> bytes | None:
         """What has arrived, b"" when the other side closed, None when there is nothing."""
@@ -127,15 +127,15 @@ class Connection:
         slept = abs(time.time() - self.idle_since_wall)
         if max(time.monotonic() - self.idle_since, slept) > _IDLE_SECONDS:
             return True
-        return self.has_arrived
+        return self.has_input
 
     @property
-    def has_arrived(self) -> bool:
+    def has_input(self) -> bool:
         """Whether there is something to read, perhaps an end."""
-        return self.has_buffered or self._idle_watch.readable(0)
+        return self.has_buffered_input or self._idle_watch.wait(0)
 
     @property
-    def has_buffered(self) -> bool:
+    def has_buffered_input(self) -> bool:
         """Whether there is something that no wait would tell: it has left the system's buffers already."""
         return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
 

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.content_encoding import Unpacker, is_known
+from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.net.wait import extended
@@ -100,7 +100,7 @@ class Answer:
         # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
         is_answer = head.status == 200 or head.status >= 400
         self._keeps_alive = is_answer and heads.keeps_alive(head.version, head.headers)
-        self._body = bodies.response_body(head, request_method="POST")
+        self._body = bodies.response_decoder(head, request_method="POST")
         self._is_ended = self._body.is_complete
 
     @property
@@ -142,7 +142,7 @@ class Answer:
     def reading(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> Iterator[bytes]:
         """The whole body, and before it b"" for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
-        unpack, has_begun = self._unpacker(limit), False
+        decoder, has_begun = self._unpacker(limit), False
         timeout = min(self._config.request_timeout, patience)
         started = time.monotonic()
         give_up_at = started + timeout
@@ -154,7 +154,7 @@ class Answer:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queued_for_too_long() if is_queued else self._silence()
             give_up_at = extended(give_up_at, timeout)
-            for piece in self._unpacked(unpack, data):
+            for piece in self._unpacked(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
                     give_up_at = max(give_up_at, min(time.monotonic() + timeout, queued_until))
@@ -162,18 +162,18 @@ class Answer:
                 elif not has_begun:
                     # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
                     has_begun, give_up_at = True, time.monotonic() + timeout
-        if pieces and not unpack.is_complete:
+        if pieces and not decoder.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
         """The body as it arrives, whatever it is."""
-        unpack = self._unpacker(_MAX_STREAM_BYTES)
+        decoder = self._unpacker(_MAX_STREAM_BYTES)
         while not self._is_ended:
             data = self._next(min(time.monotonic() + self._config.request_timeout, self._over_by))
             if data is None or time.monotonic() >= self._over_by:
                 raise self._silence()
-            yield from self._unpacked(unpack, data)
+            yield from self._unpacked(decoder, data)
 
     def _silence(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self.destination.name} went silent. Try again, or raise --request-timeout.")
@@ -189,17 +189,17 @@ class Answer:
 
         With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
         """
-        unpack = self._unpacker(_MAX_STREAM_BYTES)
+        decoder = self._unpacker(_MAX_STREAM_BYTES)
         self._told = self._progress = self._kept_alive = time.monotonic()
         self.has_lulls, self._until = with_lulls, None
         while not self._is_ended:
             data = self._next(math.inf if self.has_lulls else self.until)
-            if data and unpack.is_plain:
-                yield self._counted(unpack, data)
+            if data and decoder.is_identity:
+                yield self._counted(decoder, data)
             elif data:
                 # What is packed may come in several pieces; the first one says nothing about the others.
                 self._is_unpacking = True
-                yield from self._inflated(unpack, data)
+                yield from self._inflated(decoder, data)
                 self._is_unpacking = False
             # An answer that is complete must end in time, also if more is said that would count otherwise.
             if (not self._has_progressed or self._over_by < math.inf) and time.monotonic() >= self.until:
@@ -216,7 +216,7 @@ class Answer:
         now, give_up_at = time.monotonic(), self._give_up_at
         if now < give_up_at:
             return
-        if now < give_up_at + _FLOOD_SECONDS and self._connection.has_arrived:
+        if now < give_up_at + _FLOOD_SECONDS and self._connection.has_input:
             # From here on being late means that a flood was read, not that this process was stopped.
             self._overdue = give_up_at
             return
@@ -268,7 +268,7 @@ class Answer:
     @property
     def is_drained(self) -> bool:
         """Whether there is nothing to go on with before something arrives."""
-        has_more = self._first or self._is_unpacking or self._is_ended or self._connection.has_buffered
+        has_more = self._first or self._is_unpacking or self._is_ended or self._connection.has_buffered_input
         return self.has_lulls and not has_more
 
     # In a lull …
@@ -324,29 +324,29 @@ class Answer:
         self._is_ended = self._body.is_complete
         return decoded
 
-    def _unpacker(self, limit: int) -> Unpacker:
+    def _unpacker(self, limit: int) -> ContentDecoder:
         coding = self.headers.get("content-encoding", "").strip().lower()
-        if not is_known(coding):
+        if not can_decode(coding):
             raise UpstreamFailed(f"{self.destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
         announced = self.headers.get("content-length", "0")
         if int(announced) > limit:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
-        return Unpacker(coding, limit)
+        return ContentDecoder(coding, limit)
 
-    def _unpacked(self, unpack: Unpacker, data: bytes) -> Iterable[bytes]:
+    def _unpacked(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
         """What these bytes stand for, in pieces of which none is empty."""
         # Nearly every answer is plain, and then there is nothing to go on with later.
-        return (self._counted(unpack, data),) if unpack.is_plain and data else self._inflated(unpack, data)
+        return (self._counted(decoder, data),) if decoder.is_identity and data else self._inflated(decoder, data)
 
-    def _counted(self, unpack: Unpacker, data: bytes) -> bytes:
+    def _counted(self, decoder: ContentDecoder, data: bytes) -> bytes:
         try:
-            return unpack.counted(data)
+            return decoder.count(data)
         except ValueError as error:
             raise self._unreadable(error) from None
 
-    def _inflated(self, unpack: Unpacker, data: bytes) -> Iterator[bytes]:
+    def _inflated(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         try:
-            yield from filter(None, unpack.pieces(data))
+            yield from filter(None, decoder.decode_pieces(data))
         except ValueError as error:
             raise self._unreadable(error) from None
 
@@ -369,7 +369,7 @@ class Answer:
     def _let_go(self, was_complete: bool) -> None:
         if was_complete and not self._is_ended:
             self._await_end()
-        is_in_step = not (self._body.rest or self._first or self._connection.is_out_of_step)
+        is_in_step = not (self._body.rest or self._first or self._connection.has_unsent_bytes)
         if self._is_ended and self._keeps_alive and is_in_step:
             self._pool.give_back(self._connection)
         else:

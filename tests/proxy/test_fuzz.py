@@ -48,7 +48,7 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
                 rest = more
             head, rest = heads.parse_request_head(raw), buffer.take_rest()
             heads.expects_continue(head)
-            body, payload = bodies.request_body(head, LIMIT), b""
+            body, payload = bodies.request_decoder(head, LIMIT), b""
             if body is not None:
                 payload = body.feed(rest)
                 while not body.is_complete:
@@ -136,7 +136,7 @@ class TestSockets(FuzzTestCase):
                 continue
             # Without a table of requests nobody knows which replies were to HEAD: those have a length and no body.
             is_bodiless = head.status in (200, 404, 405) and (not rest or rest.startswith(b"HTTP/1.1 "))
-            body = bodies.response_body(head, request_method="HEAD" if is_bodiless else "GET")
+            body = bodies.response_decoder(head, request_method="HEAD" if is_bodiless else "GET")
             payload = body.feed(rest)
             body.end()
             if head.status >= 400 and payload:

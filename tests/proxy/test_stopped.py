@@ -170,13 +170,13 @@ class TestDeadline(unittest.TestCase):
         self.addCleanup(one.close)
         self.addCleanup(two.close)
 
-        def asleep(*_: Any) -> tuple[wait.Stirred, bool]:
+        def asleep(*_: Any) -> tuple[wait.Readiness, bool]:
             """A wait that says that there is nothing, while something arrives."""
             two.sendall(b"x")
             time.sleep(0.02)
-            return wait.Stirred.NOTHING, False
+            return wait.Readiness.NONE, False
 
-        look: Callable[..., tuple[wait.Stirred, bool]] = wait._look
+        look: Callable[..., tuple[wait.Readiness, bool]] = wait._look
         looks = iter([asleep, look])
         with unittest.mock.patch.object(wait, "_look", lambda *what: next(looks)(*what)):
             self.assertTrue(wait.wait_readable(one, 0.01, None))

@@ -100,11 +100,11 @@ class TestPeer(JobsTestCase):
         silent, other = socket.socketpair()
         self.addCleanup(silent.close)
         self.addCleanup(other.close)
-        watch = waiting.Watch(silent, job.peer)
-        self.assertFalse(watch.readable(0.0))
+        watch = waiting.ReadWaiter(silent, job.peer)
+        self.assertFalse(watch.wait(0.0))
         job.peer.part()
         with self.assertRaises(ProxyStopping):
-            watch.readable(PATIENCE)
+            watch.wait(PATIENCE)
 
     def test_it_goes_once_and_for_one_reason(self) -> None:
         left, parted = self.job(), self.job()

@@ -3,7 +3,7 @@ import random
 import unittest
 import zlib
 
-from deepseek_cursor_proxy.http1.content_encoding import TooMuch, Unpacker, is_known
+from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
 
 
 class TestUnpacker(unittest.TestCase):
@@ -18,64 +18,64 @@ class TestUnpacker(unittest.TestCase):
         }.items():
             for step in (1, 7, len(packed)):
                 with self.subTest(coding=coding, step=step):
-                    unpack = Unpacker(coding, len(data))
-                    pieces = [unpack.feed(packed[start : start + step]) for start in range(0, len(packed), step)]
+                    decoder = ContentDecoder(coding, len(data))
+                    pieces = [decoder.decode(packed[start : start + step]) for start in range(0, len(packed), step)]
                     self.assertEqual(data, b"".join(pieces))
-                    self.assertTrue(unpack.is_complete)
+                    self.assertTrue(decoder.is_complete)
 
     def test_a_bomb_is_stopped_at_the_limit(self) -> None:
-        with self.assertRaises(TooMuch):
-            Unpacker("gzip", 1000).feed(gzip.compress(b"\0" * 10_000_000))
+        with self.assertRaises(DecodedTooLarge):
+            ContentDecoder("gzip", 1000).decode(gzip.compress(b"\0" * 10_000_000))
 
     def test_what_packs_well_comes_out_little_by_little(self) -> None:
         data = random.Random(1).randbytes(40) * 25_000
         packed = gzip.compress(data)
-        unpack = Unpacker("gzip", len(data))
-        pieces = list(unpack.pieces(packed))
+        decoder = ContentDecoder("gzip", len(data))
+        pieces = list(decoder.decode_pieces(packed))
         self.assertEqual(data, b"".join(pieces))
         self.assertLessEqual(max(map(len, pieces)), 64 * 1024)
-        self.assertTrue(unpack.is_complete)
+        self.assertTrue(decoder.is_complete)
 
     def test_a_bomb_is_stopped_long_before_the_limit(self) -> None:
         """A gigabyte of empty lines, within the limit of a stream, would keep its reader busy for minutes."""
-        bomb, unpack = gzip.compress(b"\n" * 20_000_000), Unpacker("gzip", 1024**3)
+        bomb, decoder = gzip.compress(b"\n" * 20_000_000), ContentDecoder("gzip", 1024**3)
         given = 0
-        with self.assertRaises(TooMuch):
-            for piece in unpack.pieces(bomb):
+        with self.assertRaises(DecodedTooLarge):
+            for piece in decoder.decode_pieces(bomb):
                 given += len(piece)
         self.assertLess(given, 3_000_000)
 
     def test_text_that_packs_as_well_as_text_does_is_no_bomb(self) -> None:
         chunk = '{"id":"5f3a","object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"%d"}}]}'
         data = "".join(chunk % random.Random(at).randrange(10**5) for at in range(20_000)).encode()
-        self.assertEqual(data, Unpacker("gzip", len(data)).feed(gzip.compress(data, 9)))
+        self.assertEqual(data, ContentDecoder("gzip", len(data)).decode(gzip.compress(data, 9)))
 
     def test_plain_content_has_the_same_limit(self) -> None:
-        with self.assertRaises(TooMuch):
-            Unpacker("", 3).feed(b"four")
+        with self.assertRaises(DecodedTooLarge):
+            ContentDecoder("", 3).decode(b"four")
 
     def test_several_gzip_members_are_one_content(self) -> None:
         packed = gzip.compress(b"one ") + gzip.compress(b"two")
         for step in (1, len(packed)):
-            unpack = Unpacker("gzip", 100)
-            pieces = [unpack.feed(packed[start : start + step]) for start in range(0, len(packed), step)]
+            decoder = ContentDecoder("gzip", 100)
+            pieces = [decoder.decode(packed[start : start + step]) for start in range(0, len(packed), step)]
             self.assertEqual(b"one two", b"".join(pieces))
 
     def test_what_follows_the_end_must_be_another_member_and_these_are_few(self) -> None:
         """A finished decompressor piles up whatever it is fed, at quadratic cost."""
         for tail in (b"\0" * 100, b"junk", gzip.compress(b"") * 100):
             with self.assertRaises(ValueError):
-                Unpacker("gzip", 1000).feed(gzip.compress(b"{}") + tail)
+                ContentDecoder("gzip", 1000).decode(gzip.compress(b"{}") + tail)
 
     def test_damage_is_an_error(self) -> None:
         with self.assertRaises(ValueError):
-            Unpacker("gzip", 1000).feed(b"this is not gzip")
+            ContentDecoder("gzip", 1000).decode(b"this is not gzip")
 
     def test_half_a_gzip_is_not_complete(self) -> None:
-        unpack = Unpacker("gzip", 1000)
-        unpack.feed(gzip.compress(b"hello")[:-4])
-        self.assertFalse(unpack.is_complete)
+        decoder = ContentDecoder("gzip", 1000)
+        decoder.decode(gzip.compress(b"hello")[:-4])
+        self.assertFalse(decoder.is_complete)
 
     def test_unknown_codings_are_told_apart(self) -> None:
-        self.assertTrue(is_known("gzip"))
-        self.assertFalse(is_known("br"))
+        self.assertTrue(can_decode("gzip"))
+        self.assertFalse(can_decode("br"))

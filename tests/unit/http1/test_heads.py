@@ -81,7 +81,7 @@ def read_request(arriving: Sequence[bytes]) -> Read | int | str:
         if found is None:
             return INCOMPLETE
         request = heads.parse_request_head(found)
-        body = framing.request_body(request, LIMIT)
+        body = framing.request_decoder(request, LIMIT)
         if body is None:
             return Read(request, b"", buffer.take_rest() + b"".join(incoming))
         payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
@@ -99,7 +99,7 @@ def read_response(arriving: Sequence[bytes], method: str = "POST") -> Read | typ
         if found is None:
             return INCOMPLETE
         response = heads.parse_response_head(found)
-        body = framing.response_body(response, request_method=method)
+        body = framing.response_decoder(response, request_method=method)
         payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
         body.end()
         return Read(response, payload, body.rest)
@@ -398,7 +398,7 @@ class Lengths(Http1Test):
         self.assert_read(head(b"Content-Length: 1000") + b"x" * LIMIT, payload=b"x" * LIMIT)
 
     def test_a_length_of_zero_is_complete_from_the_start(self) -> None:
-        body = framing.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
+        body = framing.request_decoder(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
         self.assertTrue(body is None or body.is_complete)
 
     def test_a_length_is_plain_ascii_digits(self) -> None:
@@ -431,7 +431,7 @@ class Lengths(Http1Test):
 
     def test_the_refusal_names_the_limit_and_the_remedy(self) -> None:
         with self.assertRaisesRegex(TooLarge, "1000 bytes.*max_request_body_bytes"):
-            framing.request_body(RequestHead("POST", "/", (1, 1), {"content-length": "1001"}), LIMIT)
+            framing.request_decoder(RequestHead("POST", "/", (1, 1), {"content-length": "1001"}), LIMIT)
 
     def test_a_body_that_breaks_off_is_incomplete(self) -> None:
         body = framing.LengthBody(5)
@@ -749,7 +749,9 @@ class Responses(Http1Test):
             self.assertEqual({read_response(p) for p in splittings(data)}, {INCOMPLETE})
 
     def test_a_length_of_a_terabyte_reserves_nothing(self) -> None:
-        body = framing.response_body(ResponseHead(200, (1, 1), {"content-length": str(2**40)}), request_method="POST")
+        body = framing.response_decoder(
+            ResponseHead(200, (1, 1), {"content-length": str(2**40)}), request_method="POST"
+        )
         self.assertEqual((body.feed(b"hello"), body.is_complete), (b"hello", False))
 
 

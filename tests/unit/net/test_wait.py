@@ -13,7 +13,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
 from deepseek_cursor_proxy.net import wait as waiting
-from deepseek_cursor_proxy.net.wait import Stirred, Watch, can_write, pause, wait_readable, wait_writable
+from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, can_write, pause, wait_readable, wait_writable
 
 SOON = 10.0
 
@@ -66,7 +66,7 @@ class WaitingTestCase(unittest.TestCase):
     def ways(self, sock: socket.socket) -> Iterator[Callable[[float, Client], bool]]:
         """Every way to wait until a socket can be read."""
         yield functools.partial(wait_readable, sock)
-        yield lambda seconds, peer: Watch(sock, peer).readable(seconds)
+        yield lambda seconds, peer: ReadWaiter(sock, peer).wait(seconds)
 
 
 @contextmanager
@@ -130,9 +130,9 @@ class TestWaiting(WaitingTestCase):
     def test_nobody_is_watched_where_there_is_nobody(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
-            self.assertFalse(Watch(one).readable(0.01))
+            self.assertFalse(ReadWaiter(one).wait(0.01))
             two.sendall(b"x")
-            self.assertTrue(Watch(one).readable(SOON))
+            self.assertTrue(ReadWaiter(one).wait(SOON))
 
     def test_a_busy_upstream_hides_neither_a_client_that_left_nor_the_end_of_the_proxy(self) -> None:
         for _ in self.systems():
@@ -166,17 +166,17 @@ class TestWaiting(WaitingTestCase):
             one, two = self.pair()
             ours, theirs = self.pair()
             theirs.sendall(b"the next request")
-            watch = Watch(one, Client(ours))
+            watch = ReadWaiter(one, Client(ours))
             for _ in range(2):
-                self.assertFalse(watch.readable(0.01))
+                self.assertFalse(watch.wait(0.01))
                 self.assertFalse(wait_readable(one, 0.01, Client(ours)))
             two.sendall(b"x")
-            self.assertTrue(watch.readable(SOON))
+            self.assertTrue(watch.wait(SOON))
             one.recv(1)
             # What it sent hides nothing of what it does next, once that has been read.
             ours.recv(100)
             with soon(theirs.close), self.assertRaises(ClientGone):
-                watch.readable(SOON)
+                watch.wait(SOON)
 
     def test_a_wake_up_for_nothing_neither_ends_an_answer_nor_the_watch_of_its_client(self) -> None:
         for _ in self.systems():
@@ -185,8 +185,8 @@ class TestWaiting(WaitingTestCase):
             ours.setblocking(False)
             look, spurious = waiting._look, [True]
 
-            def looking(*what: Any) -> tuple[Stirred, bool]:
-                return (Stirred.NOTHING, True) if spurious and spurious.pop() else look(*what)  # noqa: B023
+            def looking(*what: Any) -> tuple[Readiness, bool]:
+                return (Readiness.NONE, True) if spurious and spurious.pop() else look(*what)  # noqa: B023
 
             with mock.patch.object(waiting, "_look", looking), soon(lambda two=two: two.sendall(b"x")):  # type: ignore[misc]
                 self.assertTrue(wait_readable(one, SOON, Client(ours)))

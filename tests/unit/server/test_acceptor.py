@@ -14,7 +14,7 @@ from unittest import mock
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
 from deepseek_cursor_proxy.server import acceptor as door
-from deepseek_cursor_proxy.server.acceptor import Door
+from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import refusal
 from tests.proxy.test_serve import WINDOWS, ServeTest, address
 from tests.support.gauges import eventually
@@ -52,7 +52,7 @@ class DoorTestCase(unittest.TestCase):
         self.came = threading.Event()
         listener = Listener([OSError(number, os.strerror(number)) for number in failures])
         self.addCleanup(listener.real.close)
-        self.door = Door(listener, admit or self.admit, NO)  # type: ignore[arg-type]
+        self.door = Acceptor(listener, admit or self.admit, NO)  # type: ignore[arg-type]
         thread = threading.Thread(target=self.door.run)
         thread.start()
         self.addCleanup(thread.join, PATIENCE)
@@ -80,14 +80,14 @@ class TestDoor(DoorTestCase):
     def test_stopping_is_heard_at_once_and_before_the_start_too(self) -> None:
         self.open()
         self.door.stop()
-        never_run = Door(socket.socket(), self.admit, NO)
+        never_run = Acceptor(socket.socket(), self.admit, NO)
         self.addCleanup(never_run._listener.close)
         never_run.stop()
         never_run.run()
 
     def test_stopped_and_closed_before_the_start_it_ends_without_a_word(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        door = Door(listener, lambda *_: None, b"")
+        door = Acceptor(listener, lambda *_: None, b"")
         door.stop()
         listener.close()
         door.run()
@@ -148,7 +148,7 @@ class TestDoor(DoorTestCase):
 
     def test_many_who_are_turned_away_and_stay_are_let_go_in_the_end(self) -> None:
         with mock.patch.multiple(door, _LINGERING=3, _LINGER_SECONDS=0.05):
-            listener = self.open(admit=lambda sock, _: self.door.turn_away(sock))
+            listener = self.open(admit=lambda sock, _: self.door.reject(sock))
             for sock in [self.connect(listener) for _ in range(9)]:
                 self.assertEqual(503, read_reply(sock)[0])
             for _ in range(1000):

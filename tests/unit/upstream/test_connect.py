@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream import connect, pool
 from deepseek_cursor_proxy.upstream.client import Upstream
-from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Lookups, Patience
+from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Patience, Resolver
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 from tests.support.harness import SocketTestCase
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
@@ -265,7 +265,7 @@ class TestAddresses(ConnectingTestCase):
             self.open(Origin("http", "several.test", 1))
 
     def test_a_name_is_looked_up_once_for_all_who_ask_at_the_same_time(self) -> None:
-        lookups, asked, answer = Lookups(), [0], threading.Event()
+        lookups, asked, answer = Resolver(), [0], threading.Event()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))]
 
         def resolved(_host: str, _port: int, flags: int) -> Any:
@@ -295,16 +295,16 @@ class TestAddresses(ConnectingTestCase):
 
     def test_an_address_needs_no_thread_to_be_found(self) -> None:
         with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
-            self.assertEqual(("127.0.0.1", 80), Lookups().find("127.0.0.1", 80, patience())[0][4])
-            self.assertEqual(("::1", 80), Lookups().find("::1", 80, patience())[0][4][:2])
+            self.assertEqual(("127.0.0.1", 80), Resolver().find("127.0.0.1", 80, patience())[0][4])
+            self.assertEqual(("::1", 80), Resolver().find("::1", 80, patience())[0][4][:2])
 
     def test_a_name_that_cannot_exist_is_told(self) -> None:
         for name in ("no-such-host.invalid", "a" * 64 + ".test", "a..b"):
             with self.subTest(name), self.assertRaises(socket.gaierror):
-                Lookups().find(name, 80, patience())
+                Resolver().find(name, 80, patience())
 
     def test_no_thread_for_a_lookup_is_a_failure_like_any_other(self) -> None:
-        lookups = Lookups()
+        lookups = Resolver()
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
             with self.assertRaises(OSError):
                 lookups.find("localhost", 80, patience())

@@ -143,9 +143,9 @@ class TestReceiving(PoolTestCase):
         wait_readable(connection._sock, SOON, None)
         for _ in range(2):
             # The first write may still be taken; one of them meets the reset.
-            if not connection.is_out_of_step:
+            if not connection.has_unsent_bytes:
                 connection.send(b"more of it", SOON)
-        self.assertTrue(connection.is_out_of_step)
+        self.assertTrue(connection.has_unsent_bytes)
         self.assertEqual(b"too large", connection.receive(time.monotonic() + SOON, None))
 
     def test_data_the_end_and_the_deadline_are_told_apart(self) -> None:
