@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.observers.log_lines import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
-from deepseek_cursor_proxy.tokens.counter import Counter
+from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import Upstream
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Services:
     conversations: ConversationStore
     responses: ResponseStore
     jobs: Jobs
-    counter: Counter
+    counter: TokenCounter
     upstream: Upstream
     observers: Observers
     # Seals what clients keep for us.
@@ -65,7 +65,7 @@ class Services:
             ),
             responses=_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
-            counter=Counter(config, reasoning_store.database),
+            counter=TokenCounter(config, reasoning_store.database),
             upstream=Upstream(config),
             observers=Observers(observers),
             secret=InstallationSecret(Path(reasoning_store.database.path)),

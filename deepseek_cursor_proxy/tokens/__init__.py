@@ -1,1 +1,4 @@
-"""Counting prompt tokens: an estimate, or exact byte-pair encoding with a tokenizer file."""
+"""Counts the tokens of a prompt. Other folders import `counter` alone.
+
+`estimate` knows DeepSeek's layout and estimates without a vocabulary; `bpe` and `regex` run a tokenizer file.
+"""

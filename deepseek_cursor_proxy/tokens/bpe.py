@@ -1,10 +1,10 @@
-"""A tokenizer that the user supplies, run exactly: byte-level BPE, as `tokenizer.json` of Hugging Face describes it.
+"""Tokenizer runs a Hugging Face `tokenizer.json` exactly: byte-level BPE.
 
-    text ──▶ special tokens cut out ──▶ cut by each pattern in turn ──▶ words as bytes ──▶ pairs joined, best first
+    text ──▶ special tokens cut out ──▶ cut by each pattern in turn ──▶ words as bytes ──▶ pairs merged, best first
 
-That is all DeepSeek's files make use of. What else such a file may ask for changes the counts, so a file that does is
-refused with the name of what is not understood. Merges are kept as numbers: 128,000 of them take 13 MB.
-This file reads no file and starts no thread: see counting.
+DeepSeek's files use no more than that. Any other option would change the counts, so a file that sets one is refused
+with the name of the option. Merges are kept as integers: 128,000 of them take 13 MB.
+This module opens no file and starts no thread: `counter` does.
 """
 
 import re
@@ -13,24 +13,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from deepseek_cursor_proxy.tokens.regex import NotUnderstood, Splitter
+from deepseek_cursor_proxy.tokens.regex import Splitter, UnsupportedTokenizer
 
-# Words come again and again: most of a text is a few thousand of them. So many take 5 MB.
-_WORDS_IN_MEMORY = 50_000
-# Longer words are rarely seen twice.
-_LONGEST_WORD_IN_MEMORY = 64
-# Joining takes time with the square of a word's length, so a longer one is cut: every thousand letters without a space,
-# which nobody writes, the count may be one too many.
+# Most of a text is a few thousand words. So many take 5 MB.
+_MAX_WORDS_KEPT = 50_000
+# Longer words rarely occur twice.
+_LONGEST_WORD_KEPT = 64
+# Merging takes quadratic time in the length of a word, so a longer word is cut. The count may then be one too many for
+# every thousand letters without a space.
 _LONGEST_WORD = 1024
 # Greater than the rank of any merge.
-_NEVER = 1 << 62
+_NO_MERGE = 1 << 62
 
 
 class Tokenizer:
-    """Called by any thread, without a lock: what is remembered is a plain dictionary."""
+    """Called by any thread, without a lock: `_lengths` is a plain dictionary, and a lost entry is computed again."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        """Takes a parsed tokenizer.json; raises NotUnderstood. Takes its time: not for the path of a request."""
+        """Takes a parsed tokenizer.json; raises UnsupportedTokenizer. Too slow for a handler thread."""
         try:
             model = document["model"]
             _refuse_unknown(document, model)
@@ -40,32 +40,31 @@ class Tokenizer:
             self._shift = max(model["vocab"].values()).bit_length()
             self._merges = _merges(model["vocab"], model["merges"], self._shift)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, NotUnderstood):
+            if isinstance(error, UnsupportedTokenizer):
                 raise
-            raise NotUnderstood(f"its structure ({type(error).__name__}: {error})") from None
+            raise UnsupportedTokenizer(f"its structure ({type(error).__name__}: {error})") from None
         self._special = _alternatives(self._added)
         self._lengths: dict[str, int] = {}
 
     def count(self, text: str) -> int:
-        """How many tokens the text has."""
         total = 0
         for part, is_special in self._parts(text):
             total += 1 if is_special else self._count(part)
         return total
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of the text, by their numbers."""
+        """The ids of the text's tokens."""
         found: list[int] = []
         for part, is_special in self._parts(text):
             if is_special:
                 found.append(self._added[part])
             else:
                 for word in self._words(part):
-                    found += self._joined(word)
+                    found += self._merge(word)
         return found
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Special tokens, and the text between them."""
+        """Yield special tokens and the texts between them."""
         end = 0
         for match in self._special.finditer(text) if self._special is not None else ():
             if match.start() > end:
@@ -86,31 +85,31 @@ class Tokenizer:
         for word, times in Counter(self._words(text)).items():
             length = self._lengths.get(word)
             if length is None:
-                length = len(self._joined(word))
+                length = len(self._merge(word))
                 self._remember(word, length)
             total += times * length
         return total
 
     def _remember(self, word: str, length: int) -> None:
-        if len(word) <= _LONGEST_WORD_IN_MEMORY:
-            if len(self._lengths) >= _WORDS_IN_MEMORY:
-                # All at once: what is in use is back in a moment, and nothing has to be kept in order.
+        if len(word) <= _LONGEST_WORD_KEPT:
+            if len(self._lengths) >= _MAX_WORDS_KEPT:
+                # Emptied at once: words in use are back in a moment, and no order has to be maintained.
                 self._lengths = {}
             self._lengths[word] = length
 
-    def _joined(self, word: str) -> list[int]:
-        """The word's tokens. The pair that was learned first is joined first, the leftmost of equals before others."""
+    def _merge(self, word: str) -> list[int]:
+        """The word's tokens: the pair of lowest rank is merged first, the leftmost of equals before others."""
         merges, shift = self._merges, self._shift
         mask = (1 << shift) - 1
         tokens = [self._bytes[byte] for byte in word.encode("utf-8", "replace")]
-        ranks = [merges.get(left << shift | right, _NEVER) for left, right in pairwise(tokens)]
-        while ranks and (best := min(ranks)) != _NEVER:
-            place = ranks.index(best)
-            tokens[place : place + 2] = (best & mask,)
-            del ranks[place]
-            for changed in (place - 1, place):
+        ranks = [merges.get(left << shift | right, _NO_MERGE) for left, right in pairwise(tokens)]
+        while ranks and (best := min(ranks)) != _NO_MERGE:
+            position = ranks.index(best)
+            tokens[position : position + 2] = (best & mask,)
+            del ranks[position]
+            for changed in (position - 1, position):
                 if 0 <= changed < len(ranks):
-                    ranks[changed] = merges.get(tokens[changed] << shift | tokens[changed + 1], _NEVER)
+                    ranks[changed] = merges.get(tokens[changed] << shift | tokens[changed + 1], _NO_MERGE)
         return tokens
 
 
@@ -121,7 +120,7 @@ def _slices(word: str) -> list[str]:
 # Reading the file …
 
 
-# Each would change the tokens, and none is set in DeepSeek's files.
+# Each would change the tokens; DeepSeek's files set none.
 _OPTIONS = (
     "dropout",
     "unk_token",
@@ -134,23 +133,23 @@ _OPTIONS = (
 
 def _refuse_unknown(document: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     if model["type"] != "BPE":
-        raise NotUnderstood(f"a model of type {model['type']!r}")
+        raise UnsupportedTokenizer(f"a model of type {model['type']!r}")
     for name in _OPTIONS:
         if model.get(name):
-            raise NotUnderstood(f"{name!r} of the model")
+            raise UnsupportedTokenizer(f"{name!r} of the model")
     normalizer = document.get("normalizer")
     if normalizer is not None and normalizer != {"type": "Sequence", "normalizers": []}:
-        raise NotUnderstood(f"the normalizer {normalizer.get('type')!r}")
+        raise UnsupportedTokenizer(f"the normalizer {normalizer.get('type')!r}")
 
 
 def _patterns(pre_tokenizer: Mapping[str, Any]) -> list[str]:
     steps = pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
     *splits, last = steps
     if last["type"] != "ByteLevel" or last["add_prefix_space"] or last.get("use_regex", True):
-        raise NotUnderstood("a pre-tokenizer that does not end in a plain ByteLevel")
+        raise UnsupportedTokenizer("a pre-tokenizer that does not end in a plain ByteLevel")
     for step in splits:
         if step["type"] != "Split" or step["behavior"] != "Isolated" or step["invert"]:
-            raise NotUnderstood(f"the pre-tokenizer {step['type']!r} with {step.get('behavior')!r}")
+            raise UnsupportedTokenizer(f"the pre-tokenizer {step['type']!r} with {step.get('behavior')!r}")
     return [step["pattern"]["Regex"] for step in splits]
 
 
@@ -158,18 +157,18 @@ def _added_tokens(added: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, i
     for token in added:
         for name in ("single_word", "lstrip", "rstrip"):
             if token.get(name):
-                raise NotUnderstood(f"{name!r} of the token {token['content']!r}")
-    # One that the vocabulary has as well goes by its number there.
+                raise UnsupportedTokenizer(f"{name!r} of the token {token['content']!r}")
+    # The vocabulary's id wins over the entry's own.
     return {token["content"]: vocabulary.get(token["content"], token["id"]) for token in added if token["content"]}
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """The longest of those that begin at the same place."""
-    # By their first two letters, so that a text full of < is not compared with a thousand tokens at each of them.
+    """A pattern that finds the longest of these texts at each position."""
+    # Grouped by the first two letters, so that not every < of a text is compared with a thousand tokens.
     by_beginning: dict[str, list[str]] = {}
     for text in sorted(texts, key=len, reverse=True):
         by_beginning.setdefault(text[:2], []).append(re.escape(text[2:]))
-    # A token of one letter begins others, too.
+    # A token of one letter comes last: longer ones begin with it, too.
     ordered = sorted(by_beginning.items(), key=lambda each: len(each[0]), reverse=True)
     return re.compile("|".join(f"{re.escape(two)}(?:{'|'.join(rest)})" for two, rest in ordered)) if ordered else None
 
@@ -177,12 +176,12 @@ def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
 def _byte_ids(vocabulary: Mapping[str, int]) -> list[int]:
     missing = [byte for byte, letter in enumerate(_LETTERS) if letter not in vocabulary]
     if missing:
-        raise NotUnderstood(f"a vocabulary without the byte {missing[0]}")
+        raise UnsupportedTokenizer(f"a vocabulary without the byte {missing[0]}")
     return [vocabulary[letter] for letter in _LETTERS]
 
 
 def _merges(vocabulary: Mapping[str, int], merges: Sequence[Any], shift: int) -> dict[int, int]:
-    """For each pair, as one number: the rank of its merge and the token that it becomes, as one number."""
+    """Map each pair (left << shift | right) to its merge (rank << shift | merged token)."""
     found: dict[int, int] = {}
     for rank, merge in enumerate(merges):
         left, right = merge.split(" ") if isinstance(merge, str) else merge

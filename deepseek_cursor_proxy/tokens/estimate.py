@@ -1,12 +1,12 @@
-"""How many tokens a prompt has: how DeepSeek lays it out, and a guess at a text that needs no vocabulary.
+"""The tokens of a prompt: DeepSeek's layout of it, and an estimate for a text that needs no vocabulary.
 
-A text is read as classes of bytes, and short patterns of classes are counted: a word behind a space, a digit behind a
-letter, a Chinese character. Each count has a weight, and their sum is the guess. Counting a pattern takes 2 ms per MB
-here, so all of them together are twice as fast as one pass of a regular expression over the words.
+The estimate maps a text to classes of bytes and counts short patterns of classes: a word behind a space, a digit behind
+a letter, a Chinese character. The result is the weighted sum. Counting one pattern takes 2 ms per MB, so all of them
+together are twice as fast as one pass of a regular expression over the words.
 
-The weights are those that fit DeepSeek's own tokenizer best on half of a corpus (the README tells how well they do on
-the other half), found with none below zero and with something for every class, so that no text counts as nothing.
-This file knows no store: what real prompts turned out to have is token_ratios' part.
+The weights fit DeepSeek's own tokenizer on half of a corpus (the README reports the error on the other half). None is
+below zero and every class has one, so that no text counts as nothing.
+This file does not know how far estimates were off for real prompts: see storage.token_ratios.
 """
 
 import json
@@ -17,29 +17,29 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, rules
 from deepseek_cursor_proxy.deepseek.images import attachments
 
-# What DeepSeek's layout of a prompt adds, in its own tokens: the marks around messages, the words that explain tools,
-# the tags of calls and results. The layout is that of the V4 models, as public code that runs them writes it.
+# Tokens that DeepSeek's layout adds: the marks around messages, the text that explains tools, the tags of calls and
+# results. This is the layout of the V4 models in the public code that runs them.
 _BEGINNING = 1
 _MARK = 1
 _END_OF_ANSWER = 1
 _THINKING_TAGS = 2
-_LAST_MARKS = 2
+_ANSWER_START = 2
 _ABOUT_TOOLS = 222
-_BETWEEN_TOOLS = 1
+_PER_TOOL = 1
 _AROUND_CALLS = 13
 _AROUND_CALL = 12
 _AROUND_ARGUMENT = 14
 _AROUND_RESULT = 8
-# DeepSeek's vision guide: at most so many for one picture. Smaller ones take fewer; how many is not told.
-_PICTURE = 1024
+# The maximum per image in DeepSeek's vision guide. Smaller images take fewer; the guide does not say how many.
+_IMAGE = 1024
 
 
-def prompt_tokens(request: ChatRequest, count: Callable[[str], float]) -> int:
-    """How many tokens a request has as DeepSeek reads it, if `count` tells how many a text has."""
+def count_prompt(request: ChatRequest, count: Callable[[str], float]) -> int:
+    """Count the tokens of a request in DeepSeek's layout; `count` counts those of a text."""
     needs = rules.reasoning_needs(request)
-    total: float = _BEGINNING + _LAST_MARKS + _tools(request, count)
+    total: float = _BEGINNING + _ANSWER_START + _tools(request, count)
     for message, need in zip(request.messages, needs, strict=True):
-        # Reasoning that nobody asked for is dropped on the other side.
+        # DeepSeek drops reasoning that it does not need.
         total += _message(message, request, count) + _reasoning(message, need, count)
     return round(total)
 
@@ -47,7 +47,7 @@ def prompt_tokens(request: ChatRequest, count: Callable[[str], float]) -> int:
 def _message(message: Message, request: ChatRequest, count: Callable[[str], float]) -> float:
     total = count(chat_api.plain_text(message.content)) + _MARK
     if message.role in ("user", "tool") and rules.can_see_images(request.model):
-        total += _PICTURE * sum(part["type"] == "image_url" for part in attachments(message))
+        total += _IMAGE * sum(part["type"] == "image_url" for part in attachments(message))
     if message.role == "assistant":
         total += _END_OF_ANSWER + _calls(message, count)
     if message.role == "tool":
@@ -69,7 +69,7 @@ def _calls(message: Message, count: Callable[[str], float]) -> float:
 
 
 def _call(call: ToolCall, count: Callable[[str], float]) -> float:
-    """Each argument is an element of its own, and text in it is written without quotes and escapes."""
+    """The layout has one element per argument, and writes strings without quotes and escapes."""
     total = _AROUND_CALL + count(call.name)
     try:
         arguments = json.loads(call.arguments)
@@ -78,62 +78,62 @@ def _call(call: ToolCall, count: Callable[[str], float]) -> float:
     if not isinstance(arguments, dict):
         return total + _AROUND_ARGUMENT + count(call.arguments)
     for name, value in arguments.items():
-        text = value if isinstance(value, str) else _written(value)
+        text = value if isinstance(value, str) else _to_json(value)
         total += _AROUND_ARGUMENT + count(name) + count(text)
     return total
 
 
 def _tools(request: ChatRequest, count: Callable[[str], float]) -> float:
-    # Tools that must not be called are left out of the prompt.
+    # DeepSeek leaves tools that must not be called out of the prompt.
     if not request.tools or request.tool_choice == "none":
         return 0
-    return _ABOUT_TOOLS + sum(_BETWEEN_TOOLS + count(_schema(tool)) for tool in request.tools)
+    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_schema(tool)) for tool in request.tools)
 
 
 def _schema(tool: Mapping[str, Any]) -> str:
-    return _written(tool.get("function", tool))
+    return _to_json(tool.get("function", tool))
 
 
-def _written(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# A guess at a text …
+# Estimates …
 
 
-def estimated_prompt(request: ChatRequest) -> int:
-    """About how many tokens a request has as DeepSeek reads it."""
-    # A thousand short texts cost as much again in calls: so all of them are read in two, the rest being the slower.
+def estimate_prompt(request: ChatRequest) -> int:
+    """About how many tokens a request has in DeepSeek's layout."""
+    # A thousand calls for short texts would double the time, so the texts are joined: ASCII, and the slower rest.
     ascii_texts: list[str] = []
     others: list[str] = []
 
-    def put_by(text: str) -> int:
+    def collect(text: str) -> int:
         (ascii_texts if text.isascii() else others).append(text)
         return 0
 
-    layout = prompt_tokens(request, put_by)
-    return round(layout + estimated(_BETWEEN.join(ascii_texts)) + estimated(_BETWEEN.join(others)))
+    layout = count_prompt(request, collect)
+    return round(layout + estimate_text(_SEPARATOR.join(ascii_texts)) + estimate_text(_SEPARATOR.join(others)))
 
 
-def estimated(text: str) -> float:
+def estimate_text(text: str) -> float:
     """About how many tokens a text has."""
-    classes = _BEFORE + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
+    classes = _START + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     total = sum([classes.count(pattern) * weight for pattern, weight in _ASCII])
     if not text.isascii():
-        total += sum([classes.count(pattern) * weight for pattern, weight in _OTHERS])
+        total += sum([classes.count(pattern) * weight for pattern, weight in _NON_ASCII])
     return total
 
 
 def _class(byte: int) -> str:
     character = chr(byte)
     if byte == 0:
-        # Counts as nothing, so that it can stand between two texts.
+        # Counts as nothing: it separates two texts.
         return "-"
     if byte < 0x80:
         if character.isalnum():
             return "0" if character.isdigit() else "a" if character.islower() else "A"
         return "n" if character in "\r\n" else "s" if character.isspace() else "_" if character == "_" else "p"
-    # The first byte of a character tells its script, roughly; the others tell nothing.
+    # The first byte of a character tells its script, roughly.
     return next(letter for below, letter in _FIRST_BYTES if byte < below)
 
 
@@ -152,9 +152,9 @@ _FIRST_BYTES = (
     (0x100, "E"),  # emoji and what else is rare
 )
 _CLASSES = "".join(map(_class, range(256))).encode()
-# A text begins as if behind a space.
-_BEFORE = b"s"
-_BETWEEN = "\0 "
+# A text counts as if it stood behind a space.
+_START = b"s"
+_SEPARATOR = "\0 "
 
 _ASCII = (
     (b"a", 0.15),
@@ -178,7 +178,7 @@ _ASCII = (
     # Too little to matter beside anything else: runs of spaces are few tokens, but not none.
     (b"s" * 8, 0.05),
 )
-_OTHERS = (
+_NON_ASCII = (
     (b"L", 2.18),
     (b"G", 0.4),
     (b"C", 0.28),

@@ -1,13 +1,11 @@
-r"""Regular expressions as tokenizer files write them, in words that Python's `re` understands.
+r"""Splitter cuts a text by a regular expression of a tokenizer file, translated for Python's `re`.
 
-Those files speak the dialect of Oniguruma: `\p{L}` is any letter, and `\s` is Unicode's white space. Python has no
-`\p`, so a class is spelled out as the ranges of its characters, which `unicodedata` knows; and its `\s` takes four
-control characters more, so that is spelled out too. Everything else that is let through means the same in both; what
-is not known to is refused, never guessed.
+Tokenizer files use Oniguruma's syntax: `\p{L}` is any letter, `\s` is Unicode's white space. Python has no `\p`, so a
+class is spelled out as ranges of characters from `unicodedata`. Python's `\s` has four more control characters, so it
+is spelled out too. Other syntax passes only if it is known to mean the same in both; everything else is refused.
 
-Which characters a class has depends on the version of Unicode: 14.0 in Python 3.11, 15.0 in 3.12, 15.1 in 3.13, 16.0 in
-3.14. A character that was assigned since is no letter, mark or symbol to an older Python, and may be split differently.
-That concerns rare scripts, rare Chinese characters and the emoji of the last years.
+The characters of a class depend on the version of Unicode: 14.0 in Python 3.11, 15.0 in 3.12, 15.1 in 3.13, 16.0 in
+3.14. An older Python may split newer characters differently: rare scripts, rare Chinese characters, recent emoji.
 """
 
 import re
@@ -17,12 +15,12 @@ from itertools import groupby
 
 # Oniguruma's \s, which is Unicode's White_Space.
 _SPACES = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# Beyond lie nothing but unassigned characters, those of private use, and a block of marks.
+# Beyond are only unassigned characters, those of private use, and a block of marks.
 _PLANES = range(0x40000)
 _MORE_MARKS = range(0xE0000, 0xE0200)
 
 _ESCAPES = frozenset("rntfv0\\.^$*+?{}[]()|/-'\"#&~<>=!:, ")
-# Plain text, an escape, or the beginning of one of the things that need a look.
+# Plain text, an escape, or one of the constructs that are translated or refused.
 _PIECE = re.compile(
     r"""\\(?:p\{(?P<name>\w+)\} | u(?P<code>[0-9A-Fa-f]{4}) | (?P<escaped>.))
     | (?P<opening>\[\^?) | (?P<closing>\]) | (?P<unknown>&& | \(\?[^:=!]) | [^\\\[\](&]+ | .""",
@@ -30,22 +28,22 @@ _PIECE = re.compile(
 )
 
 
-class NotUnderstood(ValueError):
-    """Says what is not understood, as the end of a sentence that names the file."""
+class UnsupportedTokenizer(ValueError):
+    """Names what is not supported, for the end of a sentence that names the file."""
 
 
 class Splitter:
-    """Cuts a text into what a pattern matches and what lies between.
+    """Cuts a text into the matches of a pattern and what lies between.
 
-    Of a class with characters beyond U+FFFF, `re` tries all those ranges with every character that is not in it, at a
-    megabyte per second. So there are three patterns, and each text is read by the one that knows no more than it needs.
+    With a class of characters beyond U+FFFF, `re` tries all its ranges for every other character: a megabyte per
+    second. So there are three patterns, and each text is read by the smallest that suffices.
     """
 
     def __init__(self, pattern: str) -> None:
-        self._of_ascii, self._of_basic, self._of_any = (_compiled(pattern, last) for last in (0x7F, 0xFFFF, 0x10FFFF))
+        self._ascii, self._basic, self._full = (_compile(pattern, last) for last in (0x7F, 0xFFFF, 0x10FFFF))
 
     def pieces(self, text: str) -> list[str]:
-        pattern = self._of_ascii if text.isascii() else self._of_basic if _is_basic(text) else self._of_any
+        pattern = self._ascii if text.isascii() else self._basic if _is_basic(text) else self._full
         found = pattern.findall(text)
         if sum(map(len, found)) == len(text):
             return found
@@ -62,25 +60,25 @@ def _is_basic(text: str) -> bool:
     return len(text.encode("utf-16-le", "surrogatepass")) == 2 * len(text)
 
 
-def _compiled(pattern: str, last: int) -> re.Pattern[str]:
+def _compile(pattern: str, last: int) -> re.Pattern[str]:
     try:
-        found = re.compile(_translated(pattern, last))
+        found = re.compile(_translate(pattern, last))
     except re.error as error:
-        raise NotUnderstood(f"the pattern {pattern!r} ({error})") from None
+        raise UnsupportedTokenizer(f"the pattern {pattern!r} ({error})") from None
     if found.groups or found.fullmatch(""):
-        raise NotUnderstood(f"the pattern {pattern!r} (it has groups, or matches nothing at all)")
+        raise UnsupportedTokenizer(f"the pattern {pattern!r} (it has groups, or matches nothing at all)")
     return found
 
 
-def _translated(pattern: str, last: int) -> str:
-    """The pattern for texts with no character beyond the last."""
+def _translate(pattern: str, last: int) -> str:
+    """The pattern for texts with no character beyond `last`."""
     written: list[str] = []
     is_in_class = False
     for found in _PIECE.finditer(pattern):
         if found["unknown"] or (found["opening"] and is_in_class):
-            raise NotUnderstood(f"{found[0]!r} in the pattern {pattern!r}")
+            raise UnsupportedTokenizer(f"{found[0]!r} in the pattern {pattern!r}")
         if found["name"]:
-            written.append(_spelled(_category(found["name"], last), is_in_class))
+            written.append(_spell(_category(found["name"], last), is_in_class))
         elif found["escaped"]:
             written.append(_escape(found["escaped"], is_in_class, pattern))
         else:
@@ -91,25 +89,25 @@ def _translated(pattern: str, last: int) -> str:
 
 def _escape(letter: str, is_in_class: bool, pattern: str) -> str:
     if letter == "s":
-        return _spelled(_SPACES, is_in_class)
+        return _spell(_SPACES, is_in_class)
     if letter == "S" and not is_in_class:
         return f"[^{_SPACES}]"
     if letter not in _ESCAPES:
-        raise NotUnderstood(f"'\\{letter}' in the pattern {pattern!r}")
+        raise UnsupportedTokenizer(f"'\\{letter}' in the pattern {pattern!r}")
     return f"\\{letter}" if letter.isalnum() else re.escape(letter)
 
 
-def _spelled(ranges: str, is_in_class: bool) -> str:
+def _spell(ranges: str, is_in_class: bool) -> str:
     return ranges if is_in_class else f"[{ranges}]"
 
 
 def _category(name: str, last: int) -> str:
-    """The characters of a general category such as L or Lu up to the last one, as they stand inside a class."""
+    """The characters of a general category such as L or Lu up to `last`, written as inside a class."""
     runs = _runs(name)
     if not runs:
-        raise NotUnderstood(f"the class \\p{{{name}}}")
+        raise UnsupportedTokenizer(f"the class \\p{{{name}}}")
     found = "".join(f"{_literal(run[0])}-{_literal(min(run[-1], last))}" for run in runs if run[0] <= last)
-    # A class must not be empty: then it is one that no such text has.
+    # A class must not be empty, so it gets a character that no such text has.
     return found or chr(last + 1)
 
 
@@ -125,5 +123,5 @@ def _runs(name: str) -> tuple[range, ...]:
 
 
 def _literal(code: int) -> str:
-    # Characters are read faster than their numbers; these would mean something else.
+    # A literal character compiles faster than an escape; ASCII might have a meaning of its own.
     return f"\\x{code:02x}" if code < 0x80 else chr(code)

@@ -39,7 +39,7 @@ class TestCounting(MessagesTestCase):
         counter = self.running.server.generation().services.counter
         for _ in range(8):
             told = self.good(self.running, question)["usage"]
-            self.assertTrue(eventually(lambda: counter._learning is None))
+            self.assertTrue(eventually(lambda: counter._sampler is None))
         true = told["input_tokens"] + told["cache_read_input_tokens"]
         after = self.count(question)
         self.assertLess(abs(after - true), abs(before - true))

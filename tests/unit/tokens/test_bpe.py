@@ -1,4 +1,4 @@
-"""A small tokenizer of our own, against the numbers that Hugging Face's implementation makes with it."""
+"""A small tokenizer file of our own, against the token ids that Hugging Face's implementation gives."""
 
 import json
 import time
@@ -7,9 +7,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.tokens import bpe as room
+from deepseek_cursor_proxy.tokens import bpe
 from deepseek_cursor_proxy.tokens.bpe import Tokenizer
-from deepseek_cursor_proxy.tokens.regex import NotUnderstood
+from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
 from tests.unit.tokens.test_estimate import REAL
 
 WIRE = Path(__file__).parents[2] / "wire"
@@ -17,57 +17,57 @@ DOCUMENT: dict[str, Any] = json.loads((WIRE / "tokenizer.json").read_text(encodi
 VECTORS = json.loads((WIRE / "tokenizer_vectors.json").read_text(encoding="utf-8"))
 
 
-class TestTokens(unittest.TestCase):
+class TestTokenizer(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         cls.tokenizer = Tokenizer(DOCUMENT)
 
-    def test_texts_of_every_kind_become_the_known_tokens(self) -> None:
+    def test_texts_of_every_kind_get_hugging_faces_token_ids(self) -> None:
         for vector in VECTORS:
             with self.subTest(vector["text"]):
                 self.assertEqual(vector["ids"], self.tokenizer.encode(vector["text"]))
 
-    def test_counting_counts_the_tokens_the_second_time_as_the_first(self) -> None:
+    def test_a_text_has_the_same_token_count_the_second_time(self) -> None:
         for vector in VECTORS * 2:
             with self.subTest(vector["text"]):
                 self.assertEqual(len(vector["ids"]), self.tokenizer.count(vector["text"]))
 
-    def test_texts_one_after_another_count_as_much_as_a_line_each(self) -> None:
+    def test_lines_have_as_many_tokens_together_as_alone(self) -> None:
         texts = [f"{text.strip()}\n" for text in REAL]
         self.assertEqual(sum(map(self.tokenizer.count, texts)), self.tokenizer.count("".join(texts)))
 
-    def test_a_word_without_end_is_counted_in_no_time(self) -> None:
+    def test_tokens_of_a_huge_word_are_counted_within_seconds(self) -> None:
         for text in ("a" * 300_000, "代" * 100_000, "<" * 100_000, " " * 100_000):
             with self.subTest(text[:1]):
                 started = time.process_time()
                 self.assertGreater(self.tokenizer.count(text), 100)
                 self.assertLess(time.process_time() - started, 5)
 
-    def test_words_are_forgotten_rather_than_kept_without_end(self) -> None:
-        for number in range(room._WORDS_IN_MEMORY + 1000):
+    def test_the_tokenizer_bounds_the_words_it_remembers(self) -> None:
+        for number in range(bpe._MAX_WORDS_KEPT + 1000):
             self.tokenizer._remember(str(number), 1)
-        self.assertLessEqual(len(self.tokenizer._lengths), room._WORDS_IN_MEMORY)
+        self.assertLessEqual(len(self.tokenizer._lengths), bpe._MAX_WORDS_KEPT)
 
-    def test_half_a_character_is_counted_too(self) -> None:
+    def test_half_a_surrogate_pair_is_one_token(self) -> None:
         self.assertEqual(1, self.tokenizer.count("\ud83d"))
 
 
-class TestFiles(unittest.TestCase):
+class TestTokenizerFiles(unittest.TestCase):
     def refused(self, change: Any) -> str:
         document = deepcopy(DOCUMENT)
         change(document)
-        with self.assertRaises(NotUnderstood) as refused:
+        with self.assertRaises(UnsupportedTokenizer) as refused:
             Tokenizer(document)
         return str(refused.exception)
 
-    def test_merges_may_be_pairs_as_newer_files_write_them(self) -> None:
+    def test_a_tokenizer_file_may_write_merges_as_pairs(self) -> None:
         document = deepcopy(DOCUMENT)
         document["model"]["merges"] = [merge.split(" ") for merge in document["model"]["merges"]]
         newer = Tokenizer(document)
         for vector in VECTORS:
             self.assertEqual(vector["ids"], newer.encode(vector["text"]))
 
-    def test_what_would_change_the_tokens_is_refused_by_name(self) -> None:
+    def test_a_tokenizer_option_that_is_not_supported_is_refused_by_name(self) -> None:
         steps = ("pre_tokenizer", "pretokenizers")
         for named, change in (
             ("Unigram", lambda it: it["model"].update(type="Unigram")),
@@ -84,9 +84,9 @@ class TestFiles(unittest.TestCase):
             with self.subTest(named):
                 self.assertIn(named, self.refused(change))
 
-    def test_what_is_no_tokenizer_at_all_is_refused(self) -> None:
+    def test_json_that_is_no_tokenizer_is_refused(self) -> None:
         for document in ({}, {"model": None}, {"model": {"type": "BPE"}}, [], "text", None):
-            with self.subTest(str(document)), self.assertRaises(NotUnderstood):
+            with self.subTest(str(document)), self.assertRaises(UnsupportedTokenizer):
                 Tokenizer(document)  # type: ignore[arg-type]
         self.assertIn("structure", self.refused(lambda it: it.pop("pre_tokenizer")))
         self.assertIn("structure", self.refused(lambda it: it["model"]["merges"].append("no pair at all")))

@@ -8,17 +8,17 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.tokens import counter as counting
+from deepseek_cursor_proxy.tokens import counter as counter_module
 from deepseek_cursor_proxy.tokens.bpe import Tokenizer
-from deepseek_cursor_proxy.tokens.counter import Counter
-from deepseek_cursor_proxy.tokens.estimate import estimated_prompt, prompt_tokens
+from deepseek_cursor_proxy.tokens.counter import TokenCounter
+from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.histories import user
 from tests.unit.tokens.test_bpe import DOCUMENT, WIRE
 from tests.unit.tokens.test_estimate import REAL
 
 LONG = ChatRequest("flash", "deepseek-flash", tuple(user(text * 40) for text in REAL))
-GUESS = estimated_prompt(LONG)
+GUESS = estimate_prompt(LONG)
 
 
 class CounterTestCase(unittest.TestCase):
@@ -29,70 +29,70 @@ class CounterTestCase(unittest.TestCase):
         self.database.open()
         self.now = 1000.0
 
-    def counter(self, **settings: Any) -> Counter:
-        counter = Counter(ProxyConfig(**settings), self.database, clock=lambda: self.now)
+    def counter(self, **settings: Any) -> TokenCounter:
+        counter = TokenCounter(ProxyConfig(**settings), self.database, clock=lambda: self.now)
         self.addCleanup(counter.close)
         return counter
 
 
-class TestLearning(CounterTestCase):
-    def told(self, counter: Counter, usage: Any) -> int:
-        """What is counted once the counter has thought about what DeepSeek told."""
+class TestSampling(CounterTestCase):
+    def learned_count(self, counter: TokenCounter, usage: Any) -> int:
+        """The count after `learn` and its thread have ended."""
         counter.learn(LONG, usage)
-        if (thread := counter._learning) is not None:
+        if (thread := counter._sampler) is not None:
             thread.join(PATIENCE)
         return counter.count(LONG)
 
-    def test_at_first_the_guess_is_the_count(self) -> None:
+    def test_without_a_tokenizer_the_token_count_is_the_estimate(self) -> None:
         self.assertEqual(GUESS, self.counter().count(LONG))
 
-    def test_what_deepseek_tells_mends_the_guess(self) -> None:
+    def test_reported_usage_corrects_the_token_estimate(self) -> None:
         counter = self.counter()
         for _ in range(16):
-            count = self.told(counter, {"prompt_tokens": round(GUESS * 1.3)})
+            count = self.learned_count(counter, {"prompt_tokens": round(GUESS * 1.3)})
         self.assertAlmostEqual(1.3, count / GUESS, delta=0.05)
 
-    def test_after_the_first_few_one_prompt_a_minute_is_looked_into(self) -> None:
+    def test_after_sixteen_samples_the_counter_takes_one_a_minute(self) -> None:
         counter = self.counter()
         for _ in range(16):
-            before = self.told(counter, {"prompt_tokens": GUESS})
-        self.assertEqual(before, self.told(counter, {"prompt_tokens": GUESS * 2}))
+            before = self.learned_count(counter, {"prompt_tokens": GUESS})
+        self.assertEqual(before, self.learned_count(counter, {"prompt_tokens": GUESS * 2}))
         self.now += 61
-        self.assertGreater(self.told(counter, {"prompt_tokens": GUESS * 2}), before)
+        self.assertGreater(self.learned_count(counter, {"prompt_tokens": GUESS * 2}), before)
 
-    def test_an_answer_without_a_number_teaches_nothing(self) -> None:
+    def test_usage_without_a_token_number_is_not_sampled(self) -> None:
         counter = self.counter()
         for usage in (None, {}, {"prompt_tokens": None}, {"prompt_tokens": True}, {"prompt_tokens": "12"}):
-            self.assertEqual(GUESS, self.told(counter, usage))
-        self.assertEqual({}, counter._looked)
+            self.assertEqual(GUESS, self.learned_count(counter, usage))
+        self.assertEqual({}, counter._sampled)
 
-    def test_a_closed_counter_learns_nothing_more(self) -> None:
+    def test_a_closed_token_counter_takes_no_sample(self) -> None:
         counter = self.counter()
         counter.close()
-        self.assertEqual(GUESS, self.told(counter, {"prompt_tokens": GUESS * 2}))
+        self.assertEqual(GUESS, self.learned_count(counter, {"prompt_tokens": GUESS * 2}))
 
-    def test_another_counter_goes_on_from_there(self) -> None:
+    def test_another_token_counter_starts_with_the_stored_ratio(self) -> None:
         counter = self.counter()
-        learned = self.told(counter, {"prompt_tokens": GUESS * 2})
+        learned = self.learned_count(counter, {"prompt_tokens": GUESS * 2})
         counter.close()
         self.assertEqual(learned, self.counter().count(LONG))
 
 
-class TestTokenizer(CounterTestCase):
-    def test_until_it_is_read_the_guess_answers_and_then_it_counts(self) -> None:
+class TestTokenizerFile(CounterTestCase):
+    def test_the_token_count_is_exact_once_the_tokenizer_is_read(self) -> None:
         counter = self.counter(tokenizer=str(WIRE / "tokenizer.json"))
         self.assertFalse(counter.wait_for_tokenizer(0))
-        self.assertIn(counter.count(LONG), (GUESS, exact := prompt_tokens(LONG, Tokenizer(DOCUMENT).count)))
+        self.assertIn(counter.count(LONG), (GUESS, exact := count_prompt(LONG, Tokenizer(DOCUMENT).count)))
         self.assertTrue(counter.wait_for_tokenizer(PATIENCE))
         for _ in range(2):
             self.assertEqual(exact, counter.count(LONG))
 
-    def test_with_one_there_is_nothing_to_learn(self) -> None:
+    def test_with_a_tokenizer_the_counter_takes_no_sample(self) -> None:
         counter = self.counter(tokenizer=WIRE / "tokenizer.json")
         counter.learn(LONG, {"prompt_tokens": GUESS * 2})
-        self.assertEqual({}, counter._looked)
+        self.assertEqual({}, counter._sampled)
 
-    def test_a_file_that_is_none_is_told_once_and_the_guess_goes_on(self) -> None:
+    def test_a_bad_tokenizer_file_is_logged_once_and_tokens_are_estimated(self) -> None:
         path = self.folder / "tokenizer.json"
         for text, why in (
             ("no JSON", "no tokenizer.json"),
@@ -101,24 +101,24 @@ class TestTokenizer(CounterTestCase):
             (json.dumps(DOCUMENT | {"normalizer": {"type": "NFC"}}), "the normalizer 'NFC'"),
             (None, "No such file"),
         ):
-            with self.subTest(why), self.assertLogs(counting.__name__) as told:
+            with self.subTest(why), self.assertLogs(counter_module.__name__) as log:
                 path.unlink() if text is None else path.write_text(text)
                 counter = self.counter(tokenizer=path)
                 self.assertEqual(GUESS, counter.count(LONG))
                 self.assertFalse(counter.wait_for_tokenizer(PATIENCE))
                 self.assertEqual(GUESS, counter.count(LONG))
-            self.assertEqual(1, len(told.output))
-            self.assertIn(why, told.output[0])
+            self.assertEqual(1, len(log.output))
+            self.assertIn(why, log.output[0])
 
 
 class TestExchange(SocketTestCase):
-    def test_an_answer_that_ends_teaches_the_counter(self) -> None:
+    def test_a_finished_answer_is_a_sample_for_the_token_counter(self) -> None:
         proxy = self.proxy()
         counter = proxy.server.generation().services.counter
         self.fake.answer(Answer(content="Hello."))
         self.client(proxy).ask("Hi")
         counter.close()
-        self.assertEqual(["deepseek-v4-pro"], list(counter._looked))
+        self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.tokens.estimate import estimated, estimated_prompt, prompt_tokens
+from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt, estimate_text
 from tests.support.histories import TOOLS, assistant, result, user
 
 PROSE = (
@@ -57,82 +57,82 @@ REAL = {PROSE: 75, PYTHON: 110, SCHEMA: 118, DIFF: 74, CHINESE: 30, RUSSIAN: 33}
 
 
 def letters(text: str) -> float:
-    """A count that is easy to foretell."""
+    """A token counter whose result is easy to foretell."""
     return len(text)
 
 
 def tokens(*messages: Message, **details: Any) -> int:
-    return prompt_tokens(ChatRequest("flash", "deepseek-flash", messages, **details), letters)
+    return count_prompt(ChatRequest("flash", "deepseek-flash", messages, **details), letters)
 
 
 class TestEstimate(unittest.TestCase):
-    def test_texts_of_every_kind_are_guessed_within_a_third(self) -> None:
+    def test_token_estimates_are_within_a_third_for_every_kind_of_text(self) -> None:
         for text, real in REAL.items():
             with self.subTest(text[:20]):
-                self.assertAlmostEqual(1, estimated(text) / real, delta=0.33)
+                self.assertAlmostEqual(1, estimate_text(text) / real, delta=0.33)
 
-    def test_no_text_counts_as_nothing_and_nothing_does(self) -> None:
-        self.assertEqual(0, estimated(""))
+    def test_only_the_empty_text_is_estimated_at_no_tokens(self) -> None:
+        self.assertEqual(0, estimate_text(""))
         for character in map(chr, range(1, 0x3000)):
-            self.assertGreater(estimated(character * 100), 0.5, hex(ord(character)))
+            self.assertGreater(estimate_text(character * 100), 0.5, hex(ord(character)))
 
-    def test_more_text_is_never_fewer_tokens(self) -> None:
+    def test_more_text_is_never_estimated_at_fewer_tokens(self) -> None:
         for text in REAL:
-            guesses = [estimated(text[:end]) for end in range(len(text) + 1)]
+            guesses = [estimate_text(text[:end]) for end in range(len(text) + 1)]
             self.assertEqual(sorted(guesses), guesses)
 
-    def test_half_a_character_is_counted_too(self) -> None:
-        self.assertGreater(estimated("\ud83d"), 0)
+    def test_half_a_surrogate_pair_is_estimated_at_some_tokens(self) -> None:
+        self.assertGreater(estimate_text("\ud83d"), 0)
 
 
 class TestPrompt(unittest.TestCase):
-    def test_a_guess_at_a_prompt_is_the_sum_of_guesses_at_its_texts(self) -> None:
+    def test_the_estimate_of_a_prompt_is_the_sum_over_its_texts(self) -> None:
         turns = [
             each for text in REAL for each in (user(text), assistant(text, ("1", "read", "{}")), result("1", text))
         ]
         request = ChatRequest("flash", "deepseek-flash", tuple(turns), tuple(TOOLS))
-        self.assertAlmostEqual(prompt_tokens(request, estimated), estimated_prompt(request), delta=1)
+        self.assertAlmostEqual(count_prompt(request, estimate_text), estimate_prompt(request), delta=1)
 
-    def test_every_message_adds_its_text_and_its_marks(self) -> None:
+    def test_every_message_adds_tokens_for_its_text_and_its_marks(self) -> None:
         one, two = tokens(user("Hello")), tokens(user("Hello"), user("there"))
         self.assertGreater(one, len("Hello"))
         self.assertGreater(two, one + len("there"))
 
-    def test_reasoning_counts_where_deepseek_reads_it(self) -> None:
+    def test_reasoning_counts_as_prompt_tokens_where_deepseek_reads_it(self) -> None:
         turn = (user("Hi"), assistant("Hello", reasoning="x" * 1000), user("And?"))
         self.assertLess(tokens(*turn), 1000)
         self.assertGreater(tokens(*turn, tools=TOOLS), 1000)
         self.assertLess(tokens(*turn, tools=TOOLS, thinking=False), 1000)
 
-    def test_tools_count_unless_they_may_not_be_called(self) -> None:
+    def test_tools_count_as_prompt_tokens_unless_tool_choice_is_none(self) -> None:
         bare = tokens(user("Hi"))
         self.assertGreater(tokens(user("Hi"), tools=TOOLS), bare + len(json.dumps(TOOLS[0]["function"])))
         self.assertEqual(bare, tokens(user("Hi"), tools=TOOLS, tool_choice="none"))
 
-    def test_text_in_arguments_counts_without_its_escapes(self) -> None:
+    def test_text_in_tool_arguments_is_counted_without_its_escapes(self) -> None:
         code = '"\n' * 500
         called = tokens(assistant("", ("1", "write", json.dumps({"text": code}))))
         self.assertGreater(called, len(code))
         self.assertLess(called, len(json.dumps(code)))
 
-    def test_arguments_that_are_no_object_count_as_they_are(self) -> None:
+    def test_tool_arguments_that_are_no_object_are_counted_as_written(self) -> None:
         for arguments in ("x" * 1000, "[" * 1000, "[]", ""):
             with self.subTest(arguments[:3]):
                 self.assertGreater(tokens(assistant("", ("1", "write", arguments))), len(arguments))
 
-    def test_calls_and_results_cost_more_than_their_words(self) -> None:
+    def test_tool_calls_and_results_have_more_tokens_than_their_text(self) -> None:
         plain = tokens(user("Hi"), assistant("ab"), user("ok"))
         called = tokens(user("Hi"), assistant("", ("1", "ab", "{}")), result("1", "ok"))
         self.assertGreater(called, plain)
 
-    def test_a_picture_counts_as_the_most_it_can_be_and_only_where_it_is_seen(self) -> None:
+    def test_an_image_counts_as_the_maximum_for_a_model_that_sees_images(self) -> None:
         url = "data:image/png;base64," + "A" * 40_000
         picture = Message("user", ({"type": "image_url", "image_url": {"url": url}},))
         self.assertTrue(1024 < tokens(picture) < 1200)
         blind = ChatRequest("pro", "deepseek-v4-pro", (picture,))
-        self.assertLess(prompt_tokens(blind, letters), 200)
+        self.assertLess(count_prompt(blind, letters), 200)
 
-    def test_a_picture_that_only_has_a_name_is_counted_as_that(self) -> None:
+    def test_an_image_in_a_system_message_counts_as_its_placeholder(self) -> None:
         url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
         self.assertLess(tokens(Message("system", (url,))), 200)
 
