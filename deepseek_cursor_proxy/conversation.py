@@ -53,9 +53,9 @@ class Message(NamedTuple):
 
 
 class ChatRequest(NamedTuple):
-    """What the client wants, in DeepSeek's words; `asked_model` is what it called the model."""
+    """What the client wants, in DeepSeek's words; `requested_model` is what it called the model."""
 
-    asked_model: str
+    requested_model: str
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -132,14 +132,14 @@ class Delta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Heartbeat:
     """Something between two deltas: a comment of upstream's or, with no line, its silence."""
 
     line: str = ""
 
 
 # Everything that arrived together travels together, so that it can also be written together.
-Batch = list[Delta | Aside]
+Batch = list[Delta | Heartbeat]
 Batches = Generator[Batch, None, None]
 
 
@@ -148,7 +148,7 @@ class Reply:
 
     # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than
     # this does not come to an end.
-    LONGEST = 16 * 1024 * 1024
+    MAX_CHARACTERS = 16 * 1024 * 1024
 
     def __init__(self) -> None:
         self.usage: Mapping[str, Any] | None = None
@@ -176,7 +176,7 @@ class Reply:
 
     @property
     def is_too_long(self) -> bool:
-        return self.size > self.LONGEST
+        return self.size > self.MAX_CHARACTERS
 
     @property
     def is_empty(self) -> bool:

@@ -16,20 +16,20 @@ from deepseek_cursor_proxy.api import clients, passthrough, plain_reply
 from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.passthrough import CHAT, Passed
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
-from deepseek_cursor_proxy.http1.messages import Awaited, HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer, WaitHandle
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,9 @@ class Generation:
         passed = self.passed_on(request, caller, body, encode_json(body) if deployment else raw)
         if passed is not None:
             return passed
-        return self._generate(request, caller, Asked(self._chat.parse(body, self.services.config), body, len(raw)))
+        return self._generate(
+            request, caller, GenerationRequest(self._chat.parse(body, self.services.config), body, len(raw))
+        )
 
     def decoded(self, raw: bytes) -> dict[str, Any]:
         """The JSON of a body, which nobody changes."""
@@ -76,7 +78,7 @@ class Generation:
         is_stream = body.get("stream") is True
         return passthrough.relay(Passed(key, str(body["model"]), raw, is_stream, request.peer, path), self.services)
 
-    def _generate(self, request: HttpRequest, caller: Caller, asked: Asked) -> HttpReply:
+    def _generate(self, request: HttpRequest, caller: Caller, asked: GenerationRequest) -> HttpReply:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(caller, self.call_context(caller, request.peer), asked)
         batches = exchange.batches(with_lulls=chat.stream)
@@ -88,17 +90,17 @@ class Generation:
         return plain_reply.reply(self._made(chat, shown), exchange, failure)
 
     def _made(self, chat: ChatRequest, shown: Batches) -> plain_reply.Steps:
-        items: list[Delta | Aside] = []
+        items: list[Delta | Heartbeat] = []
         yield from plain_reply.signs_of_life(shown, items.extend, self.services.config.heartbeat_interval)
         yield self._chat.reply(chat, [item for item in items if isinstance(item, Delta)])
 
-    def told(self, chat: ChatRequest, exchange: "Exchange | FanOut", *, with_lulls: bool = True) -> Batches:
+    def told(self, chat: ChatRequest, exchange: "Exchange | ChoicesExchange", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
         return batches if _is_json(chat) else thinking_blocks.mirror(batches, None, exchange.notice, with_remarks=False)
 
     def written(
-        self, chat: ChatRequest, exchange: "Exchange | FanOut", write: Callable[[Batch], bytes]
+        self, chat: ChatRequest, exchange: "Exchange | ChoicesExchange", write: Callable[[Batch], bytes]
     ) -> Iterator[bytes]:
         """What is told, as somebody writes it, piece by piece."""
         with closing(self.told(chat, exchange)) as told:
@@ -113,7 +115,7 @@ class Generation:
         held_key = self.services.access.held_key
         return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
 
-    def opened(self, caller: Caller, context: CallContext, asked: Asked) -> "Exchange | FanOut":
+    def opened(self, caller: Caller, context: CallContext, asked: GenerationRequest) -> "Exchange | ChoicesExchange":
         """The call that DeepSeek accepted; access learns what it thinks of the key."""
         access = self.services.access
         access.check_call(caller)
@@ -126,7 +128,7 @@ class Generation:
         access.accepted(caller)
         return exchange
 
-    def _form(self, request: HttpRequest, asked: Asked) -> thinking_blocks.Form | None:
+    def _form(self, request: HttpRequest, asked: GenerationRequest) -> thinking_blocks.Form | None:
         """How the client of a chat sees the thinking inside the answer; None when it does not."""
         config = self.services.config
         is_off = config.display_reasoning == "off"
@@ -135,13 +137,13 @@ class Generation:
         return thinking_blocks.COLLAPSIBLE if config.collapsible_reasoning else thinking_blocks.PLAIN
 
 
-def _opener(asked: Asked) -> "type[Exchange | FanOut]":
+def _opener(asked: GenerationRequest) -> "type[Exchange | ChoicesExchange]":
     if asked.request.choices == 1:
         return Exchange
     # Only here: hardly anybody asks for several answers at once, and the proxy is smaller without.
-    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
 
-    return FanOut
+    return ChoicesExchange
 
 
 def _is_json(chat: ChatRequest) -> bool:
@@ -164,13 +166,13 @@ def failure(error: Exception) -> ProxyError:
 class Stream:
     """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
 
-    def __init__(self, events: Iterator[bytes], exchange: "Exchange | FanOut") -> None:
+    def __init__(self, events: Iterator[bytes], exchange: "Exchange | ChoicesExchange") -> None:
         self._events = events
         self._exchange = exchange
 
     @property
-    def awaited(self) -> Awaited | None:
-        return self._exchange.awaited
+    def wait_handle(self) -> WaitHandle | None:
+        return self._exchange.wait_handle
 
     @property
     def is_over(self) -> bool:

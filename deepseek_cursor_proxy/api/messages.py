@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
 from deepseek_cursor_proxy.api.passthrough import MESSAGES
 from deepseek_cursor_proxy.conversation import Batch
 from deepseek_cursor_proxy.errors import ClientGone, MethodNotAllowed, ProxyError
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic import errors
 from deepseek_cursor_proxy.protocols.anthropic import request as anthropic
@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
     from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # What a stream says at its beginning about its input, which DeepSeek counts at its end.
@@ -61,7 +61,9 @@ class Messaging:
         planned = _Planned(context, anthropic.parse(body, self._services.config, sealer), sealer, len(raw))
         chat = planned.asked.request
         # DeepSeek streams in any case: so it is known while a message takes its time that it is being made.
-        exchange = self._generation.opened(caller, context, Asked(chat._replace(stream=True), body, len(raw)))
+        exchange = self._generation.opened(
+            caller, context, GenerationRequest(chat._replace(stream=True), body, len(raw))
+        )
         if chat.stream:
             return _identified(HttpReply.events(Stream(self._events(planned, exchange), exchange)))
         return _identified(plain_reply.reply(self._made(planned, exchange), exchange, failure))
@@ -73,12 +75,12 @@ class Messaging:
         asked = anthropic.parse(body, self._services.config, sealer, needs_limit=False)
         return HttpReply.json({"input_tokens": self._services.counter.count(asked.request)})
 
-    def _made(self, planned: _Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+    def _made(self, planned: _Planned, exchange: "Exchange | ChoicesExchange") -> plain_reply.Steps:
         writer, told = planned.writer(), self._generation.told(planned.asked.request, exchange)
         yield from plain_reply.signs_of_life(told, writer.write, self._services.config.heartbeat_interval)
         yield writer.message()
 
-    def _events(self, planned: _Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
+    def _events(self, planned: _Planned, exchange: "Exchange | ChoicesExchange") -> Iterator[bytes]:
         writer = planned.writer()
         awake = _Awake(writer, self._services.config.heartbeat_interval)
         yield writer.begin()

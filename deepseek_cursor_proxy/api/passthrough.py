@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
-from deepseek_cursor_proxy.upstream.response import Answer
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def relay(passed: Passed, services: Services, environment: Mapping[str, str] = o
         raise
 
 
-def _whole(answer: Answer, credential: str, told: "_Told") -> HttpReply:
+def _whole(answer: UpstreamResponse, credential: str, told: "_Told") -> HttpReply:
     with closing(answer):
         raise_for_redirect(answer)
         body = answer.read()
@@ -90,7 +90,7 @@ def _whole(answer: Answer, credential: str, told: "_Told") -> HttpReply:
     return HttpReply(answer.status, body, _headers(answer))
 
 
-def _headers(answer: Answer) -> Headers:
+def _headers(answer: UpstreamResponse) -> Headers:
     kind = answer.headers.get("content-type", "")
     headers: Headers = (("Content-Type", kind if _CONTENT_TYPE.fullmatch(kind) else "application/octet-stream"),)
     if answer.retry_after is not None:
@@ -106,10 +106,10 @@ class _Stream:
     """A streamed answer, in whole lines so that an error can follow whatever was sent; closing it ends the call."""
 
     # It has no lulls.
-    awaited = None
+    wait_handle = None
     is_over = False
 
-    def __init__(self, answer: Answer, told: "_Told", path: str) -> None:
+    def __init__(self, answer: UpstreamResponse, told: "_Told", path: str) -> None:
         self._answer = answer
         self._told = told
         self._path = path

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.json_codec import encode_json
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
     from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # None for every blank that is due, then the value.
@@ -36,7 +36,7 @@ def signs_of_life(batches: Batches, take: Callable[[Batch], object], seconds: fl
                 yield None
 
 
-def reply(steps: Steps, exchange: "Exchange | FanOut", told: Callable[[Exception], object]) -> HttpReply:
+def reply(steps: Steps, exchange: "Exchange | ChoicesExchange", told: Callable[[Exception], object]) -> HttpReply:
     """The reply, once it is known what it begins with; `told` hears of a failure that comes too late for the client."""
     try:
         value = next(steps)
@@ -54,10 +54,12 @@ class _Late:
     """The body of a reply that keeps its client waiting."""
 
     # It waits by itself.
-    awaited = None
+    wait_handle = None
     is_over = False
 
-    def __init__(self, steps: Steps, exchange: "Exchange | FanOut", told: Callable[[Exception], object]) -> None:
+    def __init__(
+        self, steps: Steps, exchange: "Exchange | ChoicesExchange", told: Callable[[Exception], object]
+    ) -> None:
         self._steps = steps
         self._exchange = exchange
         self._told = told

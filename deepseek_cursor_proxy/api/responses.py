@@ -28,8 +28,8 @@ from deepseek_cursor_proxy.errors import (
     UpstreamFailed,
     UpstreamRefused,
 )
-from deepseek_cursor_proxy.exchange.background_jobs import Following, Job
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
+from deepseek_cursor_proxy.exchange.background_jobs import Job, JobEvents
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import compaction, parse
@@ -44,7 +44,7 @@ from deepseek_cursor_proxy.storage import event_log
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import FanOut
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
     from deepseek_cursor_proxy.exchange.exchange import Exchange
 
 # A cancelled call ends within moments; whoever cancelled it hears of it then, or that it is on its way.
@@ -59,7 +59,7 @@ class Planned:
     context: CallContext
     frame: Frame
     input: tuple[Json, ...]
-    asked: Asked
+    asked: GenerationRequest
 
     def writer(self) -> ResponseWriter:
         kind = SummaryWriter if self.frame.wanted.compacts else ResponseWriter
@@ -121,8 +121,10 @@ class Responding:
         if wanted.background:
             # So that it can be followed while it runs.
             chat = chat._replace(stream=True)
-        frame = Frame(mark, int(time.time()), chat.asked_model, wanted, envelope.fields(body), sealer)
-        return Planned(caller, context, frame, (*inherited, *own), Asked(chat, body, size, self._upstream_api()))
+        frame = Frame(mark, int(time.time()), chat.requested_model, wanted, envelope.fields(body), sealer)
+        return Planned(
+            caller, context, frame, (*inherited, *own), GenerationRequest(chat, body, size, self._upstream_api())
+        )
 
     def _upstream_api(self) -> UpstreamApi:
         return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
@@ -170,7 +172,7 @@ class Responding:
             own.append(room.take(outputs[referred.response_id][referred.index]))
         return own
 
-    def _made(self, planned: Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+    def _made(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> plain_reply.Steps:
         writer, is_late = planned.writer(), False
         told = self._generation.told(planned.asked.request, exchange, with_lulls=False)
         try:
@@ -187,7 +189,7 @@ class Responding:
             writer.fail(failure(error))
         yield self._kept(planned, writer)
 
-    def _events(self, planned: Planned, exchange: "Exchange | FanOut") -> Iterator[bytes]:
+    def _events(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> Iterator[bytes]:
         writer = planned.writer()
         try:
             yield writer.begin()
@@ -238,7 +240,7 @@ class Responding:
         exchange = self._generation.opened(caller, context, planned.asked)
         return plain_reply.reply(self._compacted(planned, exchange), exchange, failure)
 
-    def _compacted(self, planned: Planned, exchange: "Exchange | FanOut") -> plain_reply.Steps:
+    def _compacted(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> plain_reply.Steps:
         for made in self._made(planned, exchange):
             yield None if made is None else self._compaction(planned, made)
 
@@ -271,7 +273,7 @@ class Responding:
             raise
         return HttpReply.events(self._followed(job, peer)) if planned.frame.wanted.stream else HttpReply.json(queued)
 
-    def _followed(self, job: Job, peer: Peer | None) -> Following:
+    def _followed(self, job: Job, peer: Peer | None) -> JobEvents:
         return job.follow(peer, self._services.config.heartbeat_interval)
 
     def _run(self, planned: Planned, writer: ResponseWriter, job: Job) -> None:
@@ -383,10 +385,10 @@ class _Room:
 class _Rest:
     """The events of a job, or of one that is over, behind those that a client has already."""
 
-    awaited = None
+    wait_handle = None
     is_over = False
 
-    def __init__(self, events: Following | Generator[bytes, None, None], number: int) -> None:
+    def __init__(self, events: JobEvents | Generator[bytes, None, None], number: int) -> None:
         self._events = events
         self._number = number
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Delta
+from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.repeated_chunks import Stencil
+from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
@@ -20,7 +20,7 @@ _MOST_IN_VAIN = 8
 
 
 @dataclass(slots=True)
-class Said:
+class ParsedEvents:
     """What some bytes of a stream say: deltas and asides, then perhaps the end or a problem."""
 
     batch: Batch = field(default_factory=list)
@@ -44,16 +44,16 @@ class EventReader:
     def __init__(self) -> None:
         self._parser = sse.Parser()
 
-    def read(self, data: bytes) -> Said:
+    def read(self, data: bytes) -> ParsedEvents:
         """What these bytes complete; nothing is read behind the end or a problem."""
-        said = Said()
+        said = ParsedEvents()
         self._read_events(said, data)
         return said
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         raise AssertionError
 
-    def _read_events(self, said: Said, data: bytes) -> None:
+    def _read_events(self, said: ParsedEvents, data: bytes) -> None:
         try:
             items = self._parser.feed(data)
         except ValueError as error:
@@ -61,13 +61,13 @@ class EventReader:
             return
         for item in items:
             if isinstance(item, sse.Comment):
-                said.batch.append(Aside(item.line))
+                said.batch.append(Heartbeat(item.line))
             else:
                 self._read_event(said, item.data)
             if said.is_over:
                 return
 
-    def _read_event(self, said: Said, data: str) -> list[Delta]:
+    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
         """Add what an event says, which is returned as well."""
         if not data:
             return []
@@ -95,12 +95,12 @@ class StreamReader(EventReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stencil: Stencil | None = None
+        self._stencil: ChunkTemplate | None = None
         self._has_fitted = True
         self._in_vain = 0
 
-    def read(self, data: bytes) -> Said:
-        said = Said()
+    def read(self, data: bytes) -> ParsedEvents:
+        said = ParsedEvents()
         at = self._read_run(said, data, 0)
         while at < len(data) and not said.is_over:
             # One event at a time, because it may make a stencil for those behind it.
@@ -113,7 +113,7 @@ class StreamReader(EventReader):
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         return chat_api.chunk_deltas(chunk)
 
-    def _read_run(self, said: Said, data: bytes, at: int) -> int:
+    def _read_run(self, said: ParsedEvents, data: bytes, at: int) -> int:
         if self._stencil is None or at == len(data) or not self._parser.is_between_events:
             return at
         delta, at = self._stencil.read(data, at)
@@ -122,14 +122,14 @@ class StreamReader(EventReader):
             said.is_progress = self._has_fitted = True
         return at
 
-    def _read_event(self, said: Said, data: str) -> list[Delta]:
+    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(said, data)
         if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
             self._cut(data, deltas[0])
         return deltas
 
     def _cut(self, data: str, delta: Delta) -> None:
-        stencil = Stencil.cut(data.encode(), delta)
+        stencil = ChunkTemplate.cut(data.encode(), delta)
         if stencil is not None:
             self._in_vain = 0 if self._has_fitted else self._in_vain + 1
             self._stencil, self._has_fitted = stencil, False

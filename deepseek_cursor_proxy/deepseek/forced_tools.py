@@ -16,12 +16,12 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import (
-    Aside,
     Batch,
     Batches,
     CallPiece,
     ChatRequest,
     Delta,
+    Heartbeat,
     Message,
     Reply,
     ToolCall,
@@ -55,7 +55,7 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
         for batch in batches:
             passed: Batch = []
             for item in batch:
-                if isinstance(item, Aside):
+                if isinstance(item, Heartbeat):
                     passed.append(item)
                     continue
                 reply.add(item)

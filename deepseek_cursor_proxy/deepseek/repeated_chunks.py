@@ -22,7 +22,7 @@ _OPENINGS = {name: re.compile(rb'"%b"\s*+:\s*+"' % name.encode()) for name in ("
 _FILLING = "=the text="
 
 
-class Stencil:
+class ChunkTemplate:
     """One chunk with a hole in it; immutable."""
 
     def __init__(self, before: bytes, after: bytes, delta: Delta, field: str) -> None:
@@ -36,7 +36,7 @@ class Stencil:
         return self._field == "reasoning_content"
 
     @classmethod
-    def cut(cls, data: bytes, delta: Delta) -> "Stencil | None":
+    def cut(cls, data: bytes, delta: Delta) -> "ChunkTemplate | None":
         """The stencil of an event with this data, which was read as this delta; None when it makes none."""
         is_plain = not (delta.calls or delta.finish_reason or delta.usage) and bool(delta.text) != bool(delta.reasoning)
         if not is_plain or b"\n" in data:
@@ -91,27 +91,27 @@ class Stencil:
     def _run(self, strings: list[bytes]) -> Delta:
         # Decoded apart from each other: half a character at an end is damage, and the next string may not mend it.
         whole = strings[0].decode() if len(strings) == 1 else b"\n".join(strings).decode().replace("\n", "")
-        text = unquoted(whole)
+        text = unquote(whole)
         known, run = self._delta, Run(self, strings)
         if self._field == "content":
             return Delta(known.choice, known.reasoning, text, source=known.source, run=run)
         return Delta(known.choice, text, known.text, source=known.source, run=run)
 
 
-def unquoted(text: str) -> str:
+def unquote(text: str) -> str:
     """What the inside of a JSON string stands for."""
     return str(json.loads(f'"{text}"')) if "\\" in text else text
 
 
-def spliced_run(run: Run, around: Sequence[bytes]) -> bytes:
+def write_run(run: Run, around: Sequence[bytes]) -> bytes:
     """The chunks of a run as a client gets them, with this around the text of each."""
     if len(run.strings) == 1:
         return run.strings[0].join(around)
     return b"".join([string.join(around) for string in run.strings])
 
 
-def singles(delta: Delta) -> list[Delta]:
+def split_run(delta: Delta) -> list[Delta]:
     """The chunks of a run, one by one; any other delta alone."""
     if delta.run is None:
         return [delta]
-    return [delta.run.shape.single(unquoted(each.decode())) for each in delta.run.strings]
+    return [delta.run.shape.single(unquote(each.decode())) for each in delta.run.strings]

@@ -16,7 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, Said
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -263,7 +263,7 @@ class ResponseReader(EventReader):
         self._heard = Heard()
         self._places = _Places()
 
-    def _read_event(self, said: Said, data: str) -> list[Delta]:
+    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(said, data)
         said.is_done = said.is_done or any(delta.finish_reason for delta in deltas)
         return deltas

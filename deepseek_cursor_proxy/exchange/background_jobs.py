@@ -46,7 +46,7 @@ class JobPeer:
         self._has_left = self._is_parted = self._is_closed = False
 
     @property
-    def parting(self) -> ProxyError | None:
+    def close_reason(self) -> ProxyError | None:
         return ProxyStopping() if self._is_parted else None
 
     def fileno(self) -> int:
@@ -101,7 +101,7 @@ class Job:
     @property
     def is_stopping(self) -> bool:
         """Whether it has to end because the proxy stops."""
-        return self.peer.parting is not None
+        return self.peer.close_reason is not None
 
     # By whoever does the work …
 
@@ -125,12 +125,12 @@ class Job:
 
     # By others …
 
-    def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "Following":
+    def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "JobEvents":
         """All that was and will be said, from the start, for a client that may leave before the end.
 
         After each silence of so many seconds it is a comment: a tunnel would cut the client off.
         """
-        return Following(self, peer, heartbeat_seconds)
+        return JobEvents(self, peer, heartbeat_seconds)
 
     def said_after(self, count: int, seconds: float) -> bytes | None:
         """What was said after so many bytes, waiting that long for some; None when there will not be any.
@@ -153,11 +153,11 @@ class Job:
         self._over.set()
 
 
-class Following:
+class JobEvents:
     """A job's words as the body of a reply. Iterated by one thread; `close` may be called by any."""
 
     # It waits by itself: what it passes on comes from another thread.
-    awaited = None
+    wait_handle = None
     is_over = False
 
     def __init__(self, job: Job, peer: Peer | None, heartbeat_seconds: float) -> None:
@@ -187,7 +187,7 @@ class Following:
 
     def _look_after(self, peer: Peer) -> None:
         """Raises ClientGone when nobody reads any more."""
-        if peer.parting is None:
+        if peer.close_reason is None:
             if peer.has_left():
                 raise ClientGone
             return

@@ -14,12 +14,12 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
-from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.threads import started
@@ -45,7 +45,7 @@ class _SharedClient:
         self._is_stopping = self._has_failed = False
 
     @property
-    def parting(self) -> ProxyError | None:
+    def close_reason(self) -> ProxyError | None:
         if self._is_stopping:
             return ProxyStopping()
         return UpstreamFailed("Another choice of the same request failed.") if self._has_failed else None
@@ -69,11 +69,11 @@ class _SharedClient:
         self._near.close()
 
 
-class FanOut:
+class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
     # It waits by itself: its answers come from threads.
-    awaited = None
+    wait_handle = None
     is_closed = False
 
     def __init__(self, client: Peer | None) -> None:
@@ -100,14 +100,16 @@ class FanOut:
         return self._exchanges[choice].notice()
 
     @classmethod
-    def open(cls, context: CallContext, asked: Asked, services: Services) -> "FanOut":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
-        _check_size(asked, services.config.max_request_body_bytes)
-        slots = services.upstream.call_limits.of(asked.request.model).acquire(context.peer, asked.request.choices)
+        _check_size(generation, services.config.max_request_body_bytes)
+        slots = services.upstream.call_limits.of(generation.request.model).acquire(
+            context.peer, generation.request.choices
+        )
         try:
             fan_out = cls(context.peer)
             try:
-                fan_out._start(slots, context, asked, services)
+                fan_out._start(slots, context, generation, services)
             except BaseException as error:
                 fan_out.close(error)
                 raise
@@ -138,7 +140,7 @@ class FanOut:
                 if batch := [
                     each
                     for item in said
-                    for single in (singles(item) if isinstance(item, Delta) else [item])
+                    for single in (split_run(item) if isinstance(item, Delta) else [item])
                     if (each := _numbered(single, choice, shape, is_speaker)) is not None
                 ]:
                     yield batch
@@ -167,9 +169,11 @@ class FanOut:
 
     # By the client's thread …
 
-    def _start(self, slots: tuple[Slot, ...], context: CallContext, asked: Asked, services: Services) -> None:
+    def _start(
+        self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
+    ) -> None:
         for choice, slot in enumerate(slots):
-            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared), asked, services)
+            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared), generation, services)
             thread = started(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
                 raise _no_room()
@@ -218,12 +222,13 @@ class FanOut:
         return False
 
 
-def _check_size(asked: Asked, most: int) -> None:
+def _check_size(generation: GenerationRequest, most: int) -> None:
     """TooLarge when the bodies of all calls together are: every choice sends one, and holds it three times over."""
-    count = asked.request.choices
-    if count * asked.body_bytes > most:
+    count = generation.request.choices
+    if count * generation.body_bytes > most:
         raise TooLarge(
-            f"{count} choices of a request of {asked.body_bytes} bytes: at most {most} bytes together. Ask for fewer."
+            f"{count} choices of a request of {generation.body_bytes} bytes: at most {most} bytes together. "
+            "Ask for fewer."
         )
 
 
@@ -231,9 +236,11 @@ def _no_room() -> Overloaded:
     return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 
-def _numbered(item: Delta | Aside, choice: int, shape: Mapping[str, Any], is_speaker: bool) -> Delta | Aside | None:
+def _numbered(
+    item: Delta | Heartbeat, choice: int, shape: Mapping[str, Any], is_speaker: bool
+) -> Delta | Heartbeat | None:
     """The same with the number of its choice, in a chunk that belongs to the one answer; usage is told at the end."""
-    if isinstance(item, Aside):
+    if isinstance(item, Heartbeat):
         return item if is_speaker else None
     source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
     source |= {name: shape[name] for name in ("id", "created") if name in shape}

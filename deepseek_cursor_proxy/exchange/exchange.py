@@ -13,19 +13,19 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Message, Reply
+from deepseek_cursor_proxy.conversation import Batch, Batches, Heartbeat, Message, Reply
 from deepseek_cursor_proxy.deepseek import forced_tools, rules
-from deepseek_cursor_proxy.deepseek.chat_stream import Said
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext, Calling
-from deepseek_cursor_proxy.http1.messages import Awaited
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest, UpstreamCall
+from deepseek_cursor_proxy.http1.messages import WaitHandle
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning.restore import Link
 from deepseek_cursor_proxy.redaction import without_keys
-from deepseek_cursor_proxy.upstream.response import Answer
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 # A shorter key is a word that sentences have for other reasons.
 _SHORTEST_SECRET = 8
@@ -37,10 +37,10 @@ CLIENT_LEFT = "client left"
 class Exchange:
     """One generation. Used by one thread; must be closed."""
 
-    def __init__(self, context: CallContext, asked: Asked, services: Services) -> None:
+    def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         self._services = services
         self._context = context
-        self._upstream_api = asked.upstream_api
+        self._upstream_api = generation.upstream_api
         self._number = next(services.numbers)
         self._started = time.monotonic()
         self._first_delta: float | None = None
@@ -52,30 +52,32 @@ class Exchange:
         self._begun: dict[bytes, str] = {}
         self._has_linked = False
         self._has_relayed = False
-        self.awaited: Awaited | None = None
+        self.wait_handle: WaitHandle | None = None
         self._outcome = CLIENT_LEFT
         self._status = 499
         self.is_closed = False
         services.observers.emit(
-            Received(self._number, context.namespace.hex()[:12], asked.request, asked.body, asked.body_bytes)
+            Received(
+                self._number, context.namespace.hex()[:12], generation.request, generation.body, generation.body_bytes
+            )
         )
-        self._request = asked.request
-        self._is_forced = rules.is_forced(asked.request.tool_choice)
-        self._calling = Calling(self._number, context, asked, services)
+        self._request = generation.request
+        self._is_forced = rules.is_forced(generation.request.tool_choice)
+        self._calling = UpstreamCall(self._number, context, generation, services)
 
     @classmethod
-    def open(cls, context: CallContext, asked: Asked, services: Services) -> "Exchange":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
-        exchange = cls(context, asked, services)
+        exchange = cls(context, generation, services)
         try:
             exchange._calling.open()
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
             raise
-        if asked.request.stream:
+        if generation.request.stream:
             # From the first batch on; see wire.Body.
-            exchange.awaited = exchange._calling.answer
+            exchange.wait_handle = exchange._calling.answer
         return exchange
 
     def notice(self, choice: int = 0) -> str:
@@ -123,9 +125,9 @@ class Exchange:
 
     def _pressing(self, before: Batch | None = None) -> Batches:
         """What comes next may take its time: a call, or a write to the disk. What is told `before` goes ahead of it."""
-        awaited, self.awaited = self.awaited, None
+        wait_handle, self.wait_handle = self.wait_handle, None
         yield before or []
-        self.awaited = awaited
+        self.wait_handle = wait_handle
 
     def _read(self, with_lulls: bool) -> Batches:
         prepared, answer = self._calling.prepared, self._calling.answer
@@ -139,11 +141,11 @@ class Exchange:
         else:
             yield from self._whole(answer)
 
-    def _whole(self, answer: Answer) -> Batches:
+    def _whole(self, answer: UpstreamResponse) -> Batches:
         """The answer in one batch; before it a sign of life for every one of DeepSeek's."""
         for raw in answer.reading():
             if not raw:
-                yield [Aside()]
+                yield [Heartbeat()]
         try:
             body = decode_foreign_json(raw)
         except ValueError:
@@ -154,12 +156,18 @@ class Exchange:
         self._take(batch)
         yield batch
 
-    def _streamed(self, answer: Answer, with_lulls: bool) -> Batches:
-        reader, self.awaited = self._upstream_api.open_reader(), answer
+    def _streamed(self, answer: UpstreamResponse, with_lulls: bool) -> Batches:
+        reader, self.wait_handle = self._upstream_api.open_reader(), answer
         with closing(self._pieces(answer, with_lulls)) as pieces:
             try:
                 for piece in pieces:
-                    said = Said() if piece is None else reader.read(piece) if piece else Said([Aside()])
+                    said = (
+                        ParsedEvents()
+                        if piece is None
+                        else reader.read(piece)
+                        if piece
+                        else ParsedEvents([Heartbeat()])
+                    )
                     if said.is_weighty:
                         yield from self._pressing(self._light(said))
                         self._calling.settle()
@@ -186,7 +194,7 @@ class Exchange:
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
 
-    def _pieces(self, answer: Answer, with_lulls: bool) -> Generator[bytes | None, None, None]:
+    def _pieces(self, answer: UpstreamResponse, with_lulls: bool) -> Generator[bytes | None, None, None]:
         """The stream as it arrives; only its first event is a piece of its own, because nothing is waited for as much.
 
         What came together with it may be hundreds of others, and all of a piece is read before any of it is handed on.
@@ -200,16 +208,16 @@ class Exchange:
                 end = piece.find(b"\n\n") + 2
                 end = end if end >= 2 else len(piece)
                 # There is more to do, so nobody is to wait meanwhile.
-                awaited, self.awaited = self.awaited, None
+                wait_handle, self.wait_handle = self.wait_handle, None
                 yield piece[:end]
-                self.awaited = awaited
+                self.wait_handle = wait_handle
                 self._calling.settle()
                 if end < len(piece):
                     yield piece[end:]
                 break
             yield from pieces
 
-    def _light(self, said: Said) -> Batch:
+    def _light(self, said: ParsedEvents) -> Batch:
         """What need not wait until something is stored, taken off the rest."""
         early, said.batch = said.batch[: said.light], said.batch[said.light :]
         if early:
@@ -217,7 +225,7 @@ class Exchange:
             self._has_relayed = True
         return early
 
-    def _hear(self, answer: Answer, said: Said) -> None:
+    def _hear(self, answer: UpstreamResponse, said: ParsedEvents) -> None:
         """Take what was said, and know by it what is still to be waited for."""
         is_weighty = said.is_weighty
         self._take(said.batch, is_weighty=is_weighty)
@@ -234,14 +242,16 @@ class Exchange:
         """Add up a batch and, if that may be news to the store, remember every choice it completes."""
         called: set[int] = set()
         for item in batch:
-            if not isinstance(item, Aside):
+            if not isinstance(item, Heartbeat):
                 self._reply.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
                 if item.calls and item.calls[-1].arguments.endswith("}"):
                     called.add(item.choice)
         if self._reply.is_too_long and not self._reply.is_finished:
-            raise UpstreamFailed(f"DeepSeek's answer is longer than {Reply.LONGEST} characters. Start a new chat.")
+            raise UpstreamFailed(
+                f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
+            )
         if is_weighty:
             self._remember([choice for choice in self._reply.choices if self._reply.finish_reason(choice)])
         for choice in called - self._recorded - self._identified:
@@ -322,7 +332,7 @@ class Exchange:
         """Idempotent. Also ends an exchange whose batches were never asked for."""
         if self.is_closed:
             return
-        self.is_closed, self.awaited = True, None
+        self.is_closed, self.wait_handle = True, None
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             self._remember_broken()

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
 from deepseek_cursor_proxy.upstream.call_limit import Slot
-from deepseek_cursor_proxy.upstream.response import Answer
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
 
 
@@ -44,7 +44,7 @@ class CallContext(NamedTuple):
         return f"CallContext({self.namespace.hex()[:12]})"
 
 
-class Asked(NamedTuple):
+class GenerationRequest(NamedTuple):
     """A client's request, parsed and as it came, and what DeepSeek is to be asked in."""
 
     request: ChatRequest
@@ -53,14 +53,14 @@ class Asked(NamedTuple):
     upstream_api: UpstreamApi = CHAT
 
 
-class Calling:
+class UpstreamCall:
     """The calls of one exchange, until one is answered. Used by the thread that runs the exchange."""
 
-    def __init__(self, number: int, context: CallContext, asked: Asked, services: Services) -> None:
+    def __init__(self, number: int, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         self._number = number
         self._context = context
-        self._request = asked.request
-        self._upstream_api = asked.upstream_api
+        self._request = generation.request
+        self._upstream_api = generation.upstream_api
         self._services = services
         self._started = time.monotonic()
         self._slot = context.slot
@@ -71,7 +71,7 @@ class Calling:
         self._continuation: Continuation | None = None
         self._sent: Sent | None = None
         self.prepared: Prepared | None = None
-        self.answer: Answer | None = None
+        self.answer: UpstreamResponse | None = None
 
     @property
     def drift(self) -> Drift | None:
@@ -164,7 +164,7 @@ class Calling:
             self.answer.raise_unless_stream()
         self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
-    def _call(self, body: bytes) -> Answer:
+    def _call(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
                 context, slot = self._context, self._admitted()

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 Headers = tuple[tuple[str, str], ...]
 
 
-class Awaited(Protocol):
+class WaitHandle(Protocol):
     """What has to say something before an answer can go on."""
 
     @property
@@ -45,7 +45,7 @@ class Body(Protocol):
     """
 
     @property
-    def awaited(self) -> Awaited | None: ...
+    def wait_handle(self) -> WaitHandle | None: ...
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +61,7 @@ class Peer(Protocol):
     """The client as someone who may leave, or be left: a descriptor to wait on, and what to ask when it stirs."""
 
     @property
-    def parting(self) -> ProxyError | None:
+    def close_reason(self) -> ProxyError | None:
         """What the client has to be told because the proxy ends its answer; None as long as it does not."""
         ...
 

@@ -98,7 +98,7 @@ def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Pe
     while True:
         is_whole = _CAN_POLL and watched is peer
         stirred, has_peer_stirred = _look(sock, for_writing, left if is_whole else min(left, _LOOK_UP_SECONDS), watched)
-        if peer is not None and (has_peer_stirred or peer.parting is not None):
+        if peer is not None and (has_peer_stirred or peer.close_reason is not None):
             _raise_if_over(peer)
         # It sent the next request early, or this was a wake-up for nothing: it is watched again in a while.
         watched = None if has_peer_stirred else peer
@@ -153,7 +153,7 @@ def has_left(peer: Peer) -> bool:
 
 
 def _raise_if_over(peer: Peer) -> None:
-    if peer.parting is not None:
-        raise peer.parting
+    if peer.close_reason is not None:
+        raise peer.close_reason
     if has_left(peer):
         raise ClientGone

@@ -9,7 +9,7 @@ import socket
 class Wakeup:
     """Ends the waits that watch it, as a client that leaves does: once and for good. Called by any thread."""
 
-    parting = None
+    close_reason = None
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair()

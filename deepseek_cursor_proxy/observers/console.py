@@ -78,9 +78,9 @@ class Console:
 
 def _received(event: Received) -> str:
     request = event.request
-    asked = safe_text(request.asked_model, 60)
+    asked = safe_text(request.requested_model, 60)
     parts = [
-        asked if request.asked_model == request.model else f"{asked} → {safe_text(request.model, 60)}",
+        asked if request.requested_model == request.model else f"{asked} → {safe_text(request.model, 60)}",
         "stream" if request.stream else "plain",
         _count(len(request.messages), "message"),
         _count(len(request.tools), "tool"),

@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, ChatRequest, Delta, Run, Shape
-from deepseek_cursor_proxy.deepseek.repeated_chunks import singles, spliced_run
+from deepseek_cursor_proxy.conversation import Batches, CallPiece, ChatRequest, Delta, Heartbeat, Run, Shape
+from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run, write_run
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -40,7 +40,7 @@ class ChatCompletions:
         unwrapper = CustomCallUnwrapper(request.custom_tools)
         for delta in deltas:
             delta = unwrapper.unwrap(delta, is_whole=True) if request.custom_tools else delta
-            edited = _edited(delta, request.asked_model, "message")
+            edited = _edited(delta, request.requested_model, "message")
             choices += edited["choices"]
             whole = {**whole, **edited}
         # Of several choices the first to be finished comes first; clients count on the order.
@@ -78,7 +78,7 @@ class _Writer:
     """Writes one stream; remembers what its chunks look like, for those that DeepSeek did not send."""
 
     def __init__(self, request: ChatRequest, created: int) -> None:
-        self._model = request.asked_model
+        self._model = request.requested_model
         self._includes_usage = request.include_usage
         # As it was told last: some hosts count along.
         self._usage: Mapping[str, Any] | None = None
@@ -94,8 +94,8 @@ class _Writer:
             "model": self._model,
         }
 
-    def write(self, item: Delta | Aside) -> bytes:
-        if isinstance(item, Aside):
+    def write(self, item: Delta | Heartbeat) -> bytes:
+        if isinstance(item, Heartbeat):
             return sse.comment(item.line) if item.line else self._own(Delta(text=""))
         if item.source is None:
             return self._own(item)
@@ -136,8 +136,8 @@ class _Writer:
         around = cut[2]
         if len(around) != 2:
             # Somebody uses the very words that mark the place of the text.
-            return b"".join([self.write(_shown(each) if is_shown else each) for each in singles(delta)])
-        return spliced_run(run, around)
+            return b"".join([self.write(_shown(each) if is_shown else each) for each in split_run(delta)])
+        return write_run(run, around)
 
     def _own(self, delta: Delta) -> bytes:
         choice = {"index": delta.choice, "delta": {"content": delta.text}, "finish_reason": None}

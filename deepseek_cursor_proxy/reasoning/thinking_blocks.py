@@ -18,8 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, Delta
-from deepseek_cursor_proxy.deepseek.repeated_chunks import singles
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.reasoning import markdown_escape, notices
 
@@ -363,8 +363,8 @@ def mirror(
     """
     mirrors: dict[int, _Mirror] = {}
 
-    def shown(item: Delta | Aside) -> Batch:
-        if isinstance(item, Aside) or (item.source is not None and not item.source.get("choices")):
+    def shown(item: Delta | Heartbeat) -> Batch:
+        if isinstance(item, Heartbeat) or (item.source is not None and not item.source.get("choices")):
             return [item]
         if item.choice not in mirrors:
             mirrors[item.choice] = _Mirror(form, notice(item.choice), with_remarks)
@@ -405,7 +405,7 @@ class _Mirror:
             return [Delta(delta.choice, None, delta.reasoning, source=delta.source, run=delta.run)]
         if delta.text and self._has_spoken and not (self._writer or self._notice):
             return [delta]
-        return [self.show(each) for each in singles(delta)]
+        return [self.show(each) for each in split_run(delta)]
 
     def show(self, delta: Delta) -> Delta:
         before = self._thinking(delta.reasoning) if delta.reasoning and self._form else ""

@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpR
 from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write, extended
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
-from deepseek_cursor_proxy.server.stream_loop import Pump
-from deepseek_cursor_proxy.server.stream_sender import Relay, unexpected
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from deepseek_cursor_proxy.server.stream_sender import StreamSender, unexpected
 
 _RECEIVE_BYTES = 65536
 # What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is
@@ -45,7 +45,7 @@ class ServerContext(Protocol):
     def config(self) -> ProxyConfig: ...
 
     @property
-    def pump(self) -> Pump: ...
+    def pump(self) -> StreamLoop: ...
 
     @property
     def stopping(self) -> Wakeup:
@@ -119,7 +119,7 @@ class ClientConnection:
     # The client, as someone who may leave or be left …
 
     @property
-    def parting(self) -> ProxyError | None:
+    def close_reason(self) -> ProxyError | None:
         return ProxyStopping() if self._is_ending else None
 
     def fileno(self) -> int:
@@ -293,7 +293,7 @@ class ClientConnection:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
-            Relay(self, body, head, is_chunked=is_chunked).run(self._site.pump)
+            StreamSender(self, body, head, is_chunked=is_chunked).run(self._site.pump)
         finally:
             body.close()
 

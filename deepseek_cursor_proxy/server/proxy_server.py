@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
-from deepseek_cursor_proxy.server.stream_loop import Pump
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
         self.stopping = self.connections.stopping
-        self.pump = Pump()
+        self.pump = StreamLoop()
         # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
         self._generation: Generation | None = None

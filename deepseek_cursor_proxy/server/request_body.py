@@ -21,7 +21,7 @@ class Source(Protocol):
     """The connection that a body comes from."""
 
     @property
-    def parting(self) -> ProxyError | None: ...
+    def close_reason(self) -> ProxyError | None: ...
 
     def send(self, data: bytes) -> None: ...
 
@@ -101,7 +101,7 @@ class RequestBody:
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
             if not more:
-                raise self._source.parting or BadRequest(
+                raise self._source.close_reason or BadRequest(
                     "The request body ends before its announced end.", code="incomplete_body"
                 )
             data = more

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.http1.messages import Awaited, Peer
+from deepseek_cursor_proxy.http1.messages import Peer, WaitHandle
 from deepseek_cursor_proxy.net.wait import has_left
 
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class Stream(Protocol):
     @property
     def peer(self) -> Peer: ...
 
-    def advance(self) -> Awaited | None:
+    def advance(self) -> WaitHandle | None:
         """Pass on what there is, waiting for nobody; what to wait for then, None when its own thread has to go on."""
         ...
 
 
-class Pump:
+class StreamLoop:
     """Called by the threads of clients. The lock protects what changes."""
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class Pump:
             with self._lock:
                 self._streams -= 1
 
-    def drive(self, stream: Stream, awaited: Awaited) -> None:
+    def drive(self, stream: Stream, wait_handle: WaitHandle) -> None:
         """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised."""
-        job = _Job(stream, awaited)
+        job = _Job(stream, wait_handle)
         if not self._is_taken(job):
-            awaited.wait()
+            wait_handle.wait()
             return
         job.is_over.acquire()
         if job.error is not None:
@@ -101,12 +101,12 @@ class Pump:
 class _Job:
     """A stream while it is driven."""
 
-    __slots__ = ("awaited", "error", "fileno", "is_over", "peer_fileno", "stream")
+    __slots__ = ("error", "fileno", "is_over", "peer_fileno", "stream", "wait_handle")
 
-    def __init__(self, stream: Stream, awaited: Awaited) -> None:
+    def __init__(self, stream: Stream, wait_handle: WaitHandle) -> None:
         self.stream = stream
-        self.awaited = awaited
-        self.fileno, self.peer_fileno = awaited.fileno(), stream.peer.fileno()
+        self.wait_handle = wait_handle
+        self.fileno, self.peer_fileno = wait_handle.fileno(), stream.peer.fileno()
         self.error: BaseException | None = None
         # Held until the stream's own thread has to go on.
         self.is_over = threading.Lock()
@@ -143,7 +143,7 @@ class _Run:
             if self._is_ended or self._is_closing:
                 return False
             # Asked before the pump may advance the stream, which changes it: two threads must not use it at a time.
-            until = job.awaited.until
+            until = job.wait_handle.until
             # Takes effect at once, also while the thread waits; which is why the less likely of the two comes first.
             self._jobs[job.peer_fileno] = self._jobs[job.fileno] = job
             try:
@@ -196,21 +196,21 @@ class _Run:
                 # Somebody cannot wait until then.
                 self._look_up_at = 0.0
         elif fileno == job.peer_fileno:
-            parting = job.stream.peer.parting
-            if parting is not None or has_left(job.stream.peer):
-                job.awaited.interrupt(parting or ClientGone())
+            close_reason = job.stream.peer.close_reason
+            if close_reason is not None or has_left(job.stream.peer):
+                job.wait_handle.interrupt(close_reason or ClientGone())
                 self._give_back(job)
         else:
             self._advance(job)
 
     def _advance(self, job: _Job) -> None:
-        awaited = None
+        wait_handle = None
         try:
-            awaited = job.stream.advance()
+            wait_handle = job.stream.advance()
         except BaseException as error:
             job.error = error
-        if awaited is job.awaited:
-            self._look_up_at = min(self._look_up_at, awaited.until)
+        if wait_handle is job.wait_handle:
+            self._look_up_at = min(self._look_up_at, wait_handle.until)
         else:
             self._give_back(job)
 
@@ -233,9 +233,9 @@ class _Run:
         """Advance those that nothing was heard of until it was time, and find out when that is for the next."""
         now = time.monotonic()
         for job in self._driven():
-            if job.awaited.until <= now:
+            if job.wait_handle.until <= now:
                 self._advance(job)
-        moments = [job.awaited.until for job in self._driven()]
+        moments = [job.wait_handle.until for job in self._driven()]
         self._look_up_at = min([now + _IDLE_SECONDS, *moments])
 
     def _driven(self) -> set[_Job]:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
-from deepseek_cursor_proxy.http1.messages import Awaited, Body, Peer
+from deepseek_cursor_proxy.http1.messages import Body, Peer, WaitHandle
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.server.stream_loop import Pump
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Client(Peer, Protocol):
         ...
 
 
-class Relay:
+class StreamSender:
     """Used by one thread at a time: the client's, or the pump's while that one sleeps."""
 
     def __init__(self, client: Client, body: Body, head: bytes, *, is_chunked: bool) -> None:
@@ -44,11 +44,11 @@ class Relay:
         self._end = bodies.LAST_CHUNK if is_chunked else b""
         self._unsent = b""
 
-    def run(self, pump: Pump) -> None:
+    def run(self, pump: StreamLoop) -> None:
         """Pass on the whole answer. Called by the client's thread."""
         # What goes out with the next piece.
         held = self._head
-        if self._body.awaited is None:
+        if self._body.wait_handle is None:
             # The first piece may take its time, and the client shall know by then that there will be one.
             self.peer.send(held)
             held = b""
@@ -60,21 +60,21 @@ class Relay:
                 if held or piece:
                     self.peer.send(held + self._framed(piece))
                     held = b""
-                awaited = self._body.awaited
-                if awaited is not None and (not piece or awaited.is_drained):
+                wait_handle = self._body.wait_handle
+                if wait_handle is not None and (not piece or wait_handle.is_drained):
                     if is_crowded:
-                        self._leave_to(pump, awaited)
+                        self._leave_to(pump, wait_handle)
                     else:
-                        awaited.wait()
+                        wait_handle.wait()
         if held or self._end:
             self.peer.send(held + self._end)
 
-    def _leave_to(self, pump: Pump, awaited: Awaited) -> None:
-        pump.drive(self, awaited)
+    def _leave_to(self, pump: StreamLoop, wait_handle: WaitHandle) -> None:
+        pump.drive(self, wait_handle)
         unsent, self._unsent = self._unsent, b""
         self.peer.send(unsent)
 
-    def advance(self) -> Awaited | None:
+    def advance(self) -> WaitHandle | None:
         """Pass on what there is, waiting for nobody; what to wait for then, None when the client's thread has to."""
         for _ in range(_MOST_PIECES):
             piece = next(self._pieces, None)
@@ -84,9 +84,9 @@ class Relay:
             if (sent := self.peer.send_now(data) if data else 0) < len(data):
                 self._unsent = data[sent:]
                 return None
-            awaited = self._body.awaited
-            if awaited is None or not piece or awaited.is_drained:
-                return awaited
+            wait_handle = self._body.wait_handle
+            if wait_handle is None or not piece or wait_handle.is_drained:
+                return wait_handle
         return None
 
 

@@ -21,8 +21,8 @@ from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
-from deepseek_cursor_proxy.upstream.response import Answer
-from deepseek_cursor_proxy.upstream.response_head import CutHead, DeadBeforeAnswer
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse, IncompleteHead
 
 _CHAT = "/chat/completions"
 
@@ -42,7 +42,7 @@ class Upstream:
 
     def send(
         self, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None, path: str = _CHAT
-    ) -> Answer:
+    ) -> UpstreamResponse:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
 
         The place that it was admitted to, if it had to be, goes with the answer, and is left when there is none.
@@ -57,12 +57,12 @@ class Upstream:
 
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
-    ) -> Answer:
+    ) -> UpstreamResponse:
         """The same call, to anybody and with whatever status it is answered."""
         call = _Call(destination, body, peer)
         call.add_unredirected_header("Authorization", f"Bearer {credential}")
         try:
-            answer: Answer = self._opener.open(call, timeout=self._config.request_timeout)
+            answer: UpstreamResponse = self._opener.open(call, timeout=self._config.request_timeout)
         except BaseException:
             if slot is not None:
                 slot.release()
@@ -106,7 +106,7 @@ class _PoolHandler(urllib.request.BaseHandler):
         self._pool = pool
         self._config = config
 
-    def http_open(self, call: _Call) -> Answer:
+    def http_open(self, call: _Call) -> UpstreamResponse:
         origin = _origin(call.full_url)
         headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *_HEADERS, *call.header_items()]
         request = heads.request_head("POST", call.selector, headers) + call.body
@@ -118,13 +118,13 @@ class _PoolHandler(urllib.request.BaseHandler):
 
     https_open = http_open
 
-    def _ask(self, origin: Origin, request: bytes, call: _Call, *, fresh: bool) -> Answer:
+    def _ask(self, origin: Origin, request: bytes, call: _Call, *, fresh: bool) -> UpstreamResponse:
         """Send and read the head of the answer; _StaleConnection when a reused connection turns out to be dead."""
         connection = None
         try:
             connection = self._pool.take(origin, call.peer, fresh=fresh)
             connection.send(request, self._config.write_timeout, call.peer)
-            return Answer.begin(connection, self._pool, self._config, call.peer, call.destination)
+            return UpstreamResponse.begin(connection, self._pool, self._config, call.peer, call.destination)
         except (ClientGone, ProxyError):
             # Nobody waits for it any more.
             _close(connection)
@@ -136,7 +136,7 @@ class _PoolHandler(urllib.request.BaseHandler):
             raise _translated(error, origin, call.destination.setting) from None
 
 
-def raise_for_redirect(answer: Answer) -> None:
+def raise_for_redirect(answer: UpstreamResponse) -> None:
     if 300 <= answer.status < 400:
         raise UpstreamFailed(
             f"{answer.destination.name} redirects ({answer.status}), which is never followed with your key. "
@@ -144,7 +144,7 @@ def raise_for_redirect(answer: Answer) -> None:
         )
 
 
-def _raise_for_status(answer: Answer) -> None:
+def _raise_for_status(answer: UpstreamResponse) -> None:
     """Anything but a plain 200 as the error it is."""
     raise_for_redirect(answer)
     if answer.status == 200:
@@ -177,7 +177,7 @@ def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
         return UpstreamTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{host} did not answer in time. Try again, or raise --request-timeout.")
-    if isinstance(error, (DeadBeforeAnswer, CutHead)):
+    if isinstance(error, (ClosedBeforeResponse, IncompleteHead)):
         return UpstreamDropped(f"{host} closed the connection without answering. Try again in a moment.")
     if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamFailed(

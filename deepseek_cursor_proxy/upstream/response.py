@@ -48,7 +48,7 @@ _FLOOD_SECONDS = 5.0
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
 
-class Answer:
+class UpstreamResponse:
     """An answer that has begun. Used by one thread; must be closed."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Answer:
     @classmethod
     def begin(
         cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
-    ) -> "Answer":
+    ) -> "UpstreamResponse":
         """Read the head; OSError, TimeoutError or ValueError when there is none."""
         answer = cls(connection, pool, config, peer, to)
         answer._read_head()

@@ -10,11 +10,11 @@ from deepseek_cursor_proxy.upstream.pool import Connection
 _MOST_ANNOUNCEMENTS = 16
 
 
-class DeadBeforeAnswer(ConnectionError):
+class ClosedBeforeResponse(ConnectionError):
     """The other side closed without a single byte of an answer."""
 
 
-class CutHead(ValueError):
+class IncompleteHead(ValueError):
     """The other side closed in the middle of the head."""
 
 
@@ -31,7 +31,7 @@ def read(connection: Connection, peer: Peer | None, deadline: float) -> Begun:
     for _ in range(_MOST_ANNOUNCEMENTS + 1):
         first = rest or _received(connection, peer, deadline)
         if not first:
-            raise DeadBeforeAnswer
+            raise ClosedBeforeResponse
         whole = heads.head_at_once(first, heads.parse_response_head)
         head, rest = whole if whole is not None else _collected(first, connection, peer, deadline)
         if head.status == 101:
@@ -47,7 +47,7 @@ def _collected(first: bytes, connection: Connection, peer: Peer | None, deadline
     while (raw := buffer.feed(data)) is None:
         data = _received(connection, peer, deadline)
         if not data:
-            raise DeadBeforeAnswer if buffer.is_empty else CutHead("it ends in the middle of its head")
+            raise ClosedBeforeResponse if buffer.is_empty else IncompleteHead("it ends in the middle of its head")
     return Begun(heads.parse_response_head(raw), buffer.take_rest())
 
 

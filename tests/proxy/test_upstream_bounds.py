@@ -268,12 +268,12 @@ class TestMemory(FaultTestCase):
     def test_an_answer_without_end_is_not_held(self) -> None:
         call = {"index": 0, "id": "i" * 100, "function": {"name": "f", "arguments": "x" * 900}}
         for said in ({"content": "x" * 1000}, {"reasoning_content": "x" * 1000}, {"tool_calls": [call]}):
-            with self.subTest(*said), mock.patch("deepseek_cursor_proxy.conversation.Reply.LONGEST", 10_000):
+            with self.subTest(*said), mock.patch("deepseek_cursor_proxy.conversation.Reply.MAX_CHARACTERS", 10_000):
                 # Whatever else goes wrong, it never stops by itself.
                 reply = self.answered(STREAM_HEAD + event(delta(**said)) * 11, then=HANG, request_timeout=PATIENCE)
                 self.assertEqual((200, TOLD), (reply.status, reply.verdict))
                 self.assertIn("longer than", reply.error["message"])
-        with mock.patch("deepseek_cursor_proxy.conversation.Reply.LONGEST", 1):
+        with mock.patch("deepseek_cursor_proxy.conversation.Reply.MAX_CHARACTERS", 1):
             # What has come to its end was not endless.
             self.assertEqual(WHOLE, self.answered(GOOD[0].data, stream=False).verdict)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.deepseek.chat_stream import Said, StreamReader
-from deepseek_cursor_proxy.exchange.upstream_call import Calling
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, StreamReader
+from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.reasoning import thinking_blocks
@@ -439,19 +439,22 @@ class TestStopping(SocketTestCase):
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(all_at_once({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
-        has_begun, settle, read = threading.Event(), Calling.settle, StreamReader.read
+        has_begun, settle, read = threading.Event(), UpstreamCall.settle, StreamReader.read
         self.addCleanup(has_begun.set)
 
-        def settle_later(calling: Calling) -> None:
+        def settle_later(calling: UpstreamCall) -> None:
             has_begun.wait(PATIENCE)
             settle(calling)
 
-        def read_later(reader: StreamReader, data: bytes) -> Said:
+        def read_later(reader: StreamReader, data: bytes) -> ParsedEvents:
             if b"one" in data:
                 has_begun.wait(PATIENCE)
             return read(reader, data)
 
-        with mock.patch.object(Calling, "settle", settle_later), mock.patch.object(StreamReader, "read", read_later):
+        with (
+            mock.patch.object(UpstreamCall, "settle", settle_later),
+            mock.patch.object(StreamReader, "read", read_later),
+        ):
             sock = self.connect(proxy)
             sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
             seen = b""
@@ -465,9 +468,9 @@ class TestStopping(SocketTestCase):
     def test_an_answer_that_ends_with_its_first_event_is_noted_before(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
-        settle, send = Calling.settle, ClientConnection.send
+        settle, send = UpstreamCall.settle, ClientConnection.send
 
-        def settled(calling: Calling) -> None:
+        def settled(calling: UpstreamCall) -> None:
             settle(calling)
             order.append("settled")
 
@@ -477,7 +480,7 @@ class TestStopping(SocketTestCase):
 
         proxy = self.proxy()
         self.fake.answer(all_at_once({"content": "All of it."}))
-        with mock.patch.object(Calling, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
+        with mock.patch.object(UpstreamCall, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
             sock = self.connect(proxy)
             sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
             self.assertIn(b"[DONE]", read_reply(sock)[2])

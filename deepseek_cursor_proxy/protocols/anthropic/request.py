@@ -88,7 +88,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
     inside["model"] = model_names.resolve_claude(asked, config)
     chat = chat_request.parse(inside, config)
-    chat = chat._replace(asked_model=asked, messages=_in_call_order(chat.messages))
+    chat = chat._replace(requested_model=asked, messages=_in_call_order(chat.messages))
     return Asked(
         chat,
         has_thinking=kind in ("enabled", "adaptive") or (kind is None and config.messages_thinking == "always"),

@@ -11,7 +11,7 @@ run of equal chunks is spliced into events without being encoded again.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta, joined
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, joined
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
@@ -50,7 +50,7 @@ class MessageWriter:
         message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
         return _event("message_start", message={**message, "usage": request.usage(None, self._estimate)})
 
-    def write(self, batch: Iterable[Delta | Aside]) -> bytes:
+    def write(self, batch: Iterable[Delta | Heartbeat]) -> bytes:
         return b"".join([piece for item in batch for piece in self._written(item)])
 
     def end(self) -> bytes:
@@ -78,7 +78,7 @@ class MessageWriter:
             raise failure
 
     def _frame(self) -> dict[str, Any]:
-        return {"id": self._id, "type": "message", "role": "assistant", "model": self._asked.request.asked_model}
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._asked.request.requested_model}
 
     def _stop_reason(self) -> str:
         if self._stop_sequence is not None:
@@ -91,8 +91,8 @@ class MessageWriter:
 
     # The answer …
 
-    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
-        if isinstance(item, Aside):
+    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+        if isinstance(item, Heartbeat):
             return (PING,) if not item.line else ()
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []

@@ -57,7 +57,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     thinks = thinks if wish.thinks is None else wish.thinks
     conversation = _conversation(body)
     return ChatRequest(
-        asked_model=asked,
+        requested_model=asked,
         model=named.model,
         messages=messages,
         tools=tuple(box.tools),

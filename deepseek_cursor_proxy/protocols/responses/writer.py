@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta, joined
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, joined
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, says_overflow
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -67,7 +67,7 @@ class ResponseWriter:
     def start(self) -> bytes:
         return self._lifecycle("response.in_progress", state("in_progress"))
 
-    def write(self, batch: Iterable[Delta | Aside]) -> bytes:
+    def write(self, batch: Iterable[Delta | Heartbeat]) -> bytes:
         return b"".join([piece for item in batch for piece in self._written(item)])
 
     def end(self) -> bytes:
@@ -111,8 +111,8 @@ class ResponseWriter:
 
     # The answer …
 
-    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
-        if isinstance(item, Aside):
+    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+        if isinstance(item, Heartbeat):
             return self._sign_of_life(item)
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
@@ -130,7 +130,7 @@ class ResponseWriter:
             written += self._finished(item.finish_reason)
         return written
 
-    def _sign_of_life(self, aside: Aside) -> Iterable[bytes]:
+    def _sign_of_life(self, aside: Heartbeat) -> Iterable[bytes]:
         """An event, because Codex does not count comments."""
         quiet = self._now() - self._told_at
         if self._frame.wanted.background and quiet < _SECONDS_BETWEEN_SIGNS_KEPT:
@@ -208,14 +208,14 @@ class SummaryWriter(ResponseWriter):
         super().__init__(frame, request, now)
         self._summary: list[str] = []
 
-    def _written(self, item: Delta | Aside) -> Iterable[bytes]:
-        if isinstance(item, Aside):
+    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+        if isinstance(item, Heartbeat):
             return self._sign_of_life(item)
         self._usage = self._usage if item.usage is None else item.usage
         self._finish_reason = item.finish_reason or self._finish_reason
         self._summary.append(item.text or "")
         # For the client the time in which it is written is a silence.
-        return self._sign_of_life(Aside("writing"))
+        return self._sign_of_life(Heartbeat("writing"))
 
     def end(self) -> bytes:
         summary = joined(self._summary).strip()

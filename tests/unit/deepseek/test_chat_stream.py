@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, Batches, ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
@@ -105,14 +105,14 @@ class TestReading(unittest.TestCase):
 
     def test_a_stream_whose_shapes_never_repeat_is_given_up_on(self) -> None:
         reader = StreamReader()
-        with mock.patch.object(chat_stream.Stencil, "cut", wraps=chat_stream.Stencil.cut) as cut:
+        with mock.patch.object(chat_stream.ChunkTemplate, "cut", wraps=chat_stream.ChunkTemplate.cut) as cut:
             for number in range(100):
                 reader.read(event({**chunk({"content": "x"}), "created": number}))
         self.assertLess(cut.call_count, 20)
 
     def test_comments_are_handed_on_and_are_no_progress(self) -> None:
         said = StreamReader().read(b": hello\n\n")
-        self.assertEqual(([Aside(": hello")], False), (said.batch, said.is_progress))
+        self.assertEqual(([Heartbeat(": hello")], False), (said.batch, said.is_progress))
 
     def test_nothing_is_read_behind_the_end(self) -> None:
         more = event(chunk({"content": "x"}))

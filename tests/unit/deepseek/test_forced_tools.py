@@ -6,7 +6,7 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Batch, CallPiece, ChatRequest, Delta, Message, ToolCall
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import forced_tools
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.generated_answers import parts
@@ -175,7 +175,7 @@ class TestFinding(unittest.TestCase):
 
 
 class TestRaising(unittest.TestCase):
-    def raised(self, *deltas: Delta | Aside, asked: ChatRequest | None = None) -> list[Batch]:
+    def raised(self, *deltas: Delta | Heartbeat, asked: ChatRequest | None = None) -> list[Batch]:
         return list(forced_tools.convert_stream(([each] for each in deltas), asked or request(), "call_x"))
 
     def test_however_the_words_are_cut_they_become_one_call(self) -> None:
@@ -208,8 +208,8 @@ class TestRaising(unittest.TestCase):
         self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
 
     def test_what_is_no_word_is_not_held_back(self) -> None:
-        batches = self.raised(Delta(source={"role": "x"}), Delta(text="x"), Aside(), Delta(reasoning="hm"))
-        told = [[Delta(source={"role": "x"})], [Aside()], [Delta(reasoning="hm")], [Delta(text="x")]]
+        batches = self.raised(Delta(source={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
+        told = [[Delta(source={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
         self.assertEqual(told, batches)
 
     def test_a_request_that_forces_nothing_is_not_touched(self) -> None:

@@ -158,7 +158,7 @@ class TestRequests(unittest.TestCase):
         request = parse(
             {"model": model, "messages": [{"role": "user", "content": "x"}], **body}, config(**(settings or {}))
         )
-        self.assertEqual(model, request.asked_model)
+        self.assertEqual(model, request.requested_model)
         return request.thinking, request.effort
 
     def test_what_the_request_says_beats_the_suffix_and_that_beats_the_settings(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.repeated_chunks import Stencil, singles, unquoted
+from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate, split_run, unquote
 
 
 def chunk(said: Any, **more: Any) -> dict[str, Any]:
@@ -22,12 +22,12 @@ def event(value: Any, **options: Any) -> bytes:
     return b"data: %b\n\n" % data(value, **options)
 
 
-def cut(raw: bytes) -> Stencil | None:
+def cut(raw: bytes) -> ChunkTemplate | None:
     (delta,) = chat_api.chunk_deltas(json.loads(raw))
-    return Stencil.cut(raw, delta)
+    return ChunkTemplate.cut(raw, delta)
 
 
-def stencil_of(value: Any, **options: Any) -> Stencil:
+def stencil_of(value: Any, **options: Any) -> ChunkTemplate:
     found = cut(data(value, **options))
     assert found is not None
     return found
@@ -61,7 +61,7 @@ class TestReading(unittest.TestCase):
                     run, _ = stencil.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
                     assert run is not None
                     parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(said(text)))]
-                    self.assertEqual(parsed, singles(run))
+                    self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 
     def test_it_stops_where_an_event_does_not_fit(self) -> None:
@@ -128,7 +128,7 @@ class TestCutting(unittest.TestCase):
         assert run is not None
         # The last one counts, so the hole can only be there.
         delta = chat_api.chunk_deltas(json.loads(twice))[0]
-        stencil = Stencil.cut(twice, delta)
+        stencil = ChunkTemplate.cut(twice, delta)
         assert stencil is not None
         run, _ = stencil.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
         assert run is not None
@@ -145,12 +145,14 @@ class TestCutting(unittest.TestCase):
 class TestSingles(unittest.TestCase):
     def test_a_delta_that_is_no_run_is_its_own_single(self) -> None:
         delta = Delta(text="x")
-        self.assertEqual([delta], singles(delta))
+        self.assertEqual([delta], split_run(delta))
 
     def test_strings_are_unquoted(self) -> None:
-        self.assertEqual(['a"b\\n', "ü\n"], [unquoted('a\\"b\\\\n'), unquoted("ü\\n")])
+        self.assertEqual(['a"b\\n', "ü\n"], [unquote('a\\"b\\\\n'), unquote("ü\\n")])
 
     def test_the_chunks_of_a_run_are_whole_again(self) -> None:
         stencil = stencil_of(chunk({"reasoning_content": "x"}))
         run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(stencil, [b"y", b"z"]))
-        self.assertEqual([chunk({"reasoning_content": text}) for text in "yz"], [each.source for each in singles(run)])
+        self.assertEqual(
+            [chunk({"reasoning_content": text}) for text in "yz"], [each.source for each in split_run(run)]
+        )

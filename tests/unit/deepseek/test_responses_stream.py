@@ -6,8 +6,8 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.chat_stream import Said
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Message, Reply
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES, ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, PrefixCache
@@ -38,9 +38,9 @@ def event(chunk: Any) -> bytes:
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
-def heard(pieces: Iterable[bytes]) -> tuple[list[Delta], Said]:
+def heard(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
     """All that these pieces say, and the last of it."""
-    reader, deltas, said = ResponseReader(), [], Said()
+    reader, deltas, said = ResponseReader(), [], ParsedEvents()
     for piece in pieces:
         said = reader.read(piece)
         deltas += [item for item in said.batch if isinstance(item, Delta)]
@@ -164,7 +164,7 @@ class TestReading(unittest.TestCase):
         self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
         said = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
         self.assertTrue(said.is_progress)
-        self.assertEqual([Aside(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
+        self.assertEqual([Heartbeat(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
 
     def test_a_call_that_may_be_whole_is_worth_storing(self) -> None:
         reader, weighty = ResponseReader(), []

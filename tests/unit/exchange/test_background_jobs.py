@@ -179,7 +179,7 @@ class TestFollowing(JobsTestCase):
 
     def test_when_the_proxy_stops_the_last_words_of_the_job_are_heard(self) -> None:
         job = self.job()
-        peer = mock.Mock(parting=ProxyStopping())
+        peer = mock.Mock(close_reason=ProxyStopping())
         following = iter(job.follow(peer))
         heard: list[bytes] = []
         thread = self.in_background(lambda: heard.extend(following))
@@ -191,10 +191,10 @@ class TestFollowing(JobsTestCase):
     def test_a_job_that_does_not_end_keeps_no_client_of_a_proxy_that_stops(self) -> None:
         job = self.job()
         with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
-            list(job.follow(mock.Mock(parting=ProxyStopping())))
+            list(job.follow(mock.Mock(close_reason=ProxyStopping())))
 
     def test_as_a_body_it_waits_by_itself(self) -> None:
-        self.assertIsNone(self.job().follow().awaited)
+        self.assertIsNone(self.job().follow().wait_handle)
 
 
 class TestWorking(JobsTestCase):

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.exchange import services as room
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import Asked, CallContext
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -83,7 +83,7 @@ class TestJobs(SocketTestCase):
         self.ended: list[str] = []
 
     def work(self, job: Job) -> None:
-        asked = Asked(ChatCompletions(time.time).parse(BODY, self.services.config), BODY, 1)
+        asked = GenerationRequest(ChatCompletions(time.time).parse(BODY, self.services.config), BODY, 1)
         try:
             exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
             for _ in exchange.batches():

@@ -33,11 +33,11 @@ class Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.parting: ProxyError | None = None
+        self.close_reason: ProxyError | None = None
 
     def part(self) -> None:
         """What the server does to end an answer."""
-        self.parting = ProxyStopping()
+        self.close_reason = ProxyStopping()
         self.sock.shutdown(socket.SHUT_RD)
 
     def fileno(self) -> int:

@@ -87,7 +87,7 @@ class TestConsole(ConsoleTestCase):
         self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
 
     def test_the_model_behind_a_name_is_told(self) -> None:
-        (line,) = self.lines(received(asked_model="gpt-5.6-sol"))
+        (line,) = self.lines(received(requested_model="gpt-5.6-sol"))
         self.assertIn("#7 gpt-5.6-sol → deepseek-v4-pro · stream", line)
 
     def test_retries_are_counted(self) -> None:
@@ -122,7 +122,7 @@ class TestConsole(ConsoleTestCase):
 
     def test_foreign_text_cannot_forge_lines_or_move_the_cursor(self) -> None:
         evil = "x\x1b[2J\n└ #1 completed"
-        lines = self.lines(received(asked_model=evil, dropped=(evil,)), finished(finish_reason=evil))
+        lines = self.lines(received(requested_model=evil, dropped=(evil,)), finished(finish_reason=evil))
         self.assertNotIn("\x1b", "".join(lines))
         self.assertNotIn("\n", "".join(lines))
 

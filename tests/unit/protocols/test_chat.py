@@ -2,7 +2,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, Batches, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
@@ -21,13 +21,13 @@ CHUNK = {
 }
 
 
-def source(*batches: list[Delta | Aside], error: Exception | None = None) -> Batches:
+def source(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> Batches:
     yield from batches
     if error is not None:
         raise error
 
 
-def written(*batches: list[Delta | Aside], error: Exception | None = None) -> list[bytes]:
+def written(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> list[bytes]:
     return list(ChatCompletions(lambda: 1234.5).stream(REQUEST, source(*batches, error=error)))
 
 
@@ -81,7 +81,7 @@ class TestStream(unittest.TestCase):
 
     def test_comments_pass_and_silence_becomes_a_real_event(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
-        found = events(written([Aside(": keep-alive"), Aside()], [delta], [Aside()]))
+        found = events(written([Heartbeat(": keep-alive"), Heartbeat()], [delta], [Heartbeat()]))
         self.assertEqual(": keep-alive", found[0])
         first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
         self.assertEqual(("asked", 1234, [first]), tuple(found[1][key] for key in ("model", "created", "choices")))
@@ -102,7 +102,7 @@ class TestStream(unittest.TestCase):
         self.assertEqual([], list(batches))
 
 
-def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
+def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Heartbeat]:
     delta = {"tool_calls": [call]} if call else {"content": ""}
     return list(chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
 
@@ -110,7 +110,7 @@ def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Aside]:
 class TestCustomCalls(unittest.TestCase):
     CUSTOM = REQUEST._replace(custom_tools=frozenset({"ApplyPatch"}))
 
-    def streamed(self, *batches: list[Delta | Aside]) -> list[Any]:
+    def streamed(self, *batches: list[Delta | Heartbeat]) -> list[Any]:
         return events(list(ChatCompletions(lambda: 0).stream(self.CUSTOM, source(*batches))))[:-1]
 
     def test_raw_text_streams_chunk_by_chunk(self) -> None:

@@ -4,7 +4,7 @@ import time
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation import Aside, Batches, CallPiece, Delta
+from deepseek_cursor_proxy.conversation import Batches, CallPiece, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import SILENT, early_end
@@ -32,14 +32,16 @@ NASTY = (
 )
 
 
-def source(*items: Delta | Aside, fails: bool = False) -> Batches:
+def source(*items: Delta | Heartbeat, fails: bool = False) -> Batches:
     for item in items:
         yield [item]
     if fails:
         raise UpstreamFailed("cut")
 
 
-def shown(*items: Delta | Aside, form: thinking_blocks.Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
+def shown(
+    *items: Delta | Heartbeat, form: thinking_blocks.Form | None = COLLAPSIBLE, notice: str = ""
+) -> list[str | None]:
     batches = thinking_blocks.mirror(source(*items), form, lambda choice: notice)
     return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
 
@@ -253,7 +255,8 @@ class TestMirror(unittest.TestCase):
     def test_asides_and_usage_pass(self) -> None:
         usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
         self.assertEqual(
-            [[Aside()], [usage]], list(thinking_blocks.mirror(source(Aside(), usage), COLLAPSIBLE, lambda choice: "N"))
+            [[Heartbeat()], [usage]],
+            list(thinking_blocks.mirror(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")),
         )
 
     def test_choices_have_a_block_each(self) -> None:

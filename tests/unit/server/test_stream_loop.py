@@ -14,9 +14,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.http1.messages import Awaited
+from deepseek_cursor_proxy.http1.messages import WaitHandle
 from deepseek_cursor_proxy.server import stream_loop as pumps
-from deepseek_cursor_proxy.server.stream_loop import Pump
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.proxy import test_chunk_by_chunk, test_leaving, test_load, test_walkthrough
 from tests.support.gauges import eventually
 from tests.unit.net.test_wait import Client
@@ -61,7 +61,7 @@ class Driven:
     def client_closes(self) -> None:
         self.client.close()
 
-    def advance(self) -> Awaited | None:
+    def advance(self) -> WaitHandle | None:
         self.threads.add(threading.get_ident())
         self.heard += self.sock.recv(100)
         return None if self.heard.endswith(b".") else self.source
@@ -69,7 +69,7 @@ class Driven:
 
 class PumpTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.pump = Pump()
+        self.pump = StreamLoop()
         self.addCleanup(self.pump.close)
 
     def driving(self, *streams: Driven) -> list[threading.Thread]:
@@ -294,7 +294,7 @@ class TestDescriptorReuse(PumpTestCase):
         advanced: list[float] = []
         advance = self.newcomer.advance
 
-        def noting() -> Awaited | None:
+        def noting() -> WaitHandle | None:
             advanced.append(time.monotonic())
             return advance()
 

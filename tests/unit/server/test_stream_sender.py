@@ -4,9 +4,9 @@ import unittest
 from collections.abc import Iterator
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.http1.messages import Awaited
-from deepseek_cursor_proxy.server.stream_loop import Pump
-from deepseek_cursor_proxy.server.stream_sender import Relay
+from deepseek_cursor_proxy.http1.messages import WaitHandle
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from deepseek_cursor_proxy.server.stream_sender import StreamSender
 
 
 class Silence:
@@ -29,7 +29,7 @@ class Silence:
 
 
 class Client:
-    parting: ProxyError | None = None
+    close_reason: ProxyError | None = None
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -49,10 +49,10 @@ class Client:
 
 
 class Body:
-    def __init__(self, *pieces: bytes, awaited: Awaited | None = None, over: bytes | None = None) -> None:
+    def __init__(self, *pieces: bytes, wait_handle: WaitHandle | None = None, over: bytes | None = None) -> None:
         self.pieces = pieces
         self.over = over
-        self.awaited = awaited
+        self.wait_handle = wait_handle
         self.is_over = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -69,31 +69,31 @@ class TestHead(unittest.TestCase):
         self.silence = Silence(self.client)
 
     def sent(self, body: Body) -> list[bytes]:
-        Relay(self.client, body, b"head|", is_chunked=False).run(Pump())
+        StreamSender(self.client, body, b"head|", is_chunked=False).run(StreamLoop())
         return self.client.sent
 
     def test_a_piece_that_is_there_goes_out_with_the_head(self) -> None:
-        self.assertEqual(self.sent(Body(b"one", b"two", awaited=self.silence)), [b"head|one", b"two"])
+        self.assertEqual(self.sent(Body(b"one", b"two", wait_handle=self.silence)), [b"head|one", b"two"])
 
     def test_the_head_is_sent_before_anything_is_waited_for(self) -> None:
-        self.sent(Body(b"", b"one", awaited=self.silence))
+        self.sent(Body(b"", b"one", wait_handle=self.silence))
         self.assertEqual(self.client.sent, [b"head|", b"one"])
 
     def test_a_lull_finds_the_head_sent(self) -> None:
-        self.sent(Body(b"", awaited=self.silence))
+        self.sent(Body(b"", wait_handle=self.silence))
         self.assertEqual(self.silence.sent_before, [b"head|"])
 
     def test_a_body_that_may_take_its_time_follows_the_head(self) -> None:
         self.assertEqual(self.sent(Body(b"one")), [b"head|", b"one"])
 
     def test_a_body_without_a_piece_has_a_head(self) -> None:
-        self.assertEqual(self.sent(Body(awaited=self.silence)), [b"head|"])
+        self.assertEqual(self.sent(Body(wait_handle=self.silence)), [b"head|"])
 
 
 class TestEnd(unittest.TestCase):
     def sent(self, body: Body) -> list[bytes]:
         client = Client()
-        Relay(client, body, b"head|", is_chunked=True).run(Pump())
+        StreamSender(client, body, b"head|", is_chunked=True).run(StreamLoop())
         return client.sent
 
     def test_what_comes_without_waiting_goes_out_with_the_end(self) -> None:

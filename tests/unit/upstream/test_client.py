@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.upstream.client import Upstream
-from deepseek_cursor_proxy.upstream.response import Answer
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.raw_upstream import KEEP, Play, RawUpstream
 
@@ -36,7 +36,7 @@ class UpstreamTestCase(SocketTestCase):
         self.addCleanup(upstream.close)
         return upstream
 
-    def send(self, upstream: Upstream | None = None, body: bytes = BODY) -> Answer:
+    def send(self, upstream: Upstream | None = None, body: bytes = BODY) -> UpstreamResponse:
         answer = (upstream or self.upstream()).send(body, "sk-test", None)
         self.addCleanup(answer.close)
         return answer

@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic.request import Asked
@@ -185,8 +185,8 @@ class TestThinking(unittest.TestCase):
 class TestAround(unittest.TestCase):
     def test_silence_is_a_ping_and_a_comment_is_nothing(self) -> None:
         writing = writer()
-        self.assertEqual(PING, writing.write([Aside()]))
-        self.assertEqual(b"", writing.write([Aside("keep-alive"), Aside("keep-alive")]))
+        self.assertEqual(PING, writing.write([Heartbeat()]))
+        self.assertEqual(b"", writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")]))
         self.assertEqual([{"type": "ping"}], events(PING))
 
     def test_a_role_alone_says_nothing(self) -> None:

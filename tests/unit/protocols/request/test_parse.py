@@ -78,8 +78,8 @@ class TestFields(unittest.TestCase):
 
     def test_the_model_is_remembered_as_asked(self) -> None:
         request = parsed(model="gpt-9")
-        self.assertEqual(("gpt-9", "deepseek-v4-pro"), (request.asked_model, request.model))
-        self.assertEqual("mine", parsed({"upstream_model": "mine"}, model=None).asked_model)
+        self.assertEqual(("gpt-9", "deepseek-v4-pro"), (request.requested_model, request.model))
+        self.assertEqual("mine", parsed({"upstream_model": "mine"}, model=None).requested_model)
 
     def test_one_to_eight_choices_may_be_asked_for(self) -> None:
         self.assertEqual([1, 1, 8], [parsed(n=n).choices for n in (None, 1, 8)])

@@ -4,7 +4,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Aside, CallPiece, Delta
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.protocols.responses.writer import told_error
@@ -103,10 +103,12 @@ class TestSignsOfLife(unittest.TestCase):
         writing = writer()
         writing._now = lambda: clock[0]
         writing.begin()
-        self.assertEqual(["in_progress"], types(events(writing.write([Aside()]))))
-        self.assertEqual(b"", writing.write([Aside("keep-alive")]))
+        self.assertEqual(["in_progress"], types(events(writing.write([Heartbeat()]))))
+        self.assertEqual(b"", writing.write([Heartbeat("keep-alive")]))
         clock[0] = 10.0
-        self.assertEqual(["in_progress"], types(events(writing.write([Aside("keep-alive"), Aside("keep-alive")]))))
+        self.assertEqual(
+            ["in_progress"], types(events(writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")])))
+        )
 
     def test_what_is_kept_event_by_event_tells_it_less_often(self) -> None:
         clock = [0.0]
@@ -114,9 +116,9 @@ class TestSignsOfLife(unittest.TestCase):
         writing._now = lambda: clock[0]
         writing.begin()
         clock[0] = 15.0
-        self.assertEqual(b"", writing.write([Aside(), Aside("keep-alive")]))
+        self.assertEqual(b"", writing.write([Heartbeat(), Heartbeat("keep-alive")]))
         clock[0] = 60.0
-        self.assertEqual(["in_progress"], types(events(writing.write([Aside(), Aside()]))))
+        self.assertEqual(["in_progress"], types(events(writing.write([Heartbeat(), Heartbeat()]))))
 
 
 class TestHowItEnds(unittest.TestCase):
