@@ -8,7 +8,6 @@ characters, for each job that runs. This file knows no protocol, no store and no
 
 import logging
 import math
-import socket
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.event_log import EventLog
 from deepseek_cursor_proxy.threads import started
 
@@ -33,50 +33,6 @@ _RETRY_AFTER_SECONDS = 10
 _HEARTBEAT = b": keep-alive\n\n"
 
 
-class JobPeer:
-    """Stands in for the client of a job. Called by any thread; the lock protects how it left, which it does once."""
-
-    def __init__(self) -> None:
-        try:
-            # Closing the far end is what those who wait for the near one notice, whatever else they wait for.
-            self._near, self._far = socket.socketpair()
-        except OSError:
-            raise Overloaded("There are no descriptors left. Try again in a moment.", retry_after=1) from None
-        self._lock = threading.Lock()
-        self._has_left = self._is_parted = self._is_closed = False
-
-    @property
-    def close_reason(self) -> ProxyError | None:
-        return ProxyStopping() if self._is_parted else None
-
-    def fileno(self) -> int:
-        return self._near.fileno()
-
-    def has_left(self) -> bool:
-        return self._has_left
-
-    def leave(self) -> bool:
-        """Be gone, as a client that closes its connection; whether that is news."""
-        with self._lock:
-            is_news = not (self._has_left or self._is_parted or self._is_closed)
-            self._has_left = self._has_left or is_news
-        self._far.close()
-        return is_news
-
-    def part(self) -> None:
-        """Be told that the proxy stops; one that has left already is told nothing."""
-        with self._lock:
-            self._is_parted = self._is_parted or not (self._has_left or self._is_closed)
-        self._far.close()
-
-    def close(self) -> None:
-        """Give the descriptors back; only when nobody can wait for them any more."""
-        with self._lock:
-            self._is_closed = True
-        self._far.close()
-        self._near.close()
-
-
 class Job:
     """One piece of work. Written by the thread that does it, read by any; `_changed` protects what it said.
 
@@ -87,7 +43,11 @@ class Job:
         """Raises Overloaded when the system has no descriptors for it."""
         self.id = id
         self.caller = caller
-        self.peer = JobPeer()
+        try:
+            # Stands in for the client: set, it ends whatever the work waits for.
+            self.peer = Wakeup()
+        except OSError:
+            raise Overloaded("There are no descriptors left. Try again in a moment.", retry_after=1) from None
         self._changed = threading.Condition()
         self._log = EventLog()
         self._has_ended = False
@@ -252,7 +212,7 @@ class Jobs:
             task = next((each for each in self._waiting if each.job is job), None)
             if task is not None:
                 self._waiting.remove(task)
-        is_news = job.peer.leave()
+        is_news = job.peer.set()
         if task is not None:
             self._do(task)
         return is_news
@@ -266,13 +226,13 @@ class Jobs:
             threads = list(self._threads)
             self._changed.notify_all()
         for task in queued:
-            task.job.peer.part()
+            task.job.peer.set(ProxyStopping)
             self._do(task)
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline - time.monotonic()))
             running = list(self._tasks.values())
         for task in running:
-            task.job.peer.part()
+            task.job.peer.set(ProxyStopping)
         gives_up_at = time.monotonic() + _LAST_WORDS_SECONDS
         for thread in threads:
             thread.join(max(0.0, gives_up_at - time.monotonic()))

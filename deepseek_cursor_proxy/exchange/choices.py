@@ -6,10 +6,9 @@ once when it leaves or when one of them fails.
 """
 
 import queue
-import socket
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.threads import started
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 
@@ -36,39 +36,6 @@ _FOR_EVER_SECONDS = 86400.0
 _Said = tuple[int, Batch | BaseException | None]
 
 
-class _SharedClient:
-    """The client as every choice sees it. `end` is called by the client's thread, the rest by those of the choices."""
-
-    def __init__(self) -> None:
-        self._near, self._far = socket.socketpair()
-        self._has_left = False
-        self._is_stopping = self._has_failed = False
-
-    @property
-    def close_reason(self) -> ProxyError | None:
-        if self._is_stopping:
-            return ProxyStopping()
-        return UpstreamFailed("Another choice of the same request failed.") if self._has_failed else None
-
-    def fileno(self) -> int:
-        return self._near.fileno()
-
-    def has_left(self) -> bool:
-        return self._has_left
-
-    def end(self, error: BaseException | None) -> None:
-        """Interrupt whatever the choices wait for: as the client leaves, or because of that failure."""
-        self._is_stopping = isinstance(error, ProxyStopping)
-        self._has_failed = isinstance(error, ProxyError)
-        self._has_left = True
-        self._far.close()
-
-    def close(self) -> None:
-        """Only when no choice can wait for it any more."""
-        self._far.close()
-        self._near.close()
-
-
 class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
@@ -81,10 +48,11 @@ class ChoicesExchange:
         self._client = client
         with ExitStack() as stack:
             try:
-                self._shared = _SharedClient()
+                # The client of every choice: set, it interrupts whatever they wait for.
+                self._shared = Wakeup()
                 stack.callback(self._shared.close)
-                # A byte for everything that is said, so that it can be waited for together with the client.
-                self._heard, self._bell = socket.socketpair()
+                # Notified of everything that is said, so that it can be waited for together with the client.
+                self._wakeup = Wakeup()
             except OSError:
                 raise _no_room() from None
             stack.pop_all()
@@ -157,14 +125,14 @@ class ChoicesExchange:
             return
         self.is_closed = True
         self._is_over.set()
-        self._shared.end(error)
+        self._shared.set(_close_reason(error))
         for thread in self._threads:
             thread.join()
         for exchange in self._exchanges.values():
             exchange.close()
         # An error that nobody heard would be held by the frames that hold this queue, until the collector comes by.
         self._said = queue.Queue()
-        for each in (self._shared, self._heard, self._bell):
+        for each in (self._shared, self._wakeup):
             each.close()
 
     # By the client's thread …
@@ -183,9 +151,9 @@ class ChoicesExchange:
 
     def _next(self) -> _Said:
         """What is said next; raises what a choice failed with, and ClientGone or ProxyStopping as any wait does."""
-        while not wait_readable(self._heard, _FOR_EVER_SECONDS, self._client):
+        while not wait_readable(self._wakeup, _FOR_EVER_SECONDS, self._client):
             continue
-        self._heard.recv(1)
+        self._wakeup.clear(1)
         choice, said = self._said.get()
         if isinstance(said, BaseException):
             try:
@@ -217,9 +185,20 @@ class ChoicesExchange:
                 self._said.put((choice, said), timeout=_LOOK_UP_SECONDS)
             except queue.Full:
                 continue
-            self._bell.send(b"!")
+            self._wakeup.notify()
             return True
         return False
+
+
+def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | None:
+    """What ends the other choices; None where they end as if their client left."""
+    if isinstance(error, ProxyStopping):
+        return ProxyStopping
+    return _other_choice_failed if isinstance(error, ProxyError) else None
+
+
+def _other_choice_failed() -> ProxyError:
+    return UpstreamFailed("Another choice of the same request failed.")
 
 
 def _check_size(generation: GenerationRequest, most: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from enum import Enum
+from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -24,6 +25,12 @@ _GRACE_SECONDS = 5.0
 # socket has to be looked into.
 _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" else 0)
 _CAN_POLL = hasattr(select, "poll")
+
+
+class HasFileno(Protocol):
+    """A socket or a Wakeup."""
+
+    def fileno(self) -> int: ...
 
 
 class Readiness(Enum):
@@ -69,7 +76,7 @@ def pause(seconds: float, peer: Peer | None) -> None:
     wait(None, False, seconds, peer)
 
 
-def wait_readable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
+def wait_readable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
     """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
     return wait(sock, False, seconds, peer) is Readiness.READABLE
 
@@ -88,7 +95,7 @@ def can_write(sock: socket.socket, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> Readiness:
+def wait(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> Readiness:
     """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end.
 
     The socket is looked at once more after the time is over: a process that was stopped finds there what has arrived.
@@ -108,7 +115,7 @@ def wait(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Pe
         left = until - time.monotonic()
 
 
-def _look(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
+def _look(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
     """What the socket is ready for within that time, and whether something happened to the peer."""
     if not _CAN_POLL:
         return _select(sock, for_writing, seconds, peer)
@@ -119,7 +126,7 @@ def _look(sock: socket.socket | None, for_writing: bool, seconds: float, peer: P
     return stirred, peer is not None and peer.fileno() in ready
 
 
-def _poll(sock: socket.socket | None, events: int, peer: Peer | None) -> "select.poll":
+def _poll(sock: HasFileno | None, events: int, peer: Peer | None) -> "select.poll":
     poll = select.poll()
     if sock is not None:
         poll.register(sock, events)
@@ -128,7 +135,7 @@ def _poll(sock: socket.socket | None, events: int, peer: Peer | None) -> "select
     return poll
 
 
-def _select(sock: socket.socket | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
+def _select(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
     """The same for systems without poll (Windows)."""
     own = [sock.fileno()] if sock is not None else []
     reading, writing = own + ([peer.fileno()] if peer is not None else []), own if for_writing else []

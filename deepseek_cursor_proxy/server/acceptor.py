@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from deepseek_cursor_proxy.net.wakeup import Wakeup
+
 _log = logging.getLogger(__name__)
 
 Admit = Callable[[socket.socket, Any], None]
@@ -40,9 +42,9 @@ class Acceptor:
         self._refusal = refusal
         self._is_stopping = threading.Event()
         self._is_running = False
-        # Protects `_bell` and `_is_running`; notified when `run` is over.
+        # Protects `_wakeup` and `_is_running`; notified when `run` is over.
         self._changed = threading.Condition()
-        self._bell: socket.socket | None = None
+        self._wakeup: Wakeup | None = None
         self._reserve: int | None = None
         self._lingering: dict[socket.socket, float] = {}
         self._warned_at = float("-inf")
@@ -51,19 +53,17 @@ class Acceptor:
         """Let clients in until `stop`."""
         with contextlib.ExitStack() as stack:
             selector = stack.enter_context(selectors.DefaultSelector())
-            heard, bell = socket.socketpair()
-            stack.callback(heard.close)
-            stack.callback(bell.close)
+            wakeup = stack.enter_context(contextlib.closing(Wakeup()))
             stack.callback(self._end)
             with self._changed:
                 if self._is_stopping.is_set():
                     # Whoever stops before the start has closed the listener by now, too.
                     return
-                self._bell, self._is_running = bell, True
+                self._wakeup, self._is_running = wakeup, True
             self._reserve = _descriptor()
             self._listener.setblocking(False)
             selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(heard, selectors.EVENT_READ)
+            selector.register(wakeup, selectors.EVENT_READ)
             self._selector = selector
             while not self._is_stopping.is_set():
                 self._look_around()
@@ -72,8 +72,8 @@ class Acceptor:
         """Returns when nobody is let in any more; before `run`, it will let nobody in."""
         with self._changed:
             self._is_stopping.set()
-            if self._bell is not None:
-                self._bell.send(b"!")
+            if self._wakeup is not None:
+                self._wakeup.set()
             self._changed.wait_for(lambda: not self._is_running)
 
     def reject(self, sock: socket.socket) -> None:
@@ -174,7 +174,7 @@ class Acceptor:
         if self._reserve is not None:
             os.close(self._reserve)
         with self._changed:
-            self._bell, self._is_running = None, False
+            self._wakeup, self._is_running = None, False
             self._changed.notify_all()
 
 

@@ -12,7 +12,6 @@ Where the system has no epoll, every thread waits for itself.
 import contextlib
 import logging
 import select
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import Protocol
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.http1.messages import Peer, WaitHandle
 from deepseek_cursor_proxy.net.wait import has_left
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ class _Run:
         self._is_closing = self._is_ended = False
         self._busy_at = self._look_up_at = time.monotonic()
         self._epoll = select.epoll()
-        self._heard, self._bell = socket.socketpair()
-        self._epoll.register(self._heard, select.EPOLLIN)
+        self._wakeup = Wakeup()
+        self._epoll.register(self._wakeup, select.EPOLLIN)
         self._thread = threading.Thread(target=self._drive, name="pump", daemon=True)
         try:
             self._thread.start()
@@ -153,14 +153,14 @@ class _Run:
                 self._forget(job)
                 raise
             if until < self._look_up_at:
-                self._bell.send(b"!")
+                self._wakeup.notify()
             return True
 
     def close(self) -> None:
         with self._lock:
             self._is_closing = True
             if not self._is_ended:
-                self._bell.send(b"!")
+                self._wakeup.notify()
         self._thread.join()
 
     # On its thread …
@@ -191,8 +191,8 @@ class _Run:
     def _react(self, fileno: int) -> None:
         job = self._jobs.get(fileno)
         if job is None:
-            if fileno == self._heard.fileno():
-                self._heard.recv(100)
+            if fileno == self._wakeup.fileno():
+                self._wakeup.clear()
                 # Somebody cannot wait until then.
                 self._look_up_at = 0.0
         elif fileno == job.peer_fileno:
@@ -251,5 +251,4 @@ class _Run:
 
     def _close_all(self) -> None:
         self._epoll.close()
-        self._heard.close()
-        self._bell.close()
+        self._wakeup.close()

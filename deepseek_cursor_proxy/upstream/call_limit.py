@@ -6,7 +6,6 @@ once. Every model has a limit of its own, because DeepSeek counts the calls to e
 """
 
 import contextlib
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from deepseek_cursor_proxy.deepseek.models import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 # Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
 _MOST_WAITING = 512
@@ -73,14 +73,14 @@ class CallLimit:
             waiter = _Waiter(calls)
         except OSError:
             raise self._queue_full() from None
-        with contextlib.closing(waiter):
+        with contextlib.closing(waiter.wakeup):
             with self._lock:
                 if len(self._waiting) >= _MOST_WAITING:
                     raise self._queue_full()
                 self._waiting.append(waiter)
                 self._admit()
             try:
-                if wait_readable(waiter.bell, self._timeout, peer):
+                if wait_readable(waiter.wakeup, self._timeout, peer):
                     return
             except BaseException:
                 self._give_up(waiter)
@@ -133,17 +133,13 @@ class CallLimits:
 
 
 class _Waiter:
-    """A queued call. Its wake-up is a socket, so that one wait watches it together with the client."""
+    """A queued call. Its wake-up is set when it is admitted."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
         self.is_admitted = False
-        self.bell, self._button = socket.socketpair()
+        self.wakeup = Wakeup()
 
     def admit(self) -> None:
         self.is_admitted = True
-        self._button.send(b"\0")
-
-    def close(self) -> None:
-        self.bell.close()
-        self._button.close()
+        self.wakeup.set()

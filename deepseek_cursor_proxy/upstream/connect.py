@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, Upstream
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import extended, wait_readable, wait_writable
+from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 
 # Long enough for a lost packet to be sent again; then the next address of the name gets its chance.
@@ -252,7 +253,7 @@ class _Lookup:
     """One question to the system's resolver, and who waits for its answer."""
 
     def __init__(self) -> None:
-        self.buttons: list[socket.socket] = []
+        self.waiters: list[Wakeup] = []
         self.addresses: list[Address] = []
         self.error: tuple[int, str] | None = None
 
@@ -274,19 +275,18 @@ class Resolver:
             return _resolved(host, port, socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
             pass  # it is a name
-        bell, button = socket.socketpair()
-        with bell, button:
-            lookup = self._join(host, port, button)
+        with closing(Wakeup()) as wakeup:
+            lookup = self._join(host, port, wakeup)
             try:
-                if not wait_readable(bell, patience.left, patience.peer):
+                if not wait_readable(wakeup, patience.left, patience.peer):
                     raise ConnectTimeout
             finally:
-                self._leave(lookup, button)
+                self._leave(lookup, wakeup)
         if lookup.error is not None:
             raise socket.gaierror(*lookup.error)
         return lookup.addresses
 
-    def _join(self, host: str, port: int, button: socket.socket) -> _Lookup:
+    def _join(self, host: str, port: int, wakeup: Wakeup) -> _Lookup:
         with self._lock:
             lookup = self._running.get((host, port))
             if lookup is None:
@@ -297,13 +297,13 @@ class Resolver:
                 except RuntimeError:
                     raise OSError(errno.EAGAIN, "no thread is left to look the name up") from None
                 self._running[host, port] = lookup
-            lookup.buttons.append(button)
+            lookup.waiters.append(wakeup)
         return lookup
 
-    def _leave(self, lookup: _Lookup, button: socket.socket) -> None:
+    def _leave(self, lookup: _Lookup, wakeup: Wakeup) -> None:
         with self._lock:
-            if button in lookup.buttons:
-                lookup.buttons.remove(button)
+            if wakeup in lookup.waiters:
+                lookup.waiters.remove(wakeup)
 
     def _run(self, host: str, port: int, lookup: _Lookup) -> None:
         try:
@@ -315,9 +315,9 @@ class Resolver:
         # Whoever started this thread put the lookup into `_running` before the lock came free.
         with self._lock:
             del self._running[host, port]
-            for button in lookup.buttons:
-                button.send(b"\0")
-            lookup.buttons.clear()
+            for wakeup in lookup.waiters:
+                wakeup.set()
+            lookup.waiters.clear()
 
 
 def _resolved(host: str, port: int, flags: int) -> list[Address]:

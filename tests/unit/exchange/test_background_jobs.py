@@ -90,7 +90,7 @@ class TestPeer(JobsTestCase):
                         raised.append("left")
 
                 thread = self.in_background(wait)
-                self.assertTrue(job.peer.leave())
+                self.assertTrue(job.peer.set())
                 thread.join(PATIENCE)
                 self.assertEqual(["left"], raised)
                 job.close()
@@ -102,24 +102,24 @@ class TestPeer(JobsTestCase):
         self.addCleanup(other.close)
         watch = waiting.ReadWaiter(silent, job.peer)
         self.assertFalse(watch.wait(0.0))
-        job.peer.part()
+        job.peer.set(ProxyStopping)
         with self.assertRaises(ProxyStopping):
             watch.wait(PATIENCE)
 
     def test_it_goes_once_and_for_one_reason(self) -> None:
         left, parted = self.job(), self.job()
-        self.assertTrue(left.peer.leave())
-        self.assertFalse(left.peer.leave())
-        left.peer.part()
+        self.assertTrue(left.peer.set())
+        self.assertFalse(left.peer.set())
+        left.peer.set(ProxyStopping)
         self.assertEqual((True, False), (left.is_cancelled, left.is_stopping))
-        parted.peer.part()
-        self.assertFalse(parted.peer.leave())
+        parted.peer.set(ProxyStopping)
+        self.assertFalse(parted.peer.set())
         self.assertEqual((False, True), (parted.is_cancelled, parted.is_stopping))
         over = self.job()
         over.close()
         over.close()
-        over.peer.part()
-        self.assertEqual((False, False, False), (over.peer.leave(), over.is_cancelled, over.is_stopping))
+        over.peer.set(ProxyStopping)
+        self.assertEqual((False, False, False), (over.peer.set(), over.is_cancelled, over.is_stopping))
 
     def test_without_descriptors_it_is_refused(self) -> None:
         with mock.patch.object(socket, "socketpair", side_effect=OSError), self.assertRaises(Overloaded) as caught:

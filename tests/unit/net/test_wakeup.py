@@ -6,6 +6,7 @@ import time
 import unittest
 from unittest import mock
 
+from deepseek_cursor_proxy.errors import ProxyStopping
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
@@ -48,10 +49,39 @@ class TestStopping(unittest.TestCase):
 
 
 class TestWakeup(unittest.TestCase):
-    def test_it_wakes_whoever_waits_now_or_later(self) -> None:
-        wakeup = Wakeup()
-        self.addCleanup(wakeup.close)
+    def setUp(self) -> None:
+        self.wakeup = Wakeup()
+        self.addCleanup(self.wakeup.close)
+
+    def test_set_ends_the_waits_that_take_it_for_their_client_now_and_later(self) -> None:
         for system in systems().values():
             with mock.patch.multiple(wait, **system):
-                with soon(wakeup.set), self.assertRaises(wait.ClientGone):
-                    wait.pause(PATIENCE, wakeup)
+                with soon(self.wakeup.set), self.assertRaises(wait.ClientGone):
+                    wait.pause(PATIENCE, self.wakeup)
+
+    def test_set_with_a_reason_ends_waits_with_a_new_error_each(self) -> None:
+        self.wakeup.set(ProxyStopping)
+        errors = []
+        for _ in range(2):
+            with self.assertRaises(ProxyStopping) as caught:
+                wait.pause(PATIENCE, self.wakeup)
+            errors.append(caught.exception)
+        self.assertIsNot(*errors)
+        self.assertFalse(self.wakeup.has_left())
+
+    def test_only_the_first_set_counts_and_none_after_close(self) -> None:
+        self.assertEqual([True, False], [self.wakeup.set(), self.wakeup.set(ProxyStopping)])
+        self.assertEqual((True, None), (self.wakeup.has_left(), self.wakeup.close_reason))
+        closed = Wakeup()
+        closed.close()
+        self.assertEqual((False, False), (closed.set(), closed.has_left()))
+
+    def test_each_notification_makes_it_readable_until_it_is_cleared(self) -> None:
+        for system in systems().values():
+            with mock.patch.multiple(wait, **system):
+                self.wakeup.notify()
+                self.wakeup.notify()
+                self.wakeup.clear(1)
+                self.assertTrue(wait.wait_readable(self.wakeup, 0, None))
+                self.wakeup.clear()
+                self.assertFalse(wait.wait_readable(self.wakeup, 0, None))

@@ -283,7 +283,7 @@ class TestAddresses(ConnectingTestCase):
             ]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: sum(len(each.buttons) for each in lookups._running.values()) == 5)
+            wait_until(lambda: sum(len(each.waiters) for each in lookups._running.values()) == 5)
             with self.assertRaises(ConnectTimeout):
                 lookups.find("slow.test", 1, patience(0.01))
             with self.assertRaises(ClientGone):
