@@ -1,5 +1,12 @@
-"""What DeepSeek accepts, wants and says; no I/O.
+"""What DeepSeek (and other hosts of its models) accepts, requires and answers; no I/O.
 
-`rules` and `history_repair` decide what is sent, `chat_api` and `responses_api` are its two APIs, `chat_stream` reads
-its stream, `model_names` resolves what clients call a model, `error_messages` explains its refusals.
+    rules, images        its requirements and limits
+    history_repair       makes a tool history that it accepts
+    api                  UpstreamApi, the interface of its two APIs: chat_api (with request_json), responses_api
+    chat_stream          reads its event streams (with repeated_chunks)
+    forced_tools         turns text that stands for a forced tool call into the call
+    models, model_names  the models it serves, and what clients call them
+    error_messages       adds the remedy to its errors
+
+Other folders import all of them but request_json.
 """

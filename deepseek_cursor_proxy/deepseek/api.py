@@ -1,8 +1,7 @@
-"""The one seam between the corridor and what DeepSeek is spoken to in.
+"""UpstreamApi: what the exchange needs to know about one of DeepSeek's APIs, and CHAT, the one used by default.
 
-Everything in the corridor is the canonical conversation, so a dialect is five things: where it is spoken, what a
-request says in it and as which bytes, what a whole answer says, and who reads a stream. One is chosen when a request
-comes in and goes with it; nobody asks again which it is.
+The endpoint chooses an API when a request comes in. The exchange works on the canonical conversation and calls the
+functions below; no other code depends on which API it is. `responses_api.RESPONSES` is the second one.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +15,9 @@ from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
 
 @dataclass(frozen=True)
 class UpstreamApi:
-    """One of DeepSeek's APIs. What `answer` and the reader say of the same answer adds up to the same reply."""
+    """One of DeepSeek's APIs. `read_answer` and the reader return deltas that add up to the same reply."""
 
+    # Behind the configured base URL.
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
     encode: Callable[[ChatRequest, Mapping[str, Any]], bytes]

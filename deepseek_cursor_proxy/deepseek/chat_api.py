@@ -1,8 +1,7 @@
-"""DeepSeek's dialect of chat completions: what it is sent, what it answers, what it insists on.
+"""DeepSeek's chat completions API: canonical request -> body, chunk or completion -> canonical deltas.
 
-`payload` and `deltas` / `completion` are a pair: canonical conversation out, canonical deltas in. What comes back is
-read tolerantly: a part of the wrong shape is passed over, because a stream is worth more than its oddest field.
-Facts are as of November 2026; thinking is on by default there, so it is always named.
+Reading is tolerant: a field of the wrong shape is left out, because one odd field is no reason to lose a stream.
+Facts are as of November 2026. Thinking is on by default there, so `payload` always sends `thinking`.
 """
 
 import json
@@ -15,7 +14,7 @@ from deepseek_cursor_proxy.deepseek.rules import can_see_images
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.memo import Mapped
 
-# More parallel calls than any model makes; a larger index is damage, and would make us hold its empty neighbours.
+# More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
 
 
@@ -23,7 +22,7 @@ _MAX_INDEX = 128
 _told: Mapped[Message, dict[str, Any]] = Mapped(16 * 1024 * 1024, lambda message: message.memory, lambda told: 400)
 
 
-# Out: the canonical request in DeepSeek's words …
+# The request …
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         "thinking": {"type": "enabled" if request.thinking else "disabled"},
     }
     if request.thinking:
-        # Never beside disabled thinking: DeepSeek has refused the pair.
+        # DeepSeek has refused an effort beside disabled thinking.
         body["reasoning_effort"] = request.effort
     if request.tools:
         body["tools"] = list(request.tools)
@@ -44,48 +43,48 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     body.update(request.params)
-    return _with_schema_in_words(body)
+    return _move_schema_to_prompt(body)
 
 
 def plain_text(content: str | Parts) -> str:
-    """Content as text alone; a picture or file becomes a stable placeholder that tells it from any other."""
+    """Content as text alone; an image or file becomes a placeholder with its digest."""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] if part["type"] == "text" else placeholder(part) for part in content)
 
 
 def messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """The history as it is sent, with what this model can see of its pictures."""
+    """The history for the body, with images where this model can see them."""
     if not can_see_images(request.model):
         return _told.of(
-            request.messages, lambda message: _message(message, _readable(message), request), request.thinking
+            request.messages, lambda message: _message(message, _text_content(message), request), request.thinking
         )
     sent = []
-    # Only user messages may show pictures, so what tools returned is shown in one of ours right behind the results:
-    # there in every later request as well, so that the prefix stays.
-    waiting: list[Mapping[str, Any]] = []
+    # Only user messages may hold images, so those that tools returned go into a user message of ours right behind the
+    # results: in every later request as well, so that DeepSeek's prefix cache hits.
+    pending: list[Mapping[str, Any]] = []
     for message in request.messages:
-        if message.role != "tool" and waiting:
-            sent.append(_shown_by_tools(waiting))
-            waiting = []
+        if message.role != "tool" and pending:
+            sent.append(_image_message(pending))
+            pending = []
         if message.role == "tool":
-            waiting += attachments(message)
+            pending += attachments(message)
         content = message.content if message.role == "user" else plain_text(message.content)
         sent.append(_message(message, content, request))
-    return [*sent, _shown_by_tools(waiting)] if waiting else sent
+    return [*sent, _image_message(pending)] if pending else sent
 
 
-def _readable(message: Message) -> str | Parts:
-    """Content for a model that sees no pictures: several texts of a user's stay apart, everything else is one text."""
+def _text_content(message: Message) -> str | Parts:
+    """Content for a model that sees no images: a user's text parts stay a list, everything else becomes one text."""
     content = message.content
     if message.role == "user" and not isinstance(content, str) and all(part["type"] == "text" for part in content):
         return content
     return plain_text(content)
 
 
-def _shown_by_tools(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    lead = {"type": "text", "text": f"[pictures that tools returned: {', '.join(map(placeholder, pictures))}]"}
-    return {"role": "user", "content": [lead, *pictures]}
+def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    lead = {"type": "text", "text": f"[pictures that tools returned: {', '.join(map(placeholder, images))}]"}
+    return {"role": "user", "content": [lead, *images]}
 
 
 def _message(message: Message, content: str | Parts, request: ChatRequest) -> dict[str, Any]:
@@ -113,43 +112,43 @@ def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
     return fields
 
 
-def _with_schema_in_words(body: dict[str, Any]) -> dict[str, Any]:
-    """DeepSeek knows JSON mode but no schema on this path: the schema is put into words behind the system prompt."""
+def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
+    """Put a JSON schema behind the system prompt: this API has JSON mode, but no schemas."""
     form = body.get("response_format")
     if not isinstance(form, dict) or form.get("type") != "json_schema":
         return body
     schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
-    told = {"role": "system", "content": f"Answer with one JSON object that fits this JSON schema:\n{schema}"}
+    instruction = {"role": "system", "content": f"Answer with one JSON object that fits this JSON schema:\n{schema}"}
     messages = body["messages"]
     opening = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
-    messages = [*messages[:opening], told, *messages[opening:]]
+    messages = [*messages[:opening], instruction, *messages[opening:]]
     return {**body, "messages": messages, "response_format": {"type": "json_object"}}
 
 
-# … and back: chunks and completions as canonical deltas.
+# … and the answer.
 
 
 def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
-    """One delta per choice of a streamed chunk; a chunk without choices (usage only) is one delta of its own."""
-    return _read(chunk, "delta")
+    """One delta per choice of a streamed chunk; a chunk without choices (usage only) is one delta."""
+    return _body_deltas(chunk, "delta")
 
 
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
-    """A whole completion as one big delta per choice."""
-    found = _read(body, "message")
+    """One delta per choice of a whole completion."""
+    found = _body_deltas(body, "message")
     choices = body.get("choices")
     whole = choices if isinstance(choices, list) else []
     if not whole or not all(isinstance(each, dict) and isinstance(each.get("message"), dict) for each in whole):
-        # A choice without a message would be a success that says nothing.
+        # A choice without a message would reach the client as an empty success.
         raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
     return found
 
 
-def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
+def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
     if body.get("error"):
         raise UpstreamFailed(f"DeepSeek broke the answer off: {error_message(body) or 'no reason given'}")
     if "error" in body:
-        # Some gateways say in every chunk that there is none, and some clients look for the word alone.
+        # Some gateways send `"error": null` in every chunk, and some clients test for the key alone.
         body = {name: value for name, value in body.items() if name != "error"}
     choices = body.get("choices")
     usage = _usage(body.get("usage"))
@@ -169,7 +168,7 @@ def _read(body: Mapping[str, Any], part: str) -> list[Delta]:
 
 
 def error_message(body: Mapping[str, Any]) -> str:
-    """The sentence inside an error body, whichever of the usual shapes it has."""
+    """The message of an error body: `{"error": {"message": …}}` or `{"error": "…"}`."""
     error = body.get("error")
     if isinstance(error, dict):
         error = error.get("message")
@@ -177,51 +176,51 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, source: Mapping[str, Any]) -> Delta:
-    said = choice.get(part)
-    if not isinstance(said, dict):
-        said = {}
-    calls = said.get("tool_calls")
+    fields = choice.get(part)
+    if not isinstance(fields, dict):
+        fields = {}
+    calls = fields.get("tool_calls")
     delta = Delta(
         choice=_index(choice.get("index"), 0) or 0,
-        reasoning=_string(said.get("reasoning_content")),
-        text=_string(said.get("content")),
+        reasoning=_string(fields.get("reasoning_content")),
+        text=_string(fields.get("content")),
         calls=_pieces(calls) if calls else (),
         finish_reason=_string(choice.get("finish_reason")),
         usage=usage,
         source=source,
     )
-    if _is_understood(delta, choice, part):
+    if _is_complete(delta, choice, part):
         return delta
-    return delta._replace(source={**source, "choices": [_mended(delta, choice, part, said)]})
+    return delta._replace(source={**source, "choices": [_repair_choice(delta, choice, part, fields)]})
 
 
-def _is_understood(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
-    """Whether the delta holds all that it should hold of its source."""
-    said = choice.get(part) or {}
-    if not isinstance(said, dict):
+def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
+    """Whether no field of the choice was left out because of its shape."""
+    fields = choice.get(part) or {}
+    if not isinstance(fields, dict):
         return False
-    calls = said.get("tool_calls")
+    calls = fields.get("tool_calls")
     return (
         (len(delta.calls) == len(calls) if isinstance(calls, list) else calls is None)
-        and (delta.text is not None or said.get("content") is None)
-        and (delta.reasoning is not None or said.get("reasoning_content") is None)
+        and (delta.text is not None or fields.get("content") is None)
+        and (delta.reasoning is not None or fields.get("reasoning_content") is None)
         and (delta.finish_reason is not None or choice.get("finish_reason") is None)
         and choice.get("index", delta.choice) == delta.choice
     )
 
 
-def _mended(delta: Delta, choice: Mapping[str, Any], part: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice without what is damaged in it, which would only make the client stumble in our place."""
-    understood = {
+def _repair_choice(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice without its damaged fields, at which the client would fail in our place."""
+    known = {
         "content": delta.text,
         "reasoning_content": delta.reasoning,
-        "tool_calls": _whole(said.get("tool_calls")),
+        "tool_calls": _repair_calls(fields.get("tool_calls")),
     }
-    mended = {**said, **{name: value for name, value in understood.items() if name in said}}
-    return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: mended}
+    repaired = {**fields, **{name: value for name, value in known.items() if name in fields}}
+    return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
 
 
-def _whole(calls: object) -> list[Any]:
+def _repair_calls(calls: object) -> list[Any]:
     found = enumerate(calls if isinstance(calls, list) else [])
     return [{**call, "index": piece.index} for position, call in found if (piece := _piece(position, call)) is not None]
 
@@ -232,7 +231,7 @@ def _pieces(calls: object) -> tuple[CallPiece, ...]:
 
 
 def _piece(position: int, call: object) -> CallPiece | None:
-    """What one entry of `tool_calls` adds to a call; None for damage."""
+    """One entry of `tool_calls`; None if it is damaged."""
     if not isinstance(call, dict) or (index := _index(call.get("index"), position)) is None:
         return None
     function = call.get("function") or {}
@@ -243,7 +242,7 @@ def _piece(position: int, call: object) -> CallPiece | None:
 
 
 def _usage(usage: object) -> dict[str, Any] | None:
-    """Usage with the cached tokens where OpenAI's clients look for them; DeepSeek's own names stay beside it."""
+    """Usage with the cached tokens under OpenAI's name as well as DeepSeek's."""
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")

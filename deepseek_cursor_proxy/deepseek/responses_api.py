@@ -1,13 +1,13 @@
-"""DeepSeek's own Responses API, the other of its dialects: what it is sent, and what its answers say.
+"""DeepSeek's own Responses API: canonical request -> items, response or events -> canonical deltas.
 
     payload             the canonical request as items
-    answer, Heard       a whole answer, or one that is still being told, as canonical deltas
+    response_deltas     a whole response as deltas
+    ResponseReader      a stream of response events as deltas
 
-It keeps nothing between two calls, so every call brings the whole history; no item has an id, because a prefix cache
-hits only on what was sent in the same words before. Ids, state and everything else that clients see are made on our
-side of it (see protocols/responses), from the same deltas as those of a chat.
-Custom tools are functions by the time they come here. DeepSeek would take one called apply_patch as it is, but no
-other, so that would only be a second way to do the same. What comes back is read as tolerantly as in deepseek.
+The API stores nothing, so every call brings the whole history. No item has an id: DeepSeek's prefix cache hits only on
+equal text. `protocols.responses` makes the ids and the state that clients see, from the same deltas as for a chat.
+Custom tools are functions here. DeepSeek would accept a custom tool named apply_patch, but no other, so that would only
+be a second way to do the same. Reading is as tolerant as in chat_api.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json
 
-# What this API calls the plain fields of a request; those it has no word for are left out.
+# Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {
     "max_tokens": "max_output_tokens",
     "temperature": "temperature",
@@ -29,20 +29,18 @@ _PARAMS = {
     "top_p": "top_p",
     "user_id": "user",
 }
+_FINISHES: dict[str | None, str] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+    None: "length",
+}
+# For a reason that is not in the table.
+_UNKNOWN_END = "aborted"
+# An item of the output: its index, or a made-up name if the event has no index.
+ItemKey = int | str
 
 
-_FINISHED: dict[str | None, str] = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
-
-
-# For whatever reason it may name one day: nothing that the client asked for ended the answer.
-_CUT_SHORT = "aborted"
-
-
-# Which item of the output is meant: its index, or a name for one whose index is not told.
-Place = int | str
-
-
-# Out: the canonical request as items …
+# The request …
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
@@ -55,22 +53,22 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [{"type": "function", **tool["function"]} for tool in request.tools]
     if request.tool_choice is not None:
-        body["tool_choice"] = _choice(request.tool_choice)
+        body["tool_choice"] = _tool_choice(request.tool_choice)
     if request.stream:
         body["stream"] = True
-    body |= {ours: request.params[name] for name, ours in _PARAMS.items() if name in request.params}
+    body |= {theirs: request.params[name] for name, theirs in _PARAMS.items() if name in request.params}
     form = request.params.get("response_format")
     if form is not None:
-        body["text"] = {"format": _flat(form, "json_schema")}
+        body["text"] = {"format": _flatten(form, "json_schema")}
     return body
 
 
-def _choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
-    return choice if isinstance(choice, str) else _flat(choice, "function")
+def _tool_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
+    return choice if isinstance(choice, str) else _flatten(choice, "function")
 
 
-def _flat(value: Mapping[str, Any], inside: str) -> dict[str, Any]:
-    """A value of chat completions without the nesting that this API does without."""
+def _flatten(value: Mapping[str, Any], inside: str) -> dict[str, Any]:
+    """A value of chat completions without the nesting that this API does not have."""
     return {**{name: inner for name, inner in value.items() if name != inside}, **(value.get(inside) or {})}
 
 
@@ -78,24 +76,24 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if message["role"] == "tool":
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
     elif message["role"] == "assistant":
-        yield from _turn(message)
+        yield from _assistant_items(message)
     else:
-        yield _said(message["role"], _parts(message["content"]))
+        yield _message_item(message["role"], _parts(message["content"]))
 
 
-def _turn(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Reasoning, text and calls of a turn, in this order and with nothing between them, as DeepSeek insists."""
-    # An empty one is refused like a missing one.
+def _assistant_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Reasoning, text and calls of a turn, in the order that DeepSeek requires."""
+    # DeepSeek refuses empty reasoning like missing reasoning.
     if reasoning := message.get("reasoning_content"):
         yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": reasoning}]}
     calls = message.get("tool_calls", ())
     if message["content"] or not calls:
-        yield _said("assistant", [{"type": "output_text", "text": message["content"]}])
+        yield _message_item("assistant", [{"type": "output_text", "text": message["content"]}])
     for call in calls:
         yield {"type": "function_call", "call_id": call["id"], **call["function"]}
 
 
-def _said(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _message_item(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": parts}
 
 
@@ -107,104 +105,104 @@ def _parts(content: str | list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     if part["type"] == "image_url":
-        # The URL stands where chat completions have an object around it, and the detail beside it.
+        # Chat completions nest the URL and the detail in an object; this API does not.
         image = dict(part["image_url"])
         return {"type": "input_image", "image_url": image.pop("url"), **image}
     if part["type"] == "file" and part["file"].get("file_id"):
         return {"type": "input_image", "file_id": part["file"]["file_id"]}
-    # Of files it knows only those that were uploaded before.
+    # The API accepts uploaded files only.
     return {"type": "input_text", "text": part["text"] if part["type"] == "text" else placeholder(part)}
 
 
-# … and back: whole answers …
+# … and the answer: whole responses and items …
 
 
-def answer(body: Mapping[str, Any]) -> list[Delta]:
-    """A whole response as deltas: one for each of its items, and one that says how it ended."""
-    return Heard().whole(body)
+def response_deltas(body: Mapping[str, Any]) -> list[Delta]:
+    """A whole response as deltas: one per item, and one with the finish_reason."""
+    return ItemReader().finish(body)
 
 
-class Heard:
-    """What was heard of one answer. An item is told piece by piece, as a whole, or both; it is said once."""
+class ItemReader:
+    """Turns the items of one response into deltas. An item may come in pieces, whole, or both; it is returned once."""
 
     def __init__(self) -> None:
-        # By their place in the output: the items of which something was said, and the numbers of those that are calls.
-        self._told: set[Place] = set()
-        self._calls: dict[Place, int] = {}
+        # The items of which something was returned, and the index of each item that is a call.
+        self._read_keys: set[ItemKey] = set()
+        self._calls: dict[ItemKey, int] = {}
 
-    def whole(self, response: object) -> list[Delta]:
-        """What the object at the end says that was not said before, up to how it ended."""
+    def finish(self, response: object) -> list[Delta]:
+        """The deltas of the response object at the end: items that did not come before, and the finish_reason."""
         response = response if isinstance(response, dict) else {}
         _raise_if_failed(response)
-        said: list[Delta] = []
-        if not (self._told or self._calls):
-            # Only then: some gateways leave items out of the object, and then places in it mean nothing.
+        deltas: list[Delta] = []
+        if not (self._read_keys or self._calls):
+            # Only then: some gateways leave items out of the object, which changes the indexes of the others.
             output = response.get("output")
             if not isinstance(output, list):
-                # It would be a success that says nothing.
+                # The client would get an empty success.
                 raise UpstreamFailed("DeepSeek's answer has no output.")
-            said = [delta for place, item in enumerate(output) for delta in self.item(place, item)]
-        return [*said, Delta(finish_reason=self._ending(response), usage=usage(response.get("usage")))]
+            deltas = [delta for key, item in enumerate(output) for delta in self.read_item(key, item)]
+        return [*deltas, Delta(finish_reason=self._finish_reason(response), usage=usage(response.get("usage")))]
 
-    def _ending(self, response: Mapping[str, Any]) -> str:
+    def _finish_reason(self, response: Mapping[str, Any]) -> str:
         if response.get("status") == "incomplete":
             details = response.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, dict) else None
-            return _FINISHED.get(reason if isinstance(reason, str) else None, _CUT_SHORT)
+            return _FINISHES.get(reason if isinstance(reason, str) else None, _UNKNOWN_END)
         return "tool_calls" if self._calls else "stop"
 
-    def item(self, place: Place, item: object) -> list[Delta]:
-        """What a whole item says that was not said before."""
+    def read_item(self, key: ItemKey, item: object) -> list[Delta]:
+        """The deltas of a whole item, without what came in pieces before."""
         if not isinstance(item, dict):
             return []
         match item.get("type"):
             case "reasoning":
-                return self.reasoning(place, _text(item, "reasoning_text"), is_whole=True)
+                return self.reasoning(key, _text(item, "reasoning_text"), is_whole=True)
             case "message":
-                return with_logprobs(self.text(place, _text(item, "output_text"), is_whole=True), _logprobs(item))
+                return with_logprobs(self.text(key, _text(item, "output_text"), is_whole=True), _logprobs(item))
             case "function_call":
-                return self.call(place, item) + self.arguments(place, item.get("arguments"), is_whole=True)
+                return self.call(key, item) + self.arguments(key, item.get("arguments"), is_whole=True)
             case _:
                 return []
 
-    # … and their pieces …
+    # … pieces of items …
 
-    def reasoning(self, place: Place, text: object, *, is_whole: bool = False) -> list[Delta]:
-        return [Delta(reasoning=said)] if (said := self._news(place, text, is_whole)) else []
+    def reasoning(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+        return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
 
-    def text(self, place: Place, text: object, *, is_whole: bool = False) -> list[Delta]:
-        return [Delta(text=said)] if (said := self._news(place, text, is_whole)) else []
+    def text(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+        return [Delta(text=new)] if (new := self._unread(key, text, is_whole)) else []
 
-    def call(self, place: Place, item: object) -> list[Delta]:
+    def call(self, key: ItemKey, item: object) -> list[Delta]:
         """A call begins; its arguments follow."""
-        if place in self._calls or not isinstance(item, dict) or item.get("type") != "function_call":
+        if key in self._calls or not isinstance(item, dict) or item.get("type") != "function_call":
             return []
-        index = self._calls[place] = len(self._calls)
+        index = self._calls[key] = len(self._calls)
         return [Delta(calls=(CallPiece(index, _string(item.get("call_id")), _string(item.get("name"))),))]
 
-    def arguments(self, place: Place, text: object, *, is_whole: bool = False) -> list[Delta]:
-        # Those of a call that has no name yet come once more with it.
-        if place not in self._calls or not (said := self._news(place, text, is_whole)):
+    def arguments(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+        # Arguments of a call without a name come again with the name.
+        if key not in self._calls or not (new := self._unread(key, text, is_whole)):
             return []
-        return [Delta(calls=(CallPiece(self._calls[place], arguments=said),))]
+        return [Delta(calls=(CallPiece(self._calls[key], arguments=new),))]
 
-    def _news(self, place: Place, text: object, is_whole: bool) -> str:
-        if is_whole and place in self._told:
+    def _unread(self, key: ItemKey, text: object, is_whole: bool) -> str:
+        if is_whole and key in self._read_keys:
             return ""
-        if said := _string(text):
-            self._told.add(place)
-        return said
+        if new := _string(text):
+            self._read_keys.add(key)
+        return new
 
 
 def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
-    """Deltas of a text with the log probabilities that were told with it, where chat completions have them."""
+    """Deltas of a text with its log probabilities in `source`, where chat completions have them."""
     if not (isinstance(found, list) and found):
         return deltas
     return [delta._replace(source={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
 
 
 def failure(body: Mapping[str, Any]) -> UpstreamFailed:
-    """Why an answer ends that will not be completed, in whichever of the usual shapes it is said."""
+    """The failure that an error body or error event stands for."""
     message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
@@ -217,19 +215,18 @@ def _raise_if_failed(response: Mapping[str, Any]) -> None:
 
 
 def usage(found: object) -> dict[str, Any] | None:
-    """Usage by the names that it has in chat completions."""
+    """Usage under its names in chat completions."""
     if not isinstance(found, dict):
         return None
-    asked, said = found.get("input_tokens"), found.get("output_tokens")
-    cached = _inside(found, "input_tokens_details").get("cached_tokens")
+    prompt, cached = found.get("input_tokens"), _inside(found, "input_tokens_details").get("cached_tokens")
     counted = {
-        "prompt_tokens": asked,
-        "completion_tokens": said,
+        "prompt_tokens": prompt,
+        "completion_tokens": found.get("output_tokens"),
         "total_tokens": found.get("total_tokens"),
         "prompt_tokens_details": {"cached_tokens": cached} if isinstance(cached, int) else None,
         "completion_tokens_details": _inside(found, "output_tokens_details") or None,
         "prompt_cache_hit_tokens": cached,
-        "prompt_cache_miss_tokens": asked - cached if isinstance(asked, int) and isinstance(cached, int) else None,
+        "prompt_cache_miss_tokens": prompt - cached if isinstance(prompt, int) and isinstance(cached, int) else None,
     }
     return {name: value for name, value in counted.items() if isinstance(value, (int, dict))}
 
@@ -255,13 +252,16 @@ def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+# … and events.
+
+
 class ResponseReader(EventReader):
     """Reads one stream of response events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard = Heard()
-        self._places = _Places()
+        self._items = ItemReader()
+        self._keys = _ItemKeys()
 
     def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(said, data)
@@ -269,42 +269,42 @@ class ResponseReader(EventReader):
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        heard, place = self._heard, self._places.of(chunk)
+        items, key = self._items, self._keys.key_of(chunk)
         match chunk.get("type"):
             case "response.reasoning_text.delta":
-                return heard.reasoning(place, chunk.get("delta"))
+                return items.reasoning(key, chunk.get("delta"))
             case "response.output_text.delta":
-                return with_logprobs(heard.text(place, chunk.get("delta")), chunk.get("logprobs"))
+                return with_logprobs(items.text(key, chunk.get("delta")), chunk.get("logprobs"))
             case "response.output_item.added":
-                return heard.call(place, chunk.get("item"))
+                return items.call(key, chunk.get("item"))
             case "response.function_call_arguments.delta":
-                return heard.arguments(place, chunk.get("delta"))
+                return items.arguments(key, chunk.get("delta"))
             case "response.output_item.done":
-                return heard.item(place, chunk.get("item"))
+                return items.read_item(key, chunk.get("item"))
             case "response.completed" | "response.incomplete" | "response.failed" as kind:
-                return heard.whole(_response(chunk, kind))
+                return items.finish(_response(chunk, kind))
             case "error":
                 raise failure(chunk)
             case _ if chunk.get("error"):
-                # A gateway's word, which knows of no events.
+                # An error object of a gateway, without a type.
                 raise failure(chunk)
             case _:
                 return []
 
 
-class _Places:
-    """Tells which item an event is about: by its output_index, else by the item's id, else by the order of events.
+class _ItemKeys:
+    """Finds the item of an event: by its output_index, else by the item's id, else by the order of events.
 
-    Gateways leave out one or the other; without it two calls would be one.
+    Some gateways leave out the index, some the id; without both, the pieces of two calls would become one call.
     """
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Place] = {}
-        # Of items with neither: how many have begun, and whether the last of them has ended.
+        self._by_id: dict[str, ItemKey] = {}
+        # Of items with neither: how many have begun, and whether the last one has ended.
         self._unnamed = 0
         self._has_ended = True
 
-    def of(self, chunk: Mapping[str, Any]) -> Place:
+    def key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
         index, name = chunk.get("output_index"), _item_id(chunk)
         if isinstance(index, int):
             if name:
@@ -312,12 +312,12 @@ class _Places:
             return index
         return self._by_id.setdefault(name, f"id {name}") if name else self._next(str(chunk.get("type")))
 
-    def _next(self, kind: str) -> Place:
+    def _next(self, kind: str) -> ItemKey:
         if kind == "response.output_item.added" or (self._has_ended and kind != "response.output_item.done"):
             self._unnamed += 1
             self._has_ended = False
         elif kind == "response.output_item.done":
-            # One that comes without anything before it is told as a whole.
+            # A done event without an added event is an item of its own.
             self._unnamed += self._has_ended
             self._has_ended = True
         return f"unnamed {self._unnamed}"
@@ -330,7 +330,7 @@ def _item_id(chunk: Mapping[str, Any]) -> str:
 
 
 def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The object of a last event, with the status that its kind stands for."""
+    """The response object of a last event, with the status of the event's type."""
     response = chunk.get("response")
     return {**(response if isinstance(response, dict) else {}), "status": kind.removeprefix("response.")}
 
@@ -339,4 +339,4 @@ def _encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
     return encode_json(payload)
 
 
-RESPONSES = UpstreamApi("/responses", payload, _encode, answer, ResponseReader)
+RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader)

@@ -1,4 +1,4 @@
-"""DeepSeek's rules: which turns need reasoning, what counts as a whole call, how large a body may be."""
+"""DeepSeek's rules: which turns need reasoning, what is a complete tool call, how large a body may be."""
 
 import json
 from enum import Enum
@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
-# DeepSeek's own table from the effort asked for to the effort done; "none" turns thinking off for the request.
+# DeepSeek's own table: requested effort -> effort it uses. "none" is not in it: that turns thinking off.
 EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -18,26 +18,26 @@ EFFORTS = {
     "ultra": "max",
 }
 
-# Where reasoning must be present and there is none. V4-Pro has refused ""; a single space passes everywhere.
+# Sent where reasoning is required and unknown. V4-Pro has refused ""; a single space passes everywhere.
 FILLER = " "
 
-# The largest request body that DeepSeek takes.
+# The largest request body that DeepSeek accepts.
 MAX_BODY_BYTES = 48 * 1024 * 1024
 
-# Beyond this a call counts as whole only when the answer says that it has finished.
+# A call with longer arguments counts as complete only when the answer has a finish_reason.
 _LONG_ARGUMENTS = 16_384
 
-# What chat completions and Responses call reasoning that has to be sent back.
+# The names of required reasoning in errors of chat completions and of Responses.
 _REASONING_NAMES = ("reasoning_content", "reasoning_text")
 
 
 class ReasoningNeed(Enum):
-    """Whether DeepSeek insists on an assistant's reasoning."""
+    """Whether DeepSeek requires the reasoning of an assistant message."""
 
     NONE = "none"
-    # Refused without any reasoning, content with a filler: a plain answer in a request that carries tools.
+    # A plain answer in a request with tools: refused without reasoning, accepted with FILLER.
     SOFT = "soft"
-    # Part of a tool loop: a filler harms the answer, so the real reasoning is worth a recovery.
+    # Part of a tool loop: FILLER is accepted but harms the answer, so the real reasoning is worth a recovery.
     HARD = "hard"
 
 
@@ -46,7 +46,7 @@ def can_see_images(model: str) -> bool:
 
 
 def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
-    """For every message, whether its reasoning must be sent."""
+    """The need of every message."""
     if not request.thinking:
         return [ReasoningNeed.NONE] * len(request.messages)
     otherwise = ReasoningNeed.SOFT if request.tools else ReasoningNeed.NONE
@@ -62,12 +62,12 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
 
 
 def is_forced(tool_choice: object) -> bool:
-    """Whether a tool choice leaves the model no choice; DeepSeek refuses that while thinking."""
+    """Whether a tool choice forces a call; DeepSeek refuses that while thinking."""
     return tool_choice is not None and tool_choice not in ("auto", "none")
 
 
 def is_whole_call(call: ToolCall) -> bool:
-    """Whether nothing of a call is still to come. Long arguments are not looked into again with every piece of them."""
+    """Whether a call is complete. Long arguments are not parsed, because this runs for every piece of them."""
     if not (call.id and call.name) or len(call.arguments) > _LONG_ARGUMENTS:
         return False
     try:
@@ -77,5 +77,5 @@ def is_whole_call(call: ToolCall) -> bool:
 
 
 def is_reasoning_refusal(status: int, message: str) -> bool:
-    """Whether an error says that reasoning of earlier turns is missing; each of DeepSeek's APIs has a name for it."""
+    """Whether an error says that reasoning of earlier turns is missing."""
     return status == 400 and "passed back" in message and any(name in message for name in _REASONING_NAMES)

@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import responses_api
-from deepseek_cursor_proxy.deepseek.responses_api import answer, payload
+from deepseek_cursor_proxy.deepseek.responses_api import payload, response_deltas
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.support.histories import TOOLS, assistant, result, system, user
@@ -175,7 +175,7 @@ class TestAnswers(unittest.TestCase):
                 Delta(calls=(CallPiece(0, arguments='{"at":1}'),)),
                 Delta(finish_reason="tool_calls"),
             ],
-            answer(response(*items)),
+            response_deltas(response(*items)),
         )
 
     def test_how_answers_end(self) -> None:
@@ -190,7 +190,7 @@ class TestAnswers(unittest.TestCase):
             ({"status": "incomplete", "incomplete_details": {"reason": []}}, "length"),
         ):
             with self.subTest(fields):
-                self.assertEqual(expected, answer(response(words, **fields))[-1].finish_reason)
+                self.assertEqual(expected, response_deltas(response(words, **fields))[-1].finish_reason)
 
     def test_what_is_no_answer_is_a_failure_in_its_words(self) -> None:
         for body, words in (
@@ -203,7 +203,7 @@ class TestAnswers(unittest.TestCase):
             ({"output": {}}, "no output"),
         ):
             with self.subTest(words), self.assertRaisesRegex(UpstreamFailed, words):
-                answer(body)
+                response_deltas(body)
 
     def test_damage_is_passed_over(self) -> None:
         text = {"type": "output_text", "text": "whole"}
@@ -217,7 +217,7 @@ class TestAnswers(unittest.TestCase):
             {"type": "function_call", "call_id": 1, "name": None, "arguments": {}},
         )
         reply = Reply()
-        for delta in answer(response(*items)):
+        for delta in response_deltas(response(*items)):
             reply.add(delta)
         self.assertEqual(assistant("whole", ("", "", ""), reasoning=""), reply.message())
 
