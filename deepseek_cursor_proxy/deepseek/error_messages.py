@@ -1,8 +1,8 @@
-"""DeepSeek's errors, made worth reading: what to do beside what is wrong.
+"""Reads DeepSeek's errors and adds the remedy to their messages.
 
-The message is all that a person in front of an editor gets to see, so a sentence with the remedy follows DeepSeek's own
-words. A chat that became too long is told in OpenAI's words and code, because those are what makes Cursor summarise
-it. Status, type and code of everything else stay as they are.
+Editors show nothing but the message, so a sentence with the remedy follows DeepSeek's own text. A chat that is too long
+gets OpenAI's message and code, because Cursor summarises a chat when it sees those. Status, type and code of all other
+errors stay.
 """
 
 import re
@@ -13,15 +13,15 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 
-# DeepSeek names no time to wait; a client that gets none gives up at once (Codex) or hammers on.
+# DeepSeek sends no Retry-After. Without one, Codex gives up at once and other clients retry too often.
 _RETRY_AFTER_SECONDS = 5
 _BUSY = (429, 503)
 
-# What both of its models take.
+# Of both models.
 _CONTEXT_TOKENS = 1_048_576
 OVERFLOW = "context_length_exceeded"
 
-# The words of DeepSeek, of the engines that gateways run its models on, and of gateways that speak for others.
+# As worded by DeepSeek, by the engines that gateways run its models on, and by gateways.
 _OVERFLOW = re.compile(
     r"(?:maximum|max|model'?s) (?:context|input|prompt|sequence)[ _](?:length|window|size)"
     r"|context (?:length|window|size)\b.{0,40}\b(?:exceed|limit)"
@@ -31,7 +31,7 @@ _OVERFLOW = re.compile(
     r"|reduce the length of (?:the|your) (?:messages|prompt|input)",
     re.IGNORECASE | re.DOTALL,
 )
-# Not the first part of a request id.
+# Not the beginning of a request id.
 _NUMBER = r"(\d[\d,]{3,15})(?![\w-])"
 _LIMIT = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -42,7 +42,7 @@ _LIMIT = tuple(
         rf"> ?{_NUMBER}",
     )
 )
-_ASKED = tuple(
+_REQUESTED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         rf"{_NUMBER}(?: tokens)? (?:in|from|of) (?:the |your )?(?:messages|prompt|input)",
@@ -58,8 +58,6 @@ _ADVICE = {
     402: "Top up the balance at https://platform.deepseek.com.",
     403: "Check at https://platform.deepseek.com what this key may do, and which key your client sends.",
 }
-
-
 _EARLY_ENDS = {
     "insufficient_system_resource": "DeepSeek ran out of capacity before the answer was complete. Try again.",
     "aborted": "DeepSeek interrupted the answer. Try again.",
@@ -67,28 +65,28 @@ _EARLY_ENDS = {
 
 
 def early_end(finish_reason: str | None) -> UpstreamFailed | None:
-    """The failure that a finish_reason stands for, in APIs that have no other word for it."""
+    """The failure for a finish_reason that only chat completions have; None for any other."""
     why = _EARLY_ENDS.get(finish_reason or "")
     return UpstreamFailed(why, code=finish_reason) if why is not None else None
 
 
 def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
-    """What DeepSeek, or whoever stands in front of it, said in place of an answer."""
+    """The error in a response of DeepSeek or of a gateway in front of it."""
     try:
         body = decode_foreign_json(raw)
     except ValueError:
         body = None
     if isinstance(body, dict) and "error" in body:
-        said = chat_api.error_message(body) or f"DeepSeek answered {status}: no explanation"
-        return UpstreamRefused(status, said, body, retry_after)
-    said = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
-    return UpstreamRefused(status, f"DeepSeek answered {status}: {said or 'no explanation'}", None, retry_after)
+        message = chat_api.error_message(body) or f"DeepSeek answered {status}: no explanation"
+        return UpstreamRefused(status, message, body, retry_after)
+    text = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
+    return UpstreamRefused(status, f"DeepSeek answered {status}: {text or 'no explanation'}", None, retry_after)
 
 
 def explain(refusal: UpstreamRefused) -> UpstreamRefused:
-    """The same refusal with a message that says what to do; most of the 4xx are for the client and stay as they are."""
+    """The same refusal with the remedy in its message; most of the 4xx are for the client and stay."""
     if refusal.status == 400 and _is_overflow(refusal):
-        return _overflow(refusal.message)
+        return _overflow_refusal(refusal.message)
     retry_after = refusal.retry_after
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
@@ -120,21 +118,21 @@ def _with_message(body: Mapping[str, Any], message: str) -> dict[str, Any]:
 # A chat that is too long …
 
 
-def says_overflow(message: str) -> bool:
-    """Whether the words of an error say that a chat is longer than the model takes."""
+def is_overflow_message(message: str) -> bool:
+    """Whether an error message says that a chat is too long for the model."""
     return _OVERFLOW.search(message[:4000]) is not None
 
 
 def _is_overflow(refusal: UpstreamRefused) -> bool:
     error = (refusal.body or {}).get("error")
     code = error.get("code") if isinstance(error, dict) else None
-    return code == OVERFLOW or says_overflow(refusal.message)
+    return code == OVERFLOW or is_overflow_message(refusal.message)
 
 
-def _overflow(said: str) -> UpstreamRefused:
-    limit = _first_number(_LIMIT, said[:4000]) or _CONTEXT_TOKENS
-    asked = _first_number(_ASKED, said[:4000], above=limit)
-    however = f"your messages resulted in {asked} tokens" if asked else "your messages are longer than that"
+def _overflow_refusal(message: str) -> UpstreamRefused:
+    limit = _first_number(_LIMIT, message[:4000]) or _CONTEXT_TOKENS
+    requested = _first_number(_REQUESTED, message[:4000], above=limit)
+    however = f"your messages resulted in {requested} tokens" if requested else "your messages are longer than that"
     message = (
         f"This model's maximum context length is {limit} tokens. However, {however}. "
         "Please reduce the length of the messages."
@@ -144,7 +142,7 @@ def _overflow(said: str) -> UpstreamRefused:
 
 
 def _first_number(patterns: tuple[re.Pattern[str], ...], text: str, above: int = 0) -> int | None:
-    """What the first pattern finds; a number of tokens that fits cannot be what was too much."""
+    """The first number above `above` that a pattern finds, in the order of the patterns."""
     for pattern in patterns:
         for found in pattern.finditer(text):
             number = int(found[1].replace(",", ""))

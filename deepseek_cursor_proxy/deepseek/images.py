@@ -1,8 +1,8 @@
-"""Pictures and files inside messages: what they are called where nobody can see them, and how many may be shown.
+"""Images and files inside messages: their placeholders for models that cannot see them, and DeepSeek's limits.
 
-A part is canonical here: `{"type": "image_url", "image_url": {"url": …}}` with a data URL or a remote one, or
-`{"type": "file", "file": {…}}`. The words for one depend on nothing but the part, so they are the same in every later
-request and DeepSeek's prefix cache goes on hitting. The limits are those of DeepSeek's vision guide (September 2026).
+Parts are canonical here: `{"type": "image_url", "image_url": {"url": …}}` with a data URL or a remote one, or
+`{"type": "file", "file": {…}}`. A placeholder depends on the part alone, so it is the same in every later request and
+DeepSeek's prefix cache hits. The limits are those of DeepSeek's vision guide (September 2026).
 """
 
 import hashlib
@@ -18,36 +18,36 @@ MAX_BYTES_TOGETHER = 64 * _MIB
 MAX_IMAGES = 600
 LONGEST_URL = 8192
 
-# Enough of a remote address to tell what it is.
-_SHOWN_URL = 200
+# Enough of a URL or a file name to recognize it.
+_MAX_TEXT = 200
 
 
 def placeholder(part: Mapping[str, Any]) -> str:
-    """The words for a picture or file: its kind, its size and a digest that tells it from any other."""
+    """The text in place of an image or file: its kind, name or URL, size and digest."""
     if part["type"] == "image_url":
-        return _words("image", "", _url(part))
+        return _placeholder("image", "", _url(part))
     file = part["file"]
-    return _words("file", file.get("filename") or file.get("file_id") or "", file.get("file_data") or "")
+    return _placeholder("file", file.get("filename") or file.get("file_id") or "", file.get("file_data") or "")
 
 
-def _words(kind: str, name: str, url: str) -> str:
-    media, data = _split(url)
-    facts = [_shown(name)] if name else []
+def _placeholder(kind: str, name: str, url: str) -> str:
+    media, data = _split_url(url)
+    facts = [_line(name)] if name else []
     if data is not None:
-        facts += [_shown(media), _amount(_decoded_size(data))]
+        facts += [_line(media), _size_text(_decoded_size(data))]
     elif url:
-        facts.append(_shown(url))
+        facts.append(_line(url))
     digest = hashlib.sha256(f"{name}\0{url}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"[{kind}: {', '.join([*facts, digest])}]"
 
 
 def check(messages: Iterable[Message]) -> None:
-    """Refuse what DeepSeek's vision models would refuse, naming the limit."""
+    """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
     count = total = 0
-    for part in _shown_pictures(messages):
+    for part in _visible_images(messages):
         count += 1
         url = _url(part)
-        _, data = _split(url)
+        _, data = _split_url(url)
         if data is None:
             if len(url) > LONGEST_URL:
                 raise BadRequest(
@@ -59,21 +59,21 @@ def check(messages: Iterable[Message]) -> None:
         size = _decoded_size(data)
         total += size
         if size > MAX_BYTES_INLINE:
-            raise _too_large(f"A picture has {_amount(size)}; DeepSeek takes at most 32 MiB per inline picture.")
+            raise _too_large(f"A picture has {_size_text(size)}; DeepSeek takes at most 32 MiB per inline picture.")
     if total > MAX_BYTES_TOGETHER:
-        raise _too_large(f"The pictures have {_amount(total)} together; DeepSeek takes at most 64 MiB inline.")
+        raise _too_large(f"The pictures have {_size_text(total)} together; DeepSeek takes at most 64 MiB inline.")
     if count > MAX_IMAGES:
         raise _too_large(f"The request has {count} pictures; DeepSeek takes at most {MAX_IMAGES}.")
 
 
 def attachments(message: Message) -> list[Mapping[str, Any]]:
-    """The pictures and files of a message."""
+    """The images and files of a message."""
     return [] if isinstance(message.content, str) else [part for part in message.content if part["type"] != "text"]
 
 
-def _shown_pictures(messages: Iterable[Message]) -> Iterator[Mapping[str, Any]]:
+def _visible_images(messages: Iterable[Message]) -> Iterator[Mapping[str, Any]]:
     for message in messages:
-        # Those of systems and assistants are only ever named.
+        # Images of system and assistant messages become placeholders.
         if message.role in ("user", "tool"):
             yield from (part for part in attachments(message) if part["type"] == "image_url")
 
@@ -83,8 +83,8 @@ def _url(part: Mapping[str, Any]) -> str:
     return url
 
 
-def _split(url: str) -> tuple[str, str | None]:
-    """The media type and the data of a data URL; without data, it is a remote one."""
+def _split_url(url: str) -> tuple[str, str | None]:
+    """The media type and the data of a data URL; the data is None for a remote URL."""
     if url[:5].lower() != "data:":
         return "", None
     head, _, data = url[5:].partition(",")
@@ -96,16 +96,16 @@ def _decoded_size(data: str) -> int:
     return max(0, len(data) * 3 // 4 - padding)
 
 
-def _amount(size: int) -> str:
+def _size_text(size: int) -> str:
     if size < 1000:
         return f"{size} B"
     return f"{round(size / 1000)} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
 
 
-def _shown(text: str) -> str:
-    # Whatever a client calls its file, it stays one line.
-    shown = text if len(text) <= _SHOWN_URL else text[: _SHOWN_URL - 1] + "…"
-    return "".join(char if char.isprintable() else "?" for char in shown)
+def _line(text: str) -> str:
+    """One line, whatever the client calls its file."""
+    short = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return "".join(char if char.isprintable() else "?" for char in short)
 
 
 def _too_large(sentence: str) -> TooLarge:

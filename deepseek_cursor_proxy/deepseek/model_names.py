@@ -1,8 +1,9 @@
-"""What a client calls a model, and what is meant by it.
+"""Resolves the model name of a client: to DeepSeek's model, effort and thinking, or to a passthrough route.
 
-A name may be DeepSeek's own, one of the configured table, or either with suffixes that say how to think. Names are
-compared without regard to case. More exact always wins: a whole name over the beginning of one, a longer beginning
-over a shorter, and a suffix is taken off only where the name with it means nothing by itself.
+A name may be DeepSeek's own, one of the [models] table, or either with suffixes such as -high or :nothink. Case does
+not matter. The most exact match wins: a whole name over a prefix (`gpt-*`), a longer prefix over a shorter one. A
+suffix is taken off only if the name with it matches nothing.
+This is not in `models` because it imports more than `GET /models` needs.
 """
 
 import re
@@ -17,67 +18,67 @@ from deepseek_cursor_proxy.config.settings import nearest, refused, toml_key
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.models import KNOWN_MODELS, MODELS
 
-# What Cursor appends on its own (-fast, [1m]) and what people of other proxies are used to (:max, (high), -nothink).
-_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
-_SUFFIX = re.compile(rf"(?:[-:]({_WORDS})|\s*\(({_WORDS})\)|\[\d{{1,4}}[km]\])\Z")
-_THINKS = {"thinking": True, "nothink": False, "none": False}
-# Longer than any name; what is longer is not searched for suffixes, which takes time in proportion to its square.
+# Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
+_SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
+_SUFFIX = re.compile(rf"(?:[-:]({_SUFFIX_WORDS})|\s*\(({_SUFFIX_WORDS})\)|\[\d{{1,4}}[km]\])\Z")
+_THINKING_WORDS = {"thinking": True, "nothink": False, "none": False}
+# Longer than any name. A longer one is not searched for suffixes, which takes quadratic time.
 _LONGEST_NAME = 200
-# Clients ask for the same few models all day.
+# Clients use the same few models all day.
 _KNOWN_NAMES = 128
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The model to ask; `effort` (in the client's words) and `thinking` as far as the name says something of them."""
+    """The model for a request; `effort` (in the client's words) and `thinking` if the name has a suffix for them."""
 
     model: str
     effort: str | None = None
     thinking: bool | None = None
 
 
-def resolve(asked: str, config: ProxyConfig) -> ModelChoice:
-    """The model that a name stands for; the configured one when it stands for none."""
-    resolved = _known if len(asked) <= _LONGEST_NAME else _resolved
-    return resolved(asked, tuple(config.models.items()), config.upstream_model)
+def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
+    """The model that a name stands for; the configured one if the name matches nothing."""
+    find = _resolve_cached if len(requested) <= _LONGEST_NAME else _resolve_uncached
+    return find(requested, tuple(config.models.items()), config.upstream_model)
 
 
-def _resolved(asked: str, aliases: tuple[tuple[str, str], ...], otherwise: str) -> ModelChoice:
-    found = _find(asked, dict(aliases), otherwise)
+def _resolve_uncached(requested: str, aliases: tuple[tuple[str, str], ...], default: str) -> ModelChoice:
+    found = _find(requested, dict(aliases), default)
     return ModelChoice(found.model, found.effort, found.thinking)
 
 
-_known = lru_cache(_KNOWN_NAMES)(_resolved)
+_resolve_cached = lru_cache(_KNOWN_NAMES)(_resolve_uncached)
 
 
-def resolve_claude(asked: str, config: ProxyConfig) -> str:
-    """The model to ask for in place of one of Anthropic's, as DeepSeek's own Messages API has it."""
-    name = asked.strip().lower()
-    if not name.startswith("claude") or _find(asked, config.models, config.upstream_model).weight:
-        return asked
+def resolve_claude(requested: str, config: ProxyConfig) -> str:
+    """The model in place of one of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
+    name = requested.strip().lower()
+    if not name.startswith("claude") or _find(requested, config.models, config.upstream_model).weight:
+        return requested
     return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
 
 
-def passthrough_key(asked: object, config: ProxyConfig) -> str | None:
-    """The key of the [passthrough] route that a model goes by; None when it is asked of DeepSeek."""
-    if not isinstance(asked, str) or not config.passthrough:
+def passthrough_key(requested: object, config: ProxyConfig) -> str | None:
+    """The key of the [passthrough] route for a model; None if the request goes to DeepSeek."""
+    if not isinstance(requested, str) or not config.passthrough:
         return None
-    name = asked.strip().lower()
+    name = requested.strip().lower()
     key = _by_lower(config.passthrough).get(name)
     if key is not None and not key.endswith("*"):
         return key
     prefix = _longest_prefix(name, config.passthrough)
     return (
         prefix
-        if prefix is not None and len(prefix) >= _find(asked, config.models, config.upstream_model).weight
+        if prefix is not None and len(prefix) >= _find(requested, config.models, config.upstream_model).weight
         else None
     )
 
 
 def refuse_unknown(config: ProxyConfig, origin: str) -> None:
-    """StartupError for a name in [models] that stands for a model DeepSeek does not have: every chat would fail.
+    """Raise a StartupError for a target in [models] that DeepSeek does not have: every chat with it would fail.
 
-    Only at DeepSeek's own address, because other hosts have names of their own. The configured model is believed, so
+    Only for DeepSeek's own host, because other hosts have their own names. The configured model counts as known, so
     that a model newer than this proxy can be used.
     """
     host = urlsplit(config.upstream_base_url).hostname or ""
@@ -85,19 +86,19 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
         return
     known = _by_lower((*KNOWN_MODELS, config.upstream_model))
     for name, target in config.models.items():
-        if not any(peeled in known for peeled, _ in _peeled(target.lower())):
-            near = nearest(target.lower(), known)
-            hint = f'; did you mean "{near}"?' if near else f". It has {', '.join(MODELS)}."
+        if not any(variant in known for variant, _ in _suffix_variants(target.lower())):
+            suggestion = nearest(target.lower(), known)
+            hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
             why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
             raise refused(f"models.{toml_key(name)}", target, why, origin)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Match:
     model: str
-    # Taken off the name, the last one first.
+    # Suffixes of the name, the last one first.
     words: tuple[str, ...]
-    # How exactly the name was meant: the length of the key that it was found by, and more for a whole name.
+    # How exact the match is: the length of the matching key, infinity for a whole name, 0 for none.
     weight: float
 
     @property
@@ -106,41 +107,41 @@ class _Found:
 
     @property
     def thinking(self) -> bool | None:
-        return next((_THINKS[word] for word in self.words if word in _THINKS), None)
+        return next((_THINKING_WORDS[word] for word in self.words if word in _THINKING_WORDS), None)
 
 
-def _find(asked: str, models: Mapping[str, str], otherwise: str) -> _Found:
+def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
     aliases = _by_lower(models)
-    known = _by_lower((*KNOWN_MODELS, otherwise))
-    found = _Found(otherwise, (), 0)
+    known = _by_lower((*KNOWN_MODELS, default))
+    found = _Match(default, (), 0)
     needed = 0
-    for name, words in _peeled(asked.strip().lower()):
+    for name, words in _suffix_variants(requested.strip().lower()):
         if len(name) < needed:
-            # The suffix just taken off is a part of the key that the name was found by.
+            # The suffix just taken off belongs to the prefix that matched.
             break
         if name in aliases:
-            return _target(models[aliases[name]], words, float("inf"))
+            return _match(models[aliases[name]], words, float("inf"))
         if name in known:
-            return _target(known[name], words, float("inf"))
+            return _match(known[name], words, float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
-            found = _target(otherwise, words, 0)
+            found = _match(default, words, 0)
         else:
-            found, needed = _target(models[prefix], words, len(prefix)), len(prefix) - 1
+            found, needed = _match(models[prefix], words, len(prefix)), len(prefix) - 1
     return found
 
 
-def _target(target: str, words: tuple[str, ...], weight: float) -> _Found:
-    """What a name was found to stand for: a name to send as it is, or one of DeepSeek's with suffixes of its own."""
+def _match(target: str, words: tuple[str, ...], weight: float) -> _Match:
+    """The match for a target of the table: a name to send as it is, or DeepSeek's with suffixes of its own."""
     known = _by_lower(KNOWN_MODELS)
-    for name, more in _peeled(target.lower()):
+    for name, more in _suffix_variants(target.lower()):
         if name in known:
-            return _Found(known[name], words + more, weight)
-    return _Found(target, words, weight)
+            return _Match(known[name], words + more, weight)
+    return _Match(target, words, weight)
 
 
-def _peeled(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The name as it is, then with one suffix less each time; beside it the words taken off by then."""
+def _suffix_variants(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name, then the name with one suffix less each time, with the suffixes taken off so far."""
     words: tuple[str, ...] = ()
     yield name, words
     while len(name) <= _LONGEST_NAME and (found := _SUFFIX.search(name)) and found.start():

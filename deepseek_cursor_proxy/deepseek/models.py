@@ -1,11 +1,11 @@
-"""The models by name: those DeepSeek serves, and those that clients are offered.
+"""The names of DeepSeek's models, and the names offered to clients.
 
-By itself, because listing them is often the first thing a client asks: nothing that a chat needs is read in for it.
+Apart from model_names because `GET /models` is often the first request: it must not import what a chat needs.
 """
 
 from deepseek_cursor_proxy.config import ProxyConfig
 
-# DeepSeek's current names, in the order clients are offered them.
+# DeepSeek's current names, in the order of `GET /models`.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
 # Older names that DeepSeek still serves, as Flash.
 _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
@@ -13,11 +13,11 @@ KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
 
 
 def model_for_limit(model: str) -> str:
-    """The model whose calls DeepSeek counts a call to this one among."""
+    """The model under whose call limit DeepSeek counts a call to this one."""
     return MODELS[1] if model in _LEGACY_MODELS else model
 
 
 def offered_models(config: ProxyConfig) -> list[str]:
-    """The names that clients are offered, in order."""
+    """The names that `GET /models` lists, in order."""
     aliases = (name for name in config.models if not name.endswith("*"))
     return list(dict.fromkeys((config.upstream_model, *MODELS, *aliases)))

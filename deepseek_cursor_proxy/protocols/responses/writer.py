@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, joined
-from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, says_overflow
+from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.responses import logprobs
@@ -245,7 +245,7 @@ def told_error(error: ProxyError) -> dict[str, str]:
 
 def error_code(error: ProxyError) -> str:
     """The code of a failure: DeepSeek's own where it named one, and the one for an overflow that it only describes."""
-    if isinstance(error, UpstreamFailed) and says_overflow(error.message):
+    if isinstance(error, UpstreamFailed) and is_overflow_message(error.message):
         return OVERFLOW
     return str(error.payload()["error"].get("code"))
 

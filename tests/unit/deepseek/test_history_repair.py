@@ -186,14 +186,14 @@ class TestRepair(unittest.TestCase):
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
         same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
         asked = 0
-        take = history_repair._Round.take
+        take = history_repair._Round.add_result
 
         def counted(current: history_repair._Round, index: int, message: Message) -> bool:
             nonlocal asked
             asked += 1
             return take(current, index, message)
 
-        with mock.patch.object(history_repair._Round, "take", counted):
+        with mock.patch.object(history_repair._Round, "add_result", counted):
             for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
                 self.assertLessEqual(4_000, len(repair(history).messages))
         self.assertLess(asked, 20_000)
