@@ -1,29 +1,39 @@
-"""The README says what the program does: its settings table, flags, quoted texts and links are checked against it."""
+"""README and the pages in .github say what the program does: tables, flags, commands, quoted texts and links."""
 
+import ast
 import configparser
+import contextlib
+import io
 import json
 import plistlib
 import re
 import subprocess
 import sys
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.api import clients
+from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.config import ENVIRONMENT_PREFIX, SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
 from tests.support.harness import running_proxy
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "deepseek_cursor_proxy"
+PATHS = (ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted((ROOT / ".github/docs").glob("*.md")))
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
+README, OPERATIONS = PAGES["README.md"], PAGES[".github/docs/operations.md"]
+ALL = "\n".join(PAGES.values())
 
-PRINT_TABLE = 'python -c "from deepseek_cursor_proxy.config import settings_table; print(settings_table())"'
+PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config import settings_table; print(settings_table())"'
 
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}
 OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
-# Flags of other programs, as the README names them.
-FOREIGN_FLAGS = {"--strict", "--user", "--now"}
+# Flags of other programs, as the pages name them.
+FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider"}
 
 # The system users of a Debian image, from base-passwd.
 DEBIAN_USERS = {"root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy"}
@@ -31,31 +41,128 @@ DEBIAN_USERS |= {"www-data", "backup", "list", "irc", "_apt", "nobody"}
 
 
 def block(language: str, start: str) -> str:
-    """The one code block in that language that starts so."""
-    [found] = re.findall(rf"^```{language}\n({re.escape(start)}.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    """The one code block in that language that starts so, on whichever page."""
+    [found] = re.findall(rf"^```{language}\n({re.escape(start)}.*?)^```$", ALL, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
-class ReadmeTest(unittest.TestCase):
+def marked(page: str, mark: str) -> str:
+    """The part of a page between <!-- mark --> and <!-- /mark -->."""
+    return PAGES[f".github/docs/{page}.md"].partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0].strip()
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+def links() -> Iterator[tuple[str, str, str]]:
+    """Page, target path from the root ("" for an address outside) and anchor of every link."""
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            path, _, anchor = target.partition("#")
+            if not target.startswith("https://"):
+                found = (ROOT / page).parent / path if path else ROOT / page
+                yield page, found.resolve().relative_to(ROOT.resolve()).as_posix(), anchor
+
+
+class TablesTest(unittest.TestCase):
     def test_the_settings_table_is_the_declared_one(self) -> None:
-        table = README.partition("<!-- settings -->")[2].partition("<!-- /settings -->")[0].strip()
         self.assertTrue(
-            table == settings_table(),
-            "the settings table in README.md is out of date; put between <!-- settings --> and <!-- /settings --> "
-            f"what this prints:\n\n    {PRINT_TABLE}\n",
+            marked("settings", "settings") == settings_table(),
+            f"the table in .github/docs/settings.md is out of date; this prints it:\n\n    {PRINT_SETTINGS}\n",
         )
 
-    def test_every_flag_it_names_exists(self) -> None:
+    def test_the_clients_table_is_the_one_the_proxy_uses(self) -> None:
+        rows = [f"| {each.name} | `{each.mark}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
+        table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
+        self.assertTrue(marked("clients", "clients") == table, f".github/docs/clients.md should have:\n\n{table}\n")
+
+
+class NamesTest(unittest.TestCase):
+    def test_every_flag_that_is_named_exists(self) -> None:
         known = {each.flag for each in SETTINGS}
         known |= {each.flag.replace("--", "--no-") for each in SETTINGS if each.can_be_negated}
-        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
-        self.assertEqual(named - known - OTHER_FLAGS - FOREIGN_FLAGS, set())
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ALL))
+        self.assertEqual(set(), named - known - OTHER_FLAGS - FOREIGN_FLAGS)
 
-    def test_every_environment_variable_it_names_exists(self) -> None:
-        named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", README))
-        self.assertEqual(named - {each.environment for each in SETTINGS}, set())
+    def test_every_environment_variable_that_is_named_exists(self) -> None:
+        named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", ALL))
+        self.assertEqual(set(), named - {each.environment for each in SETTINGS})
 
-    def test_its_units_are_well_formed_and_bring_the_proxy_back(self) -> None:
+    def test_every_command_that_is_named_exists(self) -> None:
+        table = OPERATIONS.partition("## Commands")[2].partition("\n## ")[0]
+        commands = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")][1:]
+        commands += re.findall(r"python -m deepseek_cursor_proxy ([a-z][a-z -]*)", ALL)
+        for words in {" ".join(re.findall(r"^[a-z-]+(?: [a-z]+)*", command)) for command in commands}:
+            with self.subTest(words), contextlib.redirect_stdout(io.StringIO()), self.assertRaises(SystemExit) as ended:
+                main([*words.split(), "--help"])
+            self.assertEqual(0, ended.exception.code, words)
+
+    def test_every_file_that_is_named_exists(self) -> None:
+        """Paths from the root or from the package, as the pages for contributors write them."""
+        for page in (".github/CONTRIBUTING.md", ".github/docs/development.md"):
+            for path in re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:\w+\.\w+)?|\w+\.py)`", PAGES[page]):
+                with self.subTest(page=page, path=path):
+                    self.assertTrue((ROOT / path).exists() or (PACKAGE / path).exists())
+
+    def test_the_map_has_every_folder(self) -> None:
+        named = set(re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE))
+        self.assertEqual({path.parent.name for path in PACKAGE.glob("*/__init__.py")}, named)
+
+
+class TextsTest(unittest.TestCase):
+    def test_the_notice_is_quoted_as_the_proxy_writes_it(self) -> None:
+        self.assertIn(f"`{NOTICE_LINE}`", README)
+
+    def test_the_newest_changes_are_of_this_version(self) -> None:
+        newest = re.findall(r"^## ([0-9.]+)$", PAGES[".github/docs/changes.md"], re.MULTILINE)[0]
+        self.assertEqual(__version__, newest)
+        self.assertIn(f"deepseek-cursor-proxy {__version__} is running.", README)
+
+    def test_every_text_that_troubleshooting_quotes_stands_in_the_code(self) -> None:
+        written = texts()
+        rows = re.findall(r"^\| (.+?) \|", PAGES[".github/docs/troubleshooting.md"], re.MULTILINE)
+        for quoted in (text for row in rows for text in re.findall(r"`([^`]+)`", row)):
+            parts = [part for part in quoted.split("…") if part]
+            with self.subTest(quoted):
+                self.assertTrue(any(all(part in text for part in parts) for text in written))
+
+    def test_the_readme_takes_three_minutes(self) -> None:
+        self.assertLessEqual(len(README.splitlines()), 300)
+        self.assertLessEqual(len(README.split()), 1500)
+
+
+def texts() -> list[str]:
+    """Every string of the package, with … for what is filled in."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%[sd]", "…", node.value))
+    return found
+
+
+class LinksTest(unittest.TestCase):
+    def test_every_link_leads_somewhere(self) -> None:
+        for page, path, anchor in links():
+            with self.subTest(page=page, path=path, anchor=anchor):
+                self.assertTrue((ROOT / path).is_file())
+                self.assertTrue(not anchor or anchor in anchors(path))
+
+    def test_every_page_is_linked_from_the_readme(self) -> None:
+        self.assertEqual(
+            set(), PAGES.keys() - {path for page, path, _ in links() if page == "README.md"} - {"README.md"}
+        )
+
+
+class ServicesTest(unittest.TestCase):
+    def test_the_units_are_well_formed_and_bring_the_proxy_back(self) -> None:
         unit = configparser.ConfigParser(interpolation=None)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read_string(block("ini", "[Unit]"))
@@ -66,15 +173,15 @@ class ReadmeTest(unittest.TestCase):
         self.assertEqual(["-m", "deepseek_cursor_proxy"], agent["ProgramArguments"][-2:])
         self.assertEqual(0o077, agent["Umask"])
 
-    def test_its_dockerfile_runs_the_proxy_as_a_user_that_debian_does_not_have(self) -> None:
+    def test_the_dockerfile_runs_the_proxy_as_a_user_that_debian_does_not_have(self) -> None:
         steps = dict(re.findall(r"^([A-Z]+) (.+)$", block("dockerfile", "FROM"), re.MULTILINE))
         self.assertEqual(["python", "-m", "deepseek_cursor_proxy"], json.loads(steps["ENTRYPOINT"])[:3])
-        user = steps["USER"]
+        user, volume = steps["USER"], steps["VOLUME"]
         self.assertNotIn(user, DEBIAN_USERS)
-        self.assertRegex(README, rf"RUN useradd -m {user} && install -d -m 700 -o {user} -g {user} {steps['VOLUME']}\n")
-        self.assertIn(f"-v deepseek-cursor-proxy:{steps['VOLUME']} ", README)
+        self.assertRegex(OPERATIONS, rf"RUN useradd -m {user} && install -d -m 700 -o {user} -g {user} {volume}\n")
+        self.assertIn(f"-v deepseek-cursor-proxy:{volume} ", OPERATIONS)
 
-    def test_its_health_check_asks_the_port_of_the_proxy(self) -> None:
+    def test_the_health_check_asks_the_port_of_the_proxy(self) -> None:
         steps = dict(re.findall(r"^([A-Z]+) (.+)$", block("dockerfile", "FROM"), re.MULTILINE))
         script = json.loads(steps["HEALTHCHECK"].removeprefix("CMD "))[2]
         self.assertIn(f", {steps['EXPOSE']}, ", script)
@@ -83,23 +190,6 @@ class ReadmeTest(unittest.TestCase):
             self.assertEqual(0, subprocess.run([sys.executable, "-c", probe], timeout=30).returncode)
         gone = subprocess.run([sys.executable, "-c", probe], stderr=subprocess.DEVNULL, timeout=30)
         self.assertNotEqual(0, gone.returncode)
-
-    def test_it_quotes_the_notice_as_the_proxy_writes_it(self) -> None:
-        self.assertIn(f"`{NOTICE_LINE}`", README)
-
-    def test_its_newest_changes_are_of_this_version(self) -> None:
-        self.assertEqual(re.findall(r"^### ([0-9.]+)$", README, re.MULTILINE)[0], __version__)
-        self.assertIn(f"deepseek-cursor-proxy {__version__} is running.", README)
-
-    def test_its_links_lead_somewhere(self) -> None:
-        titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-        for target in re.findall(r"\]\(([^)]+)\)", README):
-            with self.subTest(target=target):
-                if target.startswith("#"):
-                    self.assertIn(target[1:], anchors)
-                elif not target.startswith("https://"):
-                    self.assertTrue((ROOT / target).is_file())
 
 
 if __name__ == "__main__":

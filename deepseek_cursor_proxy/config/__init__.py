@@ -1,7 +1,7 @@
 """Every setting, declared once.
 
 One line per setting gives its default and its help; the command-line flag, the key in the TOML file, the environment
-variable, `config show` and the table in the README all come from that line. Tables of models have neither flag nor
+variable, `config show` and the table in .github/docs/settings.md come from it. Tables of models have neither flag nor
 variable. Where values are read from, and what is refused, is config_sources' part.
 Building a ProxyConfig touches no file and no network.
 """

@@ -5,6 +5,7 @@ never silently replaced. Which settings there are is told by config, which calls
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise StartupError(f"config: {safe_text(path)} is not valid TOML: {safe_text(error)}") from None
 
 
-# What people read: the file written on the first run, and the table in the README.
+# What people read: the file written on the first run, and the table in .github/docs/settings.md.
 
 
 def template(declared: Declared) -> str:
@@ -128,14 +129,18 @@ def _lines(each: Setting | Table) -> list[str]:
 
 
 def settings_table(declared: Declared) -> str:
-    """The settings as a Markdown table."""
-    return "\n".join(["| flag and key | default | meaning |", "|---|---|---|", *map(_row, declared)])
+    """The settings as a Markdown table, with a row of its own before each group."""
+    rows = ["| flag and key | default | meaning |", "|---|---|---|"]
+    for name, settings in groupby(declared, lambda each: "" if isinstance(each, Table) else each.group):
+        rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
+    return "\n".join(rows)
 
 
 def _row(each: Setting | Table) -> str:
     if isinstance(each, Table):
-        return f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |"
+        return f"| `[{each.key}]` | `{{}}` | {each.help} |"
     choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
     flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag
+    restart = "; needs a restart" if each.needs_restart else ""
     text = each.help.replace("<", "&lt;")
-    return f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices} |"
+    return f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices}{restart} |"

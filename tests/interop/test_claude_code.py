@@ -14,10 +14,10 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.interop import npm
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
+from tests.test_readme import block
 
 # Pinned: this one was seen to run without its install script.
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
-README = Path(__file__).parents[2] / "README.md"
 # It refuses to run without asking anybody as root, but not with tools that are allowed by name.
 TOOLS = "Bash,Read,Edit,Write"
 
@@ -35,8 +35,7 @@ def setUpModule() -> None:
 
 def environment_of_the_readme(url: str) -> dict[str, str]:
     """What the README tells people to set, for this proxy and key."""
-    section = README.read_text(encoding="utf-8").partition("\n## Claude Code\n")[2].partition("\n## ")[0]
-    told = dict(re.findall(r"^export (\w+)=(\S+)", section, re.MULTILINE))
+    told = dict(re.findall(r"^export (\w+)=(\S+)", block("bash", "export ANTHROPIC_BASE_URL"), re.MULTILINE))
     assert told.pop("ANTHROPIC_BASE_URL") == "http://127.0.0.1:9000"
     assert told.pop("ANTHROPIC_AUTH_TOKEN") == "sk-…"
     return {**told, "ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY}

@@ -2,7 +2,6 @@
 
 import json
 import unittest
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.api import clients
@@ -182,12 +181,3 @@ class TestOverSockets(SocketTestCase):
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
-
-
-class TestReadme(unittest.TestCase):
-    def test_the_readme_lists_every_client_of_the_table(self) -> None:
-        readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-        rows = [f"| {each.name} | `{each.mark}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
-        table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
-        found = readme.partition("<!-- clients -->")[2].partition("<!-- /clients -->")[0].strip()
-        self.assertTrue(found == table, f"README.md lists other clients; between its marks belongs:\n\n{table}\n")

@@ -554,10 +554,10 @@ class TextsTest(ConfigTest):
                 self.assertTrue(all(choice in above for choice in each.choices))
 
     def test_the_table_has_a_row_of_three_cells_for_every_setting(self) -> None:
-        rows = settings_table().splitlines()[2:]
+        rows = [row for row in settings_table().splitlines()[2:] if not row.startswith("| **")]
         self.assertEqual(len(rows), len(DECLARED))
         for each in TABLES:
-            self.assertIn(f"| `[{each.key}]` (file only) | `{{}}` | {each.help} |", rows)
+            self.assertIn(f"| `[{each.key}]` | `{{}}` | {each.help} |", rows)
         for each, row in zip(SETTINGS, rows, strict=False):
             with self.subTest(each.key):
                 self.assertEqual(row.count("|"), 4)
