@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer, W
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class Generation:
         protocol, chat = self._chat, asked.request
         exchange = self.opened(caller, self.call_context(caller, request.peer), asked)
         batches = exchange.batches(with_lulls=chat.stream)
-        shown = (
-            batches if _is_json(chat) else thinking_blocks.mirror(batches, self._form(request, asked), exchange.notice)
-        )
+        shown = batches if _is_json(chat) else show_reasoning(batches, self._form(request, asked), exchange.notice)
         if chat.stream:
             return HttpReply.events(Stream(protocol.stream(chat, shown), exchange))
         return plain_reply.reply(self._made(chat, shown), exchange, failure)
@@ -97,7 +96,7 @@ class Generation:
     def told(self, chat: ChatRequest, exchange: "Exchange | ChoicesExchange", *, with_lulls: bool = True) -> Batches:
         """The answer for clients that have a place of its own for reasoning, and words for how an answer ended."""
         batches = exchange.batches(with_lulls=with_lulls and chat.stream)
-        return batches if _is_json(chat) else thinking_blocks.mirror(batches, None, exchange.notice, with_remarks=False)
+        return batches if _is_json(chat) else show_reasoning(batches, None, exchange.notice, with_end_notices=False)
 
     def written(
         self, chat: ChatRequest, exchange: "Exchange | ChoicesExchange", write: Callable[[Batch], bytes]

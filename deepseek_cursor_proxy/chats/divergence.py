@@ -45,14 +45,14 @@ class Mark(NamedTuple):
 _known: Beginnings[bytes, tuple[Mark, ...]] = Beginnings(2 * 1024 * 1024, lambda digest: 200)
 
 
-class Glance(NamedTuple):
+class RequestOutline(NamedTuple):
     """What a request looked like: the system messages in front, the tools by name in order, all other messages."""
 
     system: tuple[bytes, ...]
     tools: Mapping[str, int]
     marks: tuple[Mark, ...]
 
-    def with_tools(self, names: Sequence[str]) -> "Glance":
+    def with_tools(self, names: Sequence[str]) -> "RequestOutline":
         """The same with its tools in another order."""
         if tuple(self.tools) == tuple(names):
             return self
@@ -63,7 +63,7 @@ class Glance(NamedTuple):
         """Whether it holds nothing but a first question."""
         return len(self.marks) <= 1
 
-    def common(self, other: "Glance") -> int:
+    def common(self, other: "RequestOutline") -> int:
         """How many messages both begin with."""
         mine, its = self.marks, other.marks
         if its == mine[: len(its)]:
@@ -71,18 +71,18 @@ class Glance(NamedTuple):
             return len(its)
         return sum(1 for _ in takewhile(lambda pair: pair[0].whole == pair[1].whole, zip(mine, its, strict=False)))
 
-    def likeness(self, other: "Glance") -> int:
+    def likeness(self, other: "RequestOutline") -> int:
         """How much of what an agent is made of is the same: its instructions, its set of tools."""
         return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
 
-    def replaces(self, other: "Glance") -> bool:
+    def replaces(self, other: "RequestOutline") -> bool:
         """Whether this is the other's agent, further on. First words are not replaced: others begin with them too."""
         is_further = self.common(other) == len(other.marks) and self.likeness(other) > 0
         return is_further and (self.is_opening or not other.is_opening)
 
 
 @dataclass(frozen=True)
-class Drift:
+class Divergence:
     """Where a request parted from the last one; `message` counts as the client does."""
 
     system: bool = False
@@ -106,7 +106,7 @@ class Drift:
         return ", ".join(parts)
 
 
-def glance(request: ChatRequest, history: History) -> Glance:
+def outline(request: ChatRequest, history: History) -> RequestOutline:
     """What a client's request looks like."""
     messages = request.messages
     leading = sum(1 for _ in takewhile(lambda message: message.role == "system", messages))
@@ -117,14 +117,14 @@ def glance(request: ChatRequest, history: History) -> Glance:
     ]
     marks = (*(known or ()), *new)
     _known.keep(history.digests, marks)
-    return Glance(
+    return RequestOutline(
         system=tuple(mark.whole for mark in marks[:leading]),
         tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _EXACT)) for tool in request.tools},
         marks=marks[leading:],
     )
 
 
-def nearest(known: Sequence[Glance], now: Glance) -> Glance | None:
+def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:
     """Which of a chat's last requests, newest first, this one goes on from or strayed from; None if from none.
 
     Best is one that it adds to; then one whose answers it repeats, so an edited chat is known again; then one that
@@ -137,12 +137,12 @@ def nearest(known: Sequence[Glance], now: Glance) -> Glance | None:
 
 
 class _Kin(NamedTuple):
-    last: Glance
+    last: RequestOutline
     is_likely: bool
     rank: tuple[int, ...]
 
     @classmethod
-    def of(cls, last: Glance, now: Glance, answers: Container[bytes]) -> "_Kin":
+    def of(cls, last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> "_Kin":
         common, likeness = now.common(last), now.likeness(last)
         goes_on = common == len(last.marks) and likeness > 0
         repeated = sum(mark.whole in answers for mark in last.marks if mark.role == "assistant")
@@ -151,37 +151,37 @@ class _Kin(NamedTuple):
         return cls(last, is_likely, (goes_on and not last.is_opening, repeated, goes_on, common, likeness))
 
 
-def diagnose(before: Glance, now: Glance) -> Drift | None:
+def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
     """Where `now` parts from `before`; None when it only adds to it."""
     old, new = before.tools, now.tools
     if before.system == now.system and [*old.items()] == [*new.items()] and now.common(before) == len(before.marks):
         # Nearly always; the rest only finds words for what is different.
         return None
     stayed = [name for name in new if name in old]
-    drift = Drift(
+    divergence = Divergence(
         system=before.system != now.system,
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
         changed=tuple(name for name in stayed if new[name] != old[name]),
         reordered=stayed != [name for name in old if name in new],
     )
-    drift = _with_message(drift, before, now)
-    return drift if drift != Drift() else None
+    divergence = _with_message(divergence, before, now)
+    return divergence if divergence != Divergence() else None
 
 
-def _with_message(drift: Drift, before: Glance, now: Glance) -> Drift:
+def _with_message(divergence: Divergence, before: RequestOutline, now: RequestOutline) -> Divergence:
     at = now.common(before)
     # A chat that is back at its first words is begun again; that costs nothing and is no news.
     if at == len(before.marks) or (at == len(now.marks) and now.is_opening):
-        return drift
+        return divergence
     index = len(now.system) + at
     old = before.marks[at]
     if at == len(now.marks) or now.marks[at].whole in {mark.whole for mark in before.marks[at + 1 :]}:
-        return replace(drift, message=index, role=old.role, what="removed")
+        return replace(divergence, message=index, role=old.role, what="removed")
     new = now.marks[at]
     if old.whole in {mark.whole for mark in now.marks[at + 1 :]}:
-        return replace(drift, message=index, role=new.role, what="inserted")
-    return replace(drift, message=index, role=new.role, what=_difference(old, new))
+        return replace(divergence, message=index, role=new.role, what="inserted")
+    return replace(divergence, message=index, role=new.role, what=_difference(old, new))
 
 
 def _difference(old: Mark, new: Mark) -> str:

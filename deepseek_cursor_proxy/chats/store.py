@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chats.divergence import Glance, nearest
+from deepseek_cursor_proxy.chats.divergence import RequestOutline, nearest
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.pruner import Pruner
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     """One agent's way through a chat: the names of its tools as last accepted, and its last request if remembered."""
 
     order: tuple[str, ...] = ()
-    last: Glance | None = None
+    last: RequestOutline | None = None
     written_at: float = float("-inf")
 
 
@@ -66,7 +66,7 @@ class ConversationStore:
         self._faults = FaultGuard(_log, "conversation store")
         self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="conversation-store-prune")
 
-    def find(self, conversation: bytes, now: Glance) -> Line | None:
+    def find(self, conversation: bytes, now: RequestOutline) -> Line | None:
         """The line that a request belongs to; None when it begins one."""
         lines = self._lines(conversation)
         last = nearest([line.last for line in lines if line.last is not None], now)
@@ -76,7 +76,7 @@ class ConversationStore:
         bare = [line for line in lines if line.last is None]
         return max(bare, key=lambda line: -len(now.tools.keys() ^ set(line.order)), default=None)
 
-    def record(self, conversation: bytes, found: Line | None, now: Glance, order: Sequence[str]) -> None:
+    def record(self, conversation: bytes, found: Line | None, now: RequestOutline, order: Sequence[str]) -> None:
         """DeepSeek accepted a request: from here its line goes on. `found` is what `find` said about it."""
         before = found if found is not None and _goes_on(found, now) else None
         # A request without tools says nothing about their order.
@@ -166,7 +166,7 @@ class ConversationStore:
         self._pruner.close()
 
 
-def _goes_on(found: Line, now: Glance) -> bool:
+def _goes_on(found: Line, now: RequestOutline) -> bool:
     """Whether a request replaces the line it was found to belong to; else it is a branch of it."""
     return set(found.order) == now.tools.keys() if found.last is None else now.replaces(found.last)
 

@@ -8,10 +8,10 @@ from deepseek_cursor_proxy.chats import divergence, tool_order
 from deepseek_cursor_proxy.chats.store import ConversationStore, Line
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.reasoning.identity import History
-from deepseek_cursor_proxy.reasoning.restore import Prepared
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
 
-class Continuation:
+class ChatTracker:
     """Used by the one thread that runs the exchange."""
 
     def __init__(self, request: ChatRequest, history: History, store: ConversationStore, mode: str) -> None:
@@ -19,18 +19,18 @@ class Continuation:
         self._mode = mode
         self._conversation = history.conversation
         # As the client sent it: what is restored and repaired is the same in every request.
-        self._looks = divergence.glance(request, history)
+        self._looks = divergence.outline(request, history)
         self._line: Line | None = None
         # Where the request parted from the last one of its chat; known once it is placed.
-        self.drift: divergence.Drift | None = None
+        self.divergence: divergence.Divergence | None = None
 
-    def place(self, prepared: Prepared) -> Prepared:
+    def place(self, prepared: PreparedRequest) -> PreparedRequest:
         """The request with its tools in the order the chat is used to."""
         self._line = self._store.find(self._conversation, self._looks)
         tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
         self._looks = self._looks.with_tools(tool_order.names(tools))
         last = self._line.last if self._line else None
-        self.drift = divergence.diagnose(last, self._looks) if last is not None else None
+        self.divergence = divergence.diagnose(last, self._looks) if last is not None else None
         # Most requests are in place already.
         if tools == prepared.request.tools:
             return prepared

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.http1.messages import WaitHandle
 from deepseek_cursor_proxy.json_codec import decode_foreign_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
-from deepseek_cursor_proxy.reasoning.restore import Link
+from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.redaction import without_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
@@ -297,24 +297,24 @@ class Exchange:
             known = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
             echoes = [echoed_message(answer, custom_tools, known) for answer in answers]
             keys = [history.answer_keys(echo) for echo in echoes]
-            entries = [(each.all(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
+            entries = [(each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
             parts = [
-                Link(each.exact, each.shown(part), reasoning)
+                KeyAlias(each.exact, each.partial_key(part), reasoning)
                 for each, part, (_, reasoning) in zip(keys, shown, entries, strict=False)
                 if part is not None
             ]
             # Most turns with calls are recorded as soon as these are whole, and nothing is added to them afterwards.
             news = [entry for entry in entries if self._begun.get(entry[0][0]) != entry[1]]
             if news:
-                self._services.reasoning_store.record(_merged(news), (*prepared.links, *parts), self._begun)
+                self._services.reasoning_store.record(_merged(news), (*prepared.aliases, *parts), self._begun)
                 self._has_linked = True
                 self._begun.update((keys[0], reasoning) for keys, reasoning in news)
 
     def _link(self) -> None:
         """Store what was sent as reasoning also if nothing was answered: DeepSeek has it in its cache."""
         prepared = self._calling.prepared
-        if prepared is not None and prepared.links and not self._has_linked and self._calling.answer is not None:
-            self._services.reasoning_store.record((), prepared.links)
+        if prepared is not None and prepared.aliases and not self._has_linked and self._calling.answer is not None:
+            self._services.reasoning_store.record((), prepared.aliases)
 
     # Ending …
 
@@ -355,7 +355,7 @@ class Exchange:
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
             retries=self._calling.retries,
-            drift=self._calling.drift,
+            divergence=self._calling.divergence,
         )
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chats.divergence import Drift
-from deepseek_cursor_proxy.chats.tracker import Continuation
+from deepseek_cursor_proxy.chats.divergence import Divergence
+from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import Found, Prepared, look_up, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, StoredTexts, look_up, prepare, prepare_retry
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
@@ -67,16 +67,16 @@ class UpstreamCall:
         self._retries = Retries(services.config.retry_budget)
         self._has_healed = False
         self._emit: Callable[[Event], None] = services.observers.emit
-        self._found: Found = {}
-        self._continuation: Continuation | None = None
+        self._found: StoredTexts = {}
+        self._continuation: ChatTracker | None = None
         self._sent: Sent | None = None
-        self.prepared: Prepared | None = None
+        self.prepared: PreparedRequest | None = None
         self.answer: UpstreamResponse | None = None
 
     @property
-    def drift(self) -> Drift | None:
+    def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
-        return self._continuation.drift if self._continuation is not None else None
+        return self._continuation.divergence if self._continuation is not None else None
 
     @property
     def retries(self) -> int:
@@ -87,7 +87,7 @@ class UpstreamCall:
         request, config = self._request, self._services.config
         history = identify(self._context.namespace, request.messages, request.conversation)
         self._found = look_up(request, history, self._services.reasoning_store.find)
-        self._continuation = Continuation(request, history, self._services.conversations, config.tool_order)
+        self._continuation = ChatTracker(request, history, self._services.conversations, config.tool_order)
         try:
             self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))
         except UpstreamRefused as refusal:
@@ -138,14 +138,14 @@ class UpstreamCall:
         if self.answer is not None:
             self.answer.close(was_complete=was_complete)
 
-    def _send(self, prepared: Prepared) -> None:
+    def _send(self, prepared: PreparedRequest) -> None:
         assert self._continuation is not None
         self._check_size(prepared)
         self.prepared = self._continuation.place(prepared)
-        self._emit(Restored(self._number, self.prepared, self._has_healed, self._upstream_api, self.drift))
+        self._emit(Restored(self._number, self.prepared, self._has_healed, self._upstream_api, self.divergence))
         self._transmit(self.prepared)
 
-    def _check_size(self, prepared: Prepared) -> None:
+    def _check_size(self, prepared: PreparedRequest) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
@@ -156,7 +156,7 @@ class UpstreamCall:
                 "Start a new chat."
             )
 
-    def _transmit(self, prepared: Prepared) -> None:
+    def _transmit(self, prepared: PreparedRequest) -> None:
         payload = self._upstream_api.payload(prepared.request)
         body = self._upstream_api.encode(prepared.request, payload)
         self.answer = self._call(body)
@@ -200,7 +200,7 @@ class UpstreamCall:
         self._has_healed = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
-            self._send(prepare_again(self._request, self._found, self.prepared, strategy))
+            self._send(prepare_retry(self._request, self._found, self.prepared, strategy))
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise

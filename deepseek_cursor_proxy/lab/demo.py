@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
-from deepseek_cursor_proxy.reasoning.thinking_blocks import leading_block
+from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
@@ -171,7 +171,7 @@ def _refusal(request: _Request) -> str:
 
 def _shown(answer: ClientAnswer) -> Iterator[tuple[str, str]]:
     """What is on Cursor's screen: the thinking that folds, the text, the tools it is asked to run."""
-    block = leading_block(answer.content)
+    block = block_at(answer.content)
     if block is not None:
         yield "Cursor shows", f"[Thinking] {block.reasoning}"
     if text := answer.content[block.end if block else 0 :]:

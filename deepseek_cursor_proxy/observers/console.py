@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.observers.log_lines import line_writer
-from deepseek_cursor_proxy.reasoning.restore import Prepared
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
@@ -91,8 +91,8 @@ def _received(event: Received) -> str:
 
 def _restored(event: Restored) -> str:
     prepared = event.prepared
-    kept = [f"{prepared.kept} kept"] if prepared.kept else []
-    parts = [f"{prepared.filled} filled", *kept, f"{prepared.missing} missing"]
+    kept = [f"{prepared.client_count} kept"] if prepared.client_count else []
+    parts = [f"{prepared.filled_count} filled", *kept, f"{prepared.missing_count} missing"]
     if prepared.repairs:
         parts.append(f"repaired: {repairs(prepared.repairs)}")
     if prepared.is_recovered:
@@ -113,14 +113,14 @@ def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _colour_of(prepared: Prepared) -> str:
-    return _YELLOW if prepared.missing or prepared.is_recovered else _PLAIN
+def _colour_of(prepared: PreparedRequest) -> str:
+    return _YELLOW if prepared.missing_count or prepared.is_recovered else _PLAIN
 
 
 def _finished(event: Finished) -> str:
     parts = [tokens(event.usage)] if event.usage else []
-    if event.drift is not None:
-        parts.append(f"diverged at {event.drift.words()}")
+    if event.divergence is not None:
+        parts.append(f"diverged at {event.divergence.words()}")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.status != 200:

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from deepseek_cursor_proxy.chats.divergence import Drift
+from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.reasoning.restore import Prepared
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +32,11 @@ class Restored(NamedTuple):
     """The history is ready; `is_retry` after DeepSeek refused the first one. It is sent in this dialect."""
 
     number: int
-    prepared: Prepared
+    prepared: PreparedRequest
     is_retry: bool
     upstream_api: UpstreamApi = CHAT
     # Where the request parted from the last one of its chat, if it did.
-    drift: Drift | None = None
+    divergence: Divergence | None = None
 
 
 class Sent(NamedTuple):
@@ -62,7 +62,7 @@ class Finished(NamedTuple):
     usage: Mapping[str, Any] | None
     retries: int = 0
     # Where the request parted from the last one of its chat, if it did: the reason for tokens that were not cached.
-    drift: Drift | None = None
+    divergence: Divergence | None = None
 
 
 Event = Received | Restored | Sent | Finished

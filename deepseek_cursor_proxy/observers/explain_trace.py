@@ -77,8 +77,9 @@ def _title(trace: Mapping[str, Any]) -> str:
 
 
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
-    drift = _object(restored.get("drift"))
-    yield f"diverged    {safe_text('at ' + str(drift.get('words', '?')) if drift else 'nowhere that is known')}"
+    divergence = _object(restored.get("drift"))
+    where = f"at {divergence.get('words', '?')}" if divergence else "nowhere that is known"
+    yield f"diverged    {safe_text(where)}"
     counts = _object(restored.get("repairs"))
     yield f"repaired    {safe_text(repairs(counts)) if counts else 'nothing'}"
     replayed = restored.get("transcribed")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.chats.divergence import Drift
+from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
@@ -86,13 +86,13 @@ def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
     prepared = event.prepared
     return {
         "is_retry": event.is_retry,
-        "filled": prepared.filled,
-        "kept": prepared.kept,
-        "missing": prepared.missing,
+        "filled": prepared.filled_count,
+        "kept": prepared.client_count,
+        "missing": prepared.missing_count,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,
         "notice": bool(prepared.notice),
-        "drift": _drift(event.drift) if event.drift is not None else None,
+        "drift": _divergence(event.divergence) if event.divergence is not None else None,
         "turns": [_turn(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
 
@@ -101,7 +101,7 @@ def _turn(turn: Turn, message: Message) -> dict[str, Any]:
     text = message.content if isinstance(message.content, str) else ""
     return {
         "message": turn.index,
-        "says": thinking_blocks.undone(text).strip()[:_FIRST_WORDS],
+        "says": thinking_blocks.strip_display(text).strip()[:_FIRST_WORDS],
         "calls": [call.name for call in message.tool_calls],
         "need": turn.need.value,
         "source": turn.source.value,
@@ -110,8 +110,8 @@ def _turn(turn: Turn, message: Message) -> dict[str, Any]:
     }
 
 
-def _drift(drift: Drift) -> dict[str, Any]:
-    return {"words": drift.words(), **asdict(drift)}
+def _divergence(divergence: Divergence) -> dict[str, Any]:
+    return {"words": divergence.words(), **asdict(divergence)}
 
 
 def _finished(event: Finished) -> dict[str, Any]:

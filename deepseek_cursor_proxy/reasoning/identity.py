@@ -1,20 +1,18 @@
-"""Who a message is, and what proves it.
+"""The keys that identify an assistant turn, so that its reasoning is found when the client sends the turn again.
 
-A message is identified by its own canonical content and the identity of everything before it, so equal histories
+A turn is identified by its own canonical content (see message_digest) and everything before it, so equal histories
 share keys and nothing else does. Clients change histories, though: system prompts, tool sets, older messages. So a
 turn has weaker keys as well, each of which still proves that it is the same turn of the same caller:
 
-    exact    this message after exactly this history
-    linked   the same, of a turn that a weaker key below has found there before
-    sent     the same, by what the chat went on with: under it stands what was sent there, and goes on being sent
-    call     one of its calls: an id nobody could have reused, with the same name and arguments
-    result   the answer to a result whose id nobody could have reused, with the same text
-    talk     this message after the same conversation, whatever the system messages say (but as many in front)
-    place    this message after the same round of talk: from the answer before the last question on
+    exact     this message after exactly this history
+    alias     the same, for a turn that a weaker key below has found there before ("linked" in traces)
+    sent      the same and the message behind it: leads to the reasoning that this chat has sent there
+    call      one of its calls: an id that cannot recur, with the same name and arguments
+    result    the answer to a tool result whose id cannot recur, with the same text
+    dialogue  this message after the same dialogue, whatever the system messages say, but as many in front ("talk")
+    round     this message after the same round: from the answer before the last question on ("place")
 
-What a message says by itself, and what of it counts, is in said.
-
-Rule: recording and looking up call the same function, `_Walk.step`. This file knows no store.
+Rule: recording and looking up call the same function, `_HashChains.add`. This file knows no store.
 
 No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
 """
@@ -28,7 +26,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.message_digest import Said, arguments, digest, read, text_bytes
+from deepseek_cursor_proxy.reasoning.message_digest import MessageDigest, arguments, digest, digest_message, text_bytes
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
 _VERSION = b"deepseek-cursor-proxy identity 1"
@@ -46,30 +44,29 @@ _DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 
 # What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
 # The turn itself does not count: two agents that are told to go on read the same file with the same words.
-_FEWEST_PLACE_BYTES = 20
-
+_FEWEST_ROUND_BYTES = 20
 
 # Of messages whose histories are remembered: some ten chats of 200 tool turns.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 
 
-class Keys:
-    """What an assistant may be found under, strongest first; each counts only if it names one reasoning.
+class TurnKeys:
+    """The keys of one assistant turn, strongest first; each proves something only if it leads to one reasoning.
 
-    The weaker ones are made when somebody asks for them: a chat that only grew is found by its exact keys alone.
+    The weaker ones are computed on first use: a chat that only grew is found by its exact keys alone.
     """
 
-    KINDS = ("exact", "calls", "results", "talk", "place")
+    KINDS = ("exact", "calls", "results", "dialogue", "round")
 
     def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
         self.exact = exact
         self._evidence = evidence
-        # Recorded under, never looked up by: the same without the name of the chat.
-        self.also: tuple[bytes, ...] = ()
+        # For recording only: the dialogue and round keys without the client's name for the chat.
+        self.unnamed: tuple[bytes, ...] = ()
 
     @functools.cached_property
-    def linked(self) -> tuple[bytes, ...]:
-        # Never recorded under. Not the exact key itself: what is really said here one day is not to share it.
+    def aliases(self) -> tuple[bytes, ...]:
+        # Not the exact key itself: a reasoning that the model produces exactly here must not share it.
         return (digest(self.exact, b"linked"),)
 
     @functools.cached_property
@@ -81,35 +78,35 @@ class Keys:
         return self._evidence.result_keys()
 
     @functools.cached_property
-    def talk(self) -> tuple[bytes, ...]:
-        return self._evidence.talk_keys()
+    def dialogue(self) -> tuple[bytes, ...]:
+        return self._evidence.dialogue_keys()
 
     @property
-    def place(self) -> tuple[bytes, ...]:
-        return () if self._evidence.place is None else (self._evidence.place,)
+    def round(self) -> tuple[bytes, ...]:
+        return () if self._evidence.round is None else (self._evidence.round,)
 
-    def weaker(self) -> tuple[bytes, ...]:
-        return (*self.calls, *self.results, *self.talk, *self.place)
+    def weaker_keys(self) -> tuple[bytes, ...]:
+        return (*self.calls, *self.results, *self.dialogue, *self.round)
 
-    def shown(self, text: str) -> bytes:
-        """The key of a turn whose block shows this and no more, because the model thought on behind a call."""
+    def partial_key(self, text: str) -> bytes:
+        """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
         return digest(self._evidence.namespace, b"shown", self._evidence.own, text_bytes(text))
 
-    def all(self) -> tuple[bytes, ...]:
-        """To record under; nobody asks for these again, so none of them is kept here."""
-        made = self._evidence
-        return (self.exact, *made.call_keys(), *made.result_keys(), *made.talk_keys(), *self.place, *self.also)
+    def record_keys(self) -> tuple[bytes, ...]:
+        """All keys to record the turn under; computed once per answer, so none of them is cached."""
+        by = self._evidence
+        return (self.exact, *by.call_keys(), *by.result_keys(), *by.dialogue_keys(), *self.round, *self.unnamed)
 
 
 class _Evidence(NamedTuple):
-    """What the weaker keys of one assistant are made of."""
+    """The parts that the weaker keys of one assistant turn are computed from."""
 
     namespace: bytes
     own: bytes
     calls: tuple[ToolCall, ...]
     results: tuple[str, ...]
-    talk: bytes
-    place: bytes | None
+    dialogue: bytes
+    round: bytes | None
 
     def call_keys(self) -> tuple[bytes, ...]:
         return tuple(
@@ -124,165 +121,167 @@ class _Evidence(NamedTuple):
         unique = [each for each in self.results if is_unique_id(each)]
         return tuple([digest(self.namespace, b"result", text_bytes(each), self.own) for each in unique])
 
-    def talk_keys(self) -> tuple[bytes, ...]:
-        return (digest(self.talk, b"talk key"),)
+    def dialogue_keys(self) -> tuple[bytes, ...]:
+        return (digest(self.dialogue, b"talk key"),)
 
 
 class History(NamedTuple):
-    """Everybody in a history (None for all but assistants), and where an answer to it will stand."""
+    """The keys of every assistant in a history (None for other messages), and the chains that an answer continues."""
 
-    keys: tuple[Keys | None, ...]
-    # One per message: what it says, whatever stands before it.
+    keys: tuple[TurnKeys | None, ...]
+    # One per message, independent of the messages before it.
     digests: tuple[bytes, ...]
-    # The thinking blocks in each message, which have to be read away before it can be told who it is.
+    # The thinking blocks in each message; they take no part in its digest.
     blocks: tuple[list[thinking_blocks.Block], ...]
-    # The chat it belongs to, as far as that can be told; chats that begin with the same words share it.
+    # The digest of the chat; chats that begin with the same question share it, unless the client names them.
     conversation: bytes
-    end: "_Walk"
-    # For each assistant, the key of what was sent as its reasoning in this chat: what came next is part of it, so that
-    # another chat with the same answer has another key. None for all others, and where nothing came next.
-    sent: tuple[bytes | None, ...] = ()
-    unnamed_end: "_Walk | None" = None
+    chains: "_HashChains"
+    # For each assistant, the key of the reasoning that this chat has sent for it: the message behind it takes part, so
+    # that another chat with the same answer has another key. None for other messages and at the end.
+    sent_keys: tuple[bytes | None, ...] = ()
+    # The same chains without the client's name for the chat, if it gives one.
+    unnamed_chains: "_HashChains | None" = None
 
     @property
-    def tail(self) -> bytes:
+    def digest(self) -> bytes:
         """The digest of the whole history."""
-        return self.end.exact
+        return self.chains.exact
 
-    def answer_keys(self, answer: Message) -> Keys:
+    def answer_keys(self, answer: Message) -> TurnKeys:
         """The keys to record the answer to this history under."""
-        said = read(answer)
-        keys = self.end.copy().step(answer, said)
+        own = digest_message(answer)
+        keys = self.chains.copy().add(answer, own)
         assert keys is not None
-        if self.unnamed_end is not None:
-            unnamed = self.unnamed_end.copy().step(answer, said)
+        if self.unnamed_chains is not None:
+            unnamed = self.unnamed_chains.copy().add(answer, own)
             assert unnamed is not None
-            keys.also = (*unnamed.talk, *unnamed.place)
+            keys.unnamed = (*unnamed.dialogue, *unnamed.round)
         return keys
 
 
 def namespace(base_url: str, credential: str) -> bytes:
-    """The root of all identities of one caller: nobody with another key or upstream can share a digest with it."""
+    """The root of all digests of one caller: another API key or another upstream has other digests."""
     return digest(_VERSION, base_url.encode(), credential.encode())
 
 
 def identify(namespace: bytes, messages: Sequence[Message], conversation: str | None = None) -> History:
-    """Identify every message of a history, in one pass over its bytes, from where a known one goes on.
+    """Compute the keys of a history, in one pass over the messages behind those of a known one.
 
-    A conversation id the client gives narrows what merely looks like the same talk; it never widens anything.
+    The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
     """
     under = namespace, conversation
     count, known = _known.longest(messages, under)
-    begun = known if known is not None else History((), (), (), b"", _Walk(namespace, conversation))
-    walk = begun.end.copy()
+    start = known if known is not None else History((), (), (), b"", _HashChains(namespace, conversation))
+    chains = start.chains.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = (begun.unnamed_end or _Walk(namespace, None)).copy() if conversation else None
-    said = [read(message) for message in messages[count:]]
-    keys, sent = list(begun.keys), list(begun.sent)
-    for message, each in zip(messages[count:], said, strict=True):
-        keys.append(walk.step(message, each))
-        if sent and keys[-2] is not None:
-            sent[-1] = walk.sent_key()
-        sent.append(None)
+    unnamed = (start.unnamed_chains or _HashChains(namespace, None)).copy() if conversation else None
+    new = [digest_message(message) for message in messages[count:]]
+    keys, sent_keys = list(start.keys), list(start.sent_keys)
+    for message, own in zip(messages[count:], new, strict=True):
+        keys.append(chains.add(message, own))
+        if sent_keys and keys[-2] is not None:
+            sent_keys[-1] = chains.sent_key()
+        sent_keys.append(None)
     if unnamed is not None:
-        for message, each in zip(messages[count:], said, strict=True):
-            unnamed.step(message, each)
-    digests = (*begun.digests, *[each.own for each in said])
+        for message, own in zip(messages[count:], new, strict=True):
+            unnamed.add(message, own)
+    digests = (*start.digests, *[each.digest for each in new])
     history = History(
         tuple(keys),
         digests,
-        (*begun.blocks, *[each.blocks for each in said]),
-        _chat(namespace, conversation, messages, digests),
-        walk,
-        tuple(sent),
+        (*start.blocks, *[each.blocks for each in new]),
+        _conversation_digest(namespace, conversation, messages, digests),
+        chains,
+        tuple(sent_keys),
         unnamed,
     )
     _known.keep(tuple(messages), history, under)
     return history
 
 
-def _chat(namespace: bytes, conversation: str | None, messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
-    """The chat that a history belongs to, as far as that can be told."""
+def _conversation_digest(
+    namespace: bytes, conversation: str | None, messages: Sequence[Message], digests: Sequence[bytes]
+) -> bytes:
     if conversation:
         return digest(namespace, b"conversation", text_bytes(conversation))
     # System prompts are rewritten in mid-chat; the first question stays.
-    asked = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-    return digest(namespace, b"opening", next(asked, b""))
+    opening = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+    return digest(namespace, b"opening", next(opening, b""))
 
 
-class _Walk:
-    """The state while walking through a history: the chains so far, and what was said last."""
+class _HashChains:
+    """The hash chains over the messages of a history so far, and the parts of the current round that keys need."""
 
     def __init__(self, namespace: bytes, conversation: str | None) -> None:
         self._namespace = namespace
         self._narrowed = digest(namespace, b"talk", text_bytes(conversation or ""))
         self.exact = namespace
-        self._talk = self._narrowed
+        self._dialogue = self._narrowed
+        # How many system messages stand in front; None behind the first other message.
         self._prompts: int | None = 0
-        # The chain of the current round; None in the first one, which has no answer before it to hold on to.
-        self._place: bytes | None = None
-        self._place_bytes = 0
-        self._last_answer: tuple[bytes, int] | None = None
+        # The chain of the current round; None in the first one, which has no answer before it to start from.
+        self._round: bytes | None = None
+        self._round_bytes = 0
+        self._last_answer: MessageDigest | None = None
         self._results: list[str] = []
         self._is_asking = False
 
-    def copy(self) -> "_Walk":
-        twin = object.__new__(_Walk)
-        twin.__dict__.update(self.__dict__)
-        # Others go on from here as well.
-        twin._results = self._results.copy()
-        return twin
+    def copy(self) -> "_HashChains":
+        other = object.__new__(_HashChains)
+        other.__dict__.update(self.__dict__)
+        other._results = self._results.copy()
+        return other
 
     def sent_key(self) -> bytes:
-        """The key of what was sent for the message before the last one, in a chat that went on with the last one."""
+        """The sent key of the message before the last one; the last one takes part in it."""
         return hashlib.sha256(self.exact + self._narrowed + b"sent").digest()
 
-    def step(self, message: Message, said: Said) -> Keys | None:
-        """Take one message into the chains; the keys it has if it is an assistant."""
-        own = said.own
-        self.exact = _link(self.exact, own)
+    def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
+        """Add one message to the chains; its keys if it is an assistant's."""
+        self.exact = _link(self.exact, own.digest)
         if message.role == "system":
-            self._take_system()
+            self._add_system()
             return None
         self._prompts = None
         if message.role == "user" and not self._is_asking:
             self._begin_round()
         self._is_asking = message.role == "user"
-        self._talk = _link(self._talk, own)
-        self._place = None if self._place is None else _link(self._place, own)
+        self._dialogue = _link(self._dialogue, own.digest)
+        self._round = None if self._round is None else _link(self._round, own.digest)
         if message.role == "assistant":
-            return self._assistant(message, own, said.size)
+            return self._add_assistant(message, own)
         if message.role == "tool":
             self._results.append(message.tool_call_id or "")
         else:
             self._results = []
         return None
 
-    def _take_system(self) -> None:
-        """Prompts are rewritten and reminders slipped in anywhere; only the exact key minds, but for one case."""
+    def _add_system(self) -> None:
+        """Only the exact key depends on prompts, which clients rewrite and insert anywhere; but for one case."""
         if self._prompts is not None:
             self._prompts += 1
             if self._prompts > 1:
                 # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
-                self._talk = digest(self._talk, b"another prompt")
+                self._dialogue = digest(self._dialogue, b"another prompt")
 
     def _begin_round(self) -> None:
         if self._last_answer is not None:
-            answer, self._place_bytes = self._last_answer
-            self._place = digest(self._narrowed, b"place", answer)
+            self._round_bytes = self._last_answer.size
+            self._round = digest(self._narrowed, b"place", self._last_answer.digest)
 
-    def _assistant(self, message: Message, own: bytes, size: int) -> Keys:
-        place = self._place if self._place_bytes >= _FEWEST_PLACE_BYTES else None
-        self._place_bytes += size
-        evidence = _Evidence(self._namespace, own, message.tool_calls, tuple(self._results), self._talk, place)
-        keys = Keys(self.exact, evidence)
-        self._last_answer = own, size
+    def _add_assistant(self, message: Message, own: MessageDigest) -> TurnKeys:
+        round_ = self._round if self._round_bytes >= _FEWEST_ROUND_BYTES else None
+        self._round_bytes += own.size
+        results = tuple(self._results)
+        evidence = _Evidence(self._namespace, own.digest, message.tool_calls, results, self._dialogue, round_)
+        keys = TurnKeys(self.exact, evidence)
+        self._last_answer = own
         self._results = []
         return keys
 
 
 def is_unique_id(call_id: str) -> bool:
-    """Whether nobody could have given this id to another call."""
+    """Whether an id is random enough that no other call has it."""
     if _DEEPSEEK_ID.fullmatch(call_id) or _UUID.fullmatch(call_id):
         return True
     found = _RANDOM_PART.fullmatch(call_id)
@@ -296,9 +295,9 @@ def is_unique_id(call_id: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Whether url-safe characters look drawn by lot: few separators, and hardly a word or number longer than two.
+    """Whether url-safe characters look random: few separators, and hardly a word or number longer than two.
 
-    Of 20 and more that really are, one in forty is not taken for it; that turn is found by its exact key alone.
+    Of ids that are, one in forty does not look it; such a turn is found by its exact key alone.
     """
     separators = text.count("-") + text.count("_")
     if separators > max(4, len(text) // 6) or len(set(text)) < _FEWEST_DIFFERENT_CHARACTERS + 2:

@@ -1,10 +1,10 @@
-"""What one message says, whatever stands before it: as a digest, and as the thinking blocks in it.
+"""The digest of one message, independent of the messages before it, and the thinking blocks found in its text.
 
-Each digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
-Reasoning never takes part: it is what we look up. Our own display and notice are read away first.
+The digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
+Reasoning never takes part: it is what we look up. Our own thinking blocks and notices are stripped first.
 
-What is folded, because clients do it and it changes nothing for the model: outer white space of an assistant's text,
-absent / null / empty content, the spacing and key order of call arguments. Nothing else is; no Unicode is normalised.
+Three differences are ignored, because clients make them and they change nothing for the model: outer white space of
+an assistant's text, absent / null / empty content, the spacing and key order of call arguments. Unicode stays as it is.
 """
 
 import hashlib
@@ -17,47 +17,47 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
 
-# Of messages whose digests are remembered: some ten chats of 200 tool turns, which are one megabyte each.
+# Ten chats of 200 tool turns, which are one megabyte each.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 _BYTES_PER_DIGEST = 200
 
 _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-class Said(NamedTuple):
-    """What one message says: its digest, how much of it the model made up, and its thinking blocks."""
+class MessageDigest(NamedTuple):
+    """The digest, the bytes of text and arguments in the message, and the thinking blocks that were stripped."""
 
-    own: bytes
+    digest: bytes
     size: int
-    # These have to be read away before it can be told what is said. Nobody changes the list: others are given it, too.
+    # Shared between requests: never changed.
     blocks: list[thinking_blocks.Block]
 
 
-def _memory(message: Message, said: Said) -> int:
-    return message.memory + _BYTES_PER_DIGEST + sum(_BYTES_PER_DIGEST + len(block.reasoning) for block in said.blocks)
+def _memory(message: Message, own: MessageDigest) -> int:
+    return message.memory + _BYTES_PER_DIGEST + sum(_BYTES_PER_DIGEST + len(block.reasoning) for block in own.blocks)
 
 
 # Hashing a message costs a tenth of digesting it: at 200 tool turns 0.9 instead of 7 ms a request.
-_known: Memo[Message, Said] = Memo(_MOST_BYTES_KNOWN, _memory)
+_known: Memo[Message, MessageDigest] = Memo(_MOST_BYTES_KNOWN, _memory)
 
 
-def read(message: Message) -> Said:
-    """What a message says; remembered, because most of a chat was there a request ago."""
+def digest_message(message: Message) -> MessageDigest:
+    """The digest of a message; memoized, because most of a chat was there a request ago."""
     if not isinstance(message.content, str):
         # Parts have no hash.
-        return _read_anew(message)
-    said = _known.get(message)
-    if said is None:
-        said = _read_anew(message)
-        _known.keep(message, said)
-    return said
+        return _compute(message)
+    own = _known.get(message)
+    if own is None:
+        own = _compute(message)
+        _known.keep(message, own)
+    return own
 
 
-def _read_anew(message: Message) -> Said:
+def _compute(message: Message) -> MessageDigest:
     blocks = _blocks(message)
     fields = _fields(message, blocks)
-    # The text and the arguments of the calls; see _fields for where these stand.
-    return Said(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
+    # The text and the arguments of the calls: see _fields for their positions.
+    return MessageDigest(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
 
 
 def _blocks(message: Message) -> list[thinking_blocks.Block]:
@@ -65,7 +65,7 @@ def _blocks(message: Message) -> list[thinking_blocks.Block]:
         return []
     if "<" not in message.content and "&lt;" not in message.content:
         return []
-    return thinking_blocks.blocks(message.content)
+    return thinking_blocks.find_blocks(message.content)
 
 
 def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[bytes]:
@@ -83,22 +83,21 @@ def _content(message: Message, blocks: Sequence[thinking_blocks.Block]) -> tuple
     text = message.content
     if not isinstance(text, str):
         if not all(part["type"] == "text" for part in text):
-            # Images and files as they were sent: two pictures are two histories.
+            # Images and files as the client sent them: two pictures are two histories.
             return b"parts", _canonical_json(text).encode()
-        # The other APIs have the same as one text.
+        # The other APIs send the same as one text.
         text = "\n".join(part["text"] for part in text)
     if message.role == "assistant":
-        # Without the blocks and remarks that we may have put into it.
-        text = notices.without(thinking_blocks.cut(text, blocks)).strip()
+        text = notices.strip(thinking_blocks.cut(text, blocks)).strip()
     return b"text", text_bytes(text)
 
 
 def arguments(call: ToolCall) -> bytes:
-    # Half of the measured clients parse the arguments and serialise them again in their own way.
+    """The arguments of a call as canonical JSON: half of the measured clients parse and serialise them again."""
     try:
-        read = _read_arguments(call.arguments.strip() or "{}")
-        if isinstance(read, dict):
-            return _canonical_json(read).encode()
+        value = _decode_arguments(call.arguments.strip() or "{}")
+        if isinstance(value, dict):
+            return _canonical_json(value).encode()
     except (ValueError, OverflowError, RecursionError):
         pass
     # Free text of a custom tool, which is an object upstream; the request it comes back in may not declare the tool.
@@ -117,11 +116,11 @@ def _integer(text: str) -> float | int:
     return number if abs(number) < 2**53 else float(number)
 
 
-_read_arguments = json.JSONDecoder(parse_float=_number, parse_int=_integer).decode
+_decode_arguments = json.JSONDecoder(parse_float=_number, parse_int=_integer).decode
 
 
 def text_bytes(text: str) -> bytes:
-    # A lone surrogate is legal in JSON and has no UTF-8 form; it still has to be told apart from its neighbours.
+    # A lone surrogate is legal in JSON and has no UTF-8 form; "surrogatepass" keeps different ones different.
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -1,14 +1,14 @@
-"""Put back what the client stripped, and decide what to do about what nobody has.
+"""Restore the reasoning that the client dropped, and prepare the request to send.
 
-The pure half of preparing a request: it is handed the identities of the history and whatever the store found under
-them, and returns the request to send. Our own blocks and notices leave the text here, on the only way upstream.
+Pure: `look_up` asks a given function for the texts stored under the keys of the history, `prepare` makes the request.
+Our own thinking blocks and notices leave the text here, on the only way upstream.
 
 An assistant's reasoning comes from the first of these that has it:
   1. CLIENT   a string in the request that is not blank
-  2. STORE    this turn, remembered: by its exact key, else by a weaker one that proves it; also in place of a string
-              that differs from it in white space only, because clients trim, split and join what they keep
+  2. STORE    the store: by the turn's exact key, else by a weaker one that proves it; also in place of a string that
+              differs from it in white space only, because clients trim, split and join reasoning
   3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
-  4. nobody   a filler where DeepSeek is content with one; in a tool loop the strategy decides
+  4. NOBODY   a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
 """
 
 import functools
@@ -24,25 +24,26 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
-from deepseek_cursor_proxy.reasoning.identity import History, Keys
+from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
+from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
-# Of histories that were restored before, with their reasonings: some eight chats of 200 tool turns.
+# Eight chats of 200 tool turns, with their reasonings.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 _BYTES_PER_TURN = 1000
 
-# How a turn may be proven, strongest first, and which of its keys do it.
+# The names of the proofs in traces, strongest first, each with the attribute of TurnKeys that holds its keys.
 _PROOFS = {
     "exact": "exact",
-    "linked": "linked",
+    "linked": "aliases",
     "call": "calls",
     "result": "results",
-    "talk": "talk",
-    "place": "place",
+    "talk": "dialogue",
+    "place": "round",
 }
 
-# What the store found: for each key the texts recorded under it, newest first.
-Found = Mapping[bytes, Sequence[str]]
-Find = Callable[[Collection[bytes]], dict[bytes, list[str]]]
+# For each key the texts recorded under it, newest first.
+StoredTexts = Mapping[bytes, Sequence[str]]
+FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
 
 
 class Source(Enum):
@@ -54,14 +55,14 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What became of one assistant message: how badly its reasoning was needed, and who had it."""
+    """How one assistant message was restored: how much its reasoning is needed, and where it came from."""
 
     index: int
     need: ReasoningNeed
     source: Source
     is_empty: bool
     has_notice: bool
-    # Which kind of key found it, when the store did; or why no key could.
+    # Which kind of key found it in the store, or why none did.
     proof: str = ""
 
     @property
@@ -69,15 +70,15 @@ class Turn:
         return self.source is Source.NOBODY and self.need is ReasoningNeed.HARD
 
     @property
-    def is_made_up(self) -> bool:
-        """Whether DeepSeek is sent a filler in place of reasoning."""
+    def has_filler(self) -> bool:
+        """Whether a filler goes to DeepSeek in place of reasoning."""
         return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.NOBODY)
 
 
-class Link(NamedTuple):
-    """This reasoning, which one key leads to, is what another key shall lead to as well.
+class KeyAlias(NamedTuple):
+    """An order to the store: `new` leads to the reasoning that `known` leads to.
 
-    Without a known key it is stored for that; not, though, if the store knows one of the keys in `unless` by then.
+    Without a known key the store inserts the reasoning, unless it has one of the keys in `unless` by then.
     """
 
     known: bytes | None
@@ -88,20 +89,20 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Restoration:
-    """The history with every reasoning somebody had and its tool calls in order; `turns` tells of each assistant."""
+    """The history with its reasoning restored and its tool calls in order, and one Turn for each assistant."""
 
     repaired: RepairedHistory
     turns: tuple[Turn, ...]
-    links: tuple[Link, ...] = ()
+    aliases: tuple[KeyAlias, ...] = ()
 
     @functools.cached_property
     def positions(self) -> Mapping[int, int]:
-        """Where each assistant of the client's history stands in the repaired one; those that said nothing do not."""
+        """The index of each assistant of the client's history in the repaired one, which has no empty ones."""
         pairs = zip(self.repaired.origins, self.repaired.messages, strict=True)
         return {origin: at for at, (origin, message) in enumerate(pairs) if message.role == "assistant"}
 
-    def is_carried(self, turn: Turn) -> bool:
-        """Whether the next message goes on with the same turn, as clients write text and calls apart, and has it."""
+    def is_continued(self, turn: Turn) -> bool:
+        """Whether the next message continues the turn, as clients split text and calls, and has its reasoning."""
         following = self._by_index.get(turn.index + 1)
         return following is not None and following.source is not Source.NOBODY
 
@@ -109,21 +110,21 @@ class Restoration:
     def _by_index(self) -> Mapping[int, Turn]:
         return {turn.index: turn for turn in self.turns}
 
-    def native(self, boundary: int) -> list[Turn]:
-        """The turns that stand at or behind a place of the repaired history."""
+    def turns_from(self, boundary: int) -> list[Turn]:
+        """The turns at or behind an index of the repaired history."""
         return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
 
 
-class Prepared(NamedTuple):
-    """A request ready to be sent, where to record its answer, and what was done to it on the way."""
+class PreparedRequest(NamedTuple):
+    """A request ready to be sent, the history to record its answer under, and how it was changed."""
 
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
-    # Turns that a weaker key found: remembered under one for exactly this place as well, they stay found, and no other
-    # chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
-    links: tuple[Link, ...] = ()
-    # What was done to the tool history, and how often.
+    # For turns that a weaker key found: stored under a key of exactly this history as well, they stay found, and no
+    # other chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
+    aliases: tuple[KeyAlias, ...] = ()
+    # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
     transcribed: int = 0
     # Where the native part begins in the repaired history; 0 when all of it is native.
@@ -131,18 +132,18 @@ class Prepared(NamedTuple):
     notice: str = ""
 
     @property
-    def filled(self) -> int:
+    def filled_count(self) -> int:
         """How many turns got back a reasoning that the client had dropped."""
-        found = (Source.STORE, Source.DISPLAY)
-        return sum(turn.source in found and turn.need is not ReasoningNeed.NONE for turn in self.turns)
+        restored = (Source.STORE, Source.DISPLAY)
+        return sum(turn.source in restored and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
     @property
-    def kept(self) -> int:
+    def client_count(self) -> int:
         """How many turns came with their reasoning."""
         return sum(turn.source is Source.CLIENT for turn in self.turns)
 
     @property
-    def missing(self) -> int:
+    def missing_count(self) -> int:
         """How many turns needed a reasoning that nobody had."""
         return sum(turn.source is Source.NOBODY and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
@@ -151,285 +152,297 @@ class Prepared(NamedTuple):
         return self.transcribed > 0
 
 
-def look_up(request: ChatRequest, history: History, find: Find) -> Found:
-    """What the store knows of a history: one query for a chat that only grew, more for turns that need other proofs."""
+def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTexts:
+    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
-    sent = [key for key in history.sent if key is not None]
-    found = find([*sent, *(keys.exact for _, keys in turns[-1:])])
-    unsure = [turn for turn in turns if not _is_settled(request, history, turn[0], found)]
-    if not unsure:
-        return found
-    if exact := [keys.exact for _, keys in unsure if keys.exact not in found]:
-        found |= find(exact)
-    if weaker := [keys for _, keys in unsure if len(found.get(keys.exact, ())) != 1]:
-        found |= find([key for keys in weaker for key in (*keys.linked, *keys.weaker())])
-    if shown := [key for at, keys in unsure for key in _shown(keys, history.blocks[at], found)]:
-        found |= find(shown)
-    return found
+    sent_keys = [key for key in history.sent_keys if key is not None]
+    stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
+    unsettled = [turn for turn in turns if not _is_settled(request, history, turn[0], stored)]
+    if not unsettled:
+        return stored
+    if exact := [keys.exact for _, keys in unsettled if keys.exact not in stored]:
+        stored |= find(exact)
+    if unproven := [keys for _, keys in unsettled if len(stored.get(keys.exact, ())) != 1]:
+        stored |= find([key for keys in unproven for key in (*keys.aliases, *keys.weaker_keys())])
+    if partial := [key for at, keys in unsettled for key in _partial_keys(keys, history.blocks[at], stored)]:
+        stored |= find(partial)
+    return stored
 
 
-def _is_settled(request: ChatRequest, history: History, at: int, found: Found) -> bool:
-    """Whether it is known what was sent for a turn, and the client says nothing against it."""
-    sent = found.get(history.sent[at] or b"")
+def _is_settled(request: ChatRequest, history: History, at: int, stored: StoredTexts) -> bool:
+    """Whether the store has the reasoning that was sent for a turn, and the client does not contradict it."""
+    sent = stored.get(history.sent_keys[at] or b"")
     if sent is None:
         return False
-    blocks, kept = history.blocks[at], request.messages[at].reasoning
-    if kept is not None and not is_blank(kept):
-        return kept in sent
+    blocks, reasoning = history.blocks[at], request.messages[at].reasoning
+    if reasoning is not None and not is_blank(reasoning):
+        return reasoning in sent
     return not blocks or blocks[0].start > 0 or sent[0] in blocks[0].readings
 
 
-def _shown(keys: Keys, blocks: Sequence[thinking_blocks.Block], found: Found) -> tuple[bytes, ...]:
-    """The keys that tell whether the blocks of a turn show a part of its reasoning only; most show all of it."""
-    known = found.get(keys.exact, ()) if blocks else ()
-    if not known or any(text in blocks[0].readings for text in known):
+def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) -> tuple[bytes, ...]:
+    """The keys that prove that the blocks of a turn show a part of its reasoning only; most show all of it."""
+    texts = stored.get(keys.exact, ()) if blocks else ()
+    if not texts or any(text in blocks[0].readings for text in texts):
         return ()
-    return keys.shown("".join(block.reasoning for block in blocks)), keys.shown(blocks[0].reasoning)
+    return keys.partial_key("".join(block.reasoning for block in blocks)), keys.partial_key(blocks[0].reasoning)
 
 
-def restore(request: ChatRequest, history: History, found: Found) -> Restoration:
-    """Fill the reasoning of every assistant that somebody can vouch for, and take our display out of its text."""
-    messages = list(request.messages)
-    links = []
-    # What became of the assistants of this history when it was shorter, by their places.
-    _, before = _known.longest(history.keys)
-    restored: dict[int, _Restored] = {}
-    for index, need in enumerate(reasoning_needs(request)):
-        keys = history.keys[index]
-        if keys is None:
-            continue
-        blocks = _with_parts(history.blocks[index], keys, found)
-        shown = blocks[0] if blocks and blocks[0].start == 0 else None
-        sent = history.sent[index]
-        texts = found.get(sent) if sent is not None else None
-        known = _sent_before(texts, shown) or recall(keys, found, shown)
-        one = before.get(index) if before is not None else None
-        if one is None or one.turn.need is not need or one.known != known:
-            meant = _original(messages[index].reasoning, keys, found) or known
-            new = _Restored(known, *_restore_one(messages[index], index, need, meant, blocks))
-            # The very same message if only its proof is another, as after the first time it was sent: what was made of
-            # the history from here on is found again by the objects it was made of.
-            one = new._replace(message=one.message) if one is not None and one.message == new.message else new
-        restored[index] = one
-        messages[index] = one.message
-        if known.key is not None and known.reasoning is not None:
-            links.append(Link(known.key, keys.linked[0], known.reasoning))
-        if sent is not None and texts is None and need is not ReasoningNeed.NONE:
-            links += _as_sent(one, keys, sent, found)
-    _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
-    return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(links))
-
-
-def _sent_before(texts: Sequence[str] | None, shown: thinking_blocks.Block | None) -> "Recalled | None":
-    """What was sent for a turn in its chat before, whatever other chats have said since."""
-    if texts is None or (shown is not None and texts[0] not in shown.readings and _contradicts(shown, texts[:1])):
-        return None
-    return Recalled(None, "sent without") if texts[0] == FILLER else Recalled(texts[0], "sent")
-
-
-def _as_sent(one: "_Restored", keys: Keys, sent: bytes, found: Found) -> list[Link]:
-    """How to know again what is sent for a turn now."""
-    source, known = one.turn.source, one.known
-    reasoning = "" if one.turn.is_made_up else one.message.reasoning or ""
-    if source is Source.NOBODY:
-        # Unless it was not lost at all: a file that could not be read, or an answer that is stored only now.
-        unless = (sent,) if known.proof.startswith("ambiguous") else (sent, keys.exact)
-        return [Link(None, sent, FILLER, unless)]
-    if reasoning in found.get(keys.exact, ()):
-        return [Link(keys.exact, sent, reasoning)]
-    if source is Source.CLIENT or known.proof in ("linked", "talk", "place"):
-        # The client's own words come again with the next request. What was found by the talk around it gives way to
-        # what is really said here one day, and has its link until then.
-        return []
-    if known.key is not None and reasoning == known.reasoning:
-        return [Link(known.key, sent, reasoning)]
-    return [Link(None, sent, reasoning, (sent,))]
-
-
-class Recalled(NamedTuple):
-    """What the store knows of a turn (None: nothing it can vouch for), and how it knows or why not."""
-
-    reasoning: str | None
-    proof: str
-    # The key that found it, when that says nothing about its place: see Prepared.links.
-    key: bytes | None = None
-    # Whether it is what the client kept, before the client changed the white space in it.
-    is_original: bool = False
-
-
-class _Restored(NamedTuple):
-    """What became of an assistant, and by what the store knew of it; the rest depends on the history before it."""
-
-    known: Recalled
-    message: Message
-    turn: Turn
-
-    @property
-    def size(self) -> int:
-        reasoning = self.message.reasoning or self.known.reasoning or ""
-        return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
-
-
-# By keys: the very same object only ever stands for the same turn after the same history.
-_known: Beginnings[Keys | None, Mapping[int, _Restored]] = Beginnings(_MOST_BYTES_KNOWN, lambda keys: 0)
-
-
-def recall(keys: Keys, found: Found, shown: thinking_blocks.Block | None = None) -> Recalled:
-    """The reasoning of a turn, by the strongest of its keys that names exactly one.
-
-    Two stored turns that could both be meant and differ prove nothing, unless the client still shows which it is.
-    """
-    exact = found.get(keys.exact, ())
-    if len(exact) == 1:
-        # The usual case; making the weaker keys of such a turn would be work for nothing.
-        return Recalled(exact[0], "exact")
-    doubt = "unknown"
-    for proof in _PROOFS:
-        several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
-        texts = {key: _meant(found[key], shown) for key in several if key in found}
-        whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
-            # Something was really said here since: what was only found here is another's.
-            continue
-        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
-            # The client shows other thoughts in their place: this is somebody else's turn in the same words.
-            return Recalled(None, f"contradicted {proof}")
-        if texts and None not in texts.values():
-            # A client that merged two turns into one message left the calls of both in it, in order.
-            joined = "\n\n".join(text for text in whole if text)
-            certain = [key for key in texts if len(found[key]) == 1 and proof not in ("exact", "linked")]
-            return Recalled(joined, proof, certain[0] if certain and len(whole) == 1 else None)
-        if texts and doubt == "unknown":
-            doubt = f"ambiguous {proof}"
-    return Recalled(None, doubt)
-
-
-def _original(kept: str | None, keys: Keys, found: Found) -> Recalled | None:
-    """The remembered reasoning that a client kept with other white space; the same words prove which one is meant."""
-    if kept is None or is_blank(kept) or kept in found.get(keys.exact, ()):
-        return None
-    words = without_spaces(kept)
-    for proof in _PROOFS:
-        several = (keys.exact,) if proof == "exact" else getattr(keys, _PROOFS[proof])
-        alike = {text for key in several for text in found.get(key, ()) if without_spaces(text) == words}
-        if len(alike) == 1 and kept not in alike:
-            return Recalled(alike.pop(), proof, is_original=True)
-        if alike or (proof == "exact" and len(found.get(keys.exact, ())) == 1):
-            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
-            break
-    return None
-
-
-def _with_parts(blocks: Sequence[thinking_blocks.Block], keys: Keys, found: Found) -> Sequence[thinking_blocks.Block]:
-    """The blocks, the last of them open if they are known to show how the reasoning begins."""
-    if not blocks or keys.exact not in found:
-        return blocks
-    proofs = _shown(keys, blocks, found)
-    for count, proof in zip((len(blocks), 1), proofs, strict=False):
-        if proof in found:
-            return [*blocks[: count - 1], replace(blocks[count - 1], is_open=True), *blocks[count:]]
-    return blocks
-
-
-def _contradicts(shown: thinking_blocks.Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
-
-
-def _meant(texts: Sequence[str], shown: thinking_blocks.Block | None) -> str | None:
-    """Which of the reasonings recorded under one key is meant; None when that is not certain."""
-    if len(texts) == 1:
-        return texts[0]
-    fitting = [text for text in texts if shown is not None and text in shown.readings]
-    return fitting[0] if fitting else None
-
-
-def prepare(request: ChatRequest, history: History, found: Found, strategy: str) -> Prepared:
-    """The request to send, by the strategy for reasoning that is missing where it matters."""
-    restoration = restore(request, history, found)
-    lost = [turn for turn in restoration.native(0) if turn.is_lost and not restoration.is_carried(turn)]
+def prepare(request: ChatRequest, history: History, stored: StoredTexts, strategy: str) -> PreparedRequest:
+    """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
+    restoration = restore(request, history, stored)
+    lost = [turn for turn in restoration.turns_from(0) if turn.is_lost and not restoration.is_continued(turn)]
     if lost and strategy == "reject":
-        raise _missing(len(lost))
+        raise _missing_reasoning(len(lost))
     if lost and strategy == "recover":
-        return _recovered(request, history, restoration, lost[-1])
-    return _as_restored(request, history, restoration)
+        return _prepare_transcript(request, history, restoration, lost[-1])
+    return _prepare_native(request, history, restoration)
 
 
-def prepare_again(request: ChatRequest, found: Found, refused: Prepared, strategy: str) -> Prepared:
-    """After DeepSeek's refusal: of what was sent natively, every turn with a filler counts as lost, or all if none."""
+def prepare_retry(
+    request: ChatRequest, stored: StoredTexts, refused: PreparedRequest, strategy: str
+) -> PreparedRequest:
+    """After DeepSeek's refusal: of the turns sent natively, those with a filler count as lost, or all if none has."""
     history = refused.history
-    restoration = restore(request, history, found)
-    native = restoration.native(refused.boundary)
+    restoration = restore(request, history, stored)
+    native = restoration.turns_from(refused.boundary)
     lost = [turn for turn in native if turn.is_empty or turn.source is Source.NOBODY] or native
     if strategy == "reject":
-        raise _missing(len(lost))
-    return _recovered(request, history, restoration, lost[-1]) if lost else refused
+        raise _missing_reasoning(len(lost))
+    return _prepare_transcript(request, history, restoration, lost[-1]) if lost else refused
 
 
-def _restore_one(
-    message: Message, index: int, need: ReasoningNeed, known: Recalled, blocks: Sequence[thinking_blocks.Block]
-) -> tuple[Message, Turn]:
-    reasoning, source, proof = known.reasoning, Source.STORE, known.proof
-    if known.reasoning is None and (shown := _shown_whole(message.reasoning, blocks)) is not None:
-        reasoning, source = shown, Source.DISPLAY
-    elif not is_blank(message.reasoning) and not known.is_original:
-        reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif known.reasoning is None and thinking_blocks.is_single(blocks):
-        reasoning, source = blocks[0].reasoning, Source.DISPLAY
-    elif known.reasoning is None:
-        source = Source.NOBODY
-    content, has_notice = message.content, False
-    if isinstance(content, str):
-        ours = blocks[:1] if source is Source.DISPLAY else thinking_blocks.ours(blocks, known.reasoning, reasoning)
-        text = thinking_blocks.cut(content, ours)
-        content, has_notice = notices.without(text), notices.is_notice(text)
-    turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    # Without _replace(), which takes three times as long: this runs for every assistant of a history.
-    return Message(message.role, content, _to_send(reasoning, turn), *message[3:]), turn
-
-
-def _shown_whole(kept: str | None, blocks: Sequence[thinking_blocks.Block]) -> str | None:
-    """What the one block of a turn says, if the client kept the same beside it with other white space."""
-    if kept is None or is_blank(kept) or not thinking_blocks.is_single(blocks) or kept in blocks[0].readings:
-        return None
-    words = without_spaces(kept)
-    return next((each for each in blocks[0].readings if without_spaces(each) == words), None)
-
-
-def _to_send(reasoning: str | None, turn: Turn) -> str | None:
-    if turn.is_made_up:
-        return FILLER
-    if turn.need is ReasoningNeed.NONE and turn.source is Source.STORE:
-        # Ignored where it is not needed, so it would be paid for in bytes alone.
-        return None
-    return reasoning
-
-
-def _as_restored(request: ChatRequest, history: History, restoration: Restoration) -> Prepared:
-    repaired, links = restoration.repaired, restoration.links
+def _prepare_native(request: ChatRequest, history: History, restoration: Restoration) -> PreparedRequest:
+    repaired = restoration.repaired
     if repaired.messages != request.messages:
         request = request._replace(messages=repaired.messages)
-    return Prepared(request, history, restoration.turns, links, repaired.repairs)
+    return PreparedRequest(request, history, restoration.turns, restoration.aliases, repaired.repairs)
 
 
-def _recovered(request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn) -> Prepared:
-    restored = _as_restored(request, history, restoration)
+def _prepare_transcript(
+    request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn
+) -> PreparedRequest:
+    native = _prepare_native(request, history, restoration)
     last = restoration.positions[last_lost.index]
-    recovered = transcript.recover(restored.request.messages, last, with_pictures=can_see_images(request.model))
+    recovered = transcript.transcribe(native.request.messages, last, with_pictures=can_see_images(request.model))
     if recovered is None:
-        # Nothing to answer is left without a user message; the fillers are already in place.
-        return restored
-    has_told = any(turn.has_notice for turn in restoration.native(recovered.boundary))
-    return restored._replace(
+        # Without a user message there is nothing to answer; the fillers are already in place.
+        return native
+    has_notice = any(turn.has_notice for turn in restoration.turns_from(recovered.boundary))
+    return native._replace(
         request=request._replace(messages=recovered.messages),
         transcribed=recovered.transcribed,
         boundary=recovered.boundary,
-        notice="" if has_told else notices.NOTICE,
+        notice="" if has_notice else notices.NOTICE,
     )
 
 
-def _missing(count: int) -> MissingReasoning:
+def _missing_reasoning(count: int) -> MissingReasoning:
     return MissingReasoning(
         f"The reasoning of {count} earlier assistant message(s) is not available, and missing_reasoning_strategy is "
         '"reject". Start a new chat, or run the proxy with --missing-reasoning-strategy recover.',
         details={"missing_reasoning_messages": count},
     )
+
+
+# Restoring the turns of a history …
+
+
+class StoreMatch(NamedTuple):
+    """The reasoning that the store proves for a turn (None: it proves none), and the proof or the lack of one."""
+
+    reasoning: str | None
+    proof: str
+    # The key that found it, if it depends on nothing before the turn: see PreparedRequest.aliases.
+    key: bytes | None = None
+    # Whether the client sent the same reasoning with other white space.
+    is_original: bool = False
+
+
+class _RestoredTurn(NamedTuple):
+    """A restored assistant, and the match it depends on besides the history before it."""
+
+    match: StoreMatch
+    message: Message
+    turn: Turn
+
+    @property
+    def size(self) -> int:
+        reasoning = self.message.reasoning or self.match.reasoning or ""
+        return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
+
+
+# By keys: the very same object only ever stands for the same turn after the same history.
+_known: Beginnings[TurnKeys | None, Mapping[int, _RestoredTurn]] = Beginnings(_MOST_BYTES_KNOWN, lambda keys: 0)
+
+
+def restore(request: ChatRequest, history: History, stored: StoredTexts) -> Restoration:
+    """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
+    messages = list(request.messages)
+    aliases = []
+    # The assistants of this history when it was shorter, by index.
+    _, before = _known.longest(history.keys)
+    restored: dict[int, _RestoredTurn] = {}
+    for index, need in enumerate(reasoning_needs(request)):
+        keys = history.keys[index]
+        if keys is None:
+            continue
+        blocks = _open_partial_block(history.blocks[index], keys, stored)
+        shown = blocks[0] if blocks and blocks[0].start == 0 else None
+        sent_key = history.sent_keys[index]
+        sent = stored.get(sent_key) if sent_key is not None else None
+        match = _match_sent(sent, shown) or match_turn(keys, stored, shown)
+        one = before.get(index) if before is not None else None
+        if one is None or one.turn.need is not need or one.match != match:
+            best = _match_original(messages[index].reasoning, keys, stored) or match
+            new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
+            # The very same message if only its proof is another, as after the first time it was sent: the memory of
+            # later stages finds the history by these objects.
+            one = new._replace(message=one.message) if one is not None and one.message == new.message else new
+        restored[index] = one
+        messages[index] = one.message
+        if match.key is not None and match.reasoning is not None:
+            aliases.append(KeyAlias(match.key, keys.aliases[0], match.reasoning))
+        if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
+            aliases += _sent_aliases(one, keys, sent_key, stored)
+    _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
+    return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(aliases))
+
+
+def _match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
+    """The reasoning that this chat has sent for a turn before, whatever other chats have stored since."""
+    if sent is None or (shown is not None and sent[0] not in shown.readings and _contradicts(shown, sent[:1])):
+        return None
+    return StoreMatch(None, "sent without") if sent[0] == FILLER else StoreMatch(sent[0], "sent")
+
+
+def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) -> StoreMatch:
+    """The reasoning of a turn, by the strongest of its keys that leads to exactly one.
+
+    Two stored turns that both fit and differ prove nothing, unless a block that the client `shown` says which it is.
+    """
+    exact = stored.get(keys.exact, ())
+    if len(exact) == 1:
+        # The usual case; computing the weaker keys of such a turn would be wasted.
+        return StoreMatch(exact[0], "exact")
+    doubt = "unknown"
+    for proof in _PROOFS:
+        texts = {key: _choose(stored[key], shown) for key in _keys_of(keys, proof) if key in stored}
+        whole = dict.fromkeys(text for text in texts.values() if text is not None)
+        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
+            # The model has produced another reasoning exactly here since; the alias is of another chat.
+            continue
+        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
+            # The client shows another reasoning: this is another chat's turn with the same text.
+            return StoreMatch(None, f"contradicted {proof}")
+        if texts and None not in texts.values():
+            # A client that merged two turns into one message left the calls of both in it, in order.
+            joined = "\n\n".join(text for text in whole if text)
+            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "linked")]
+            return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
+        if texts and doubt == "unknown":
+            doubt = f"ambiguous {proof}"
+    return StoreMatch(None, doubt)
+
+
+def _match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) -> StoreMatch | None:
+    """The stored reasoning that the client sent with other white space; the same words prove which one it is."""
+    if reasoning is None or is_blank(reasoning) or reasoning in stored.get(keys.exact, ()):
+        return None
+    words = without_spaces(reasoning)
+    for proof in _PROOFS:
+        texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
+        alike = {text for text in texts if without_spaces(text) == words}
+        if len(alike) == 1 and reasoning not in alike:
+            return StoreMatch(alike.pop(), proof, is_original=True)
+        if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
+            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
+            break
+    return None
+
+
+def _keys_of(keys: TurnKeys, proof: str) -> tuple[bytes, ...]:
+    found: bytes | tuple[bytes, ...] = getattr(keys, _PROOFS[proof])
+    return (found,) if isinstance(found, bytes) else found
+
+
+def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
+    """The one text recorded under a key, or the one of several that the client shows; None when that is uncertain."""
+    if len(texts) == 1:
+        return texts[0]
+    return next((text for text in texts if shown is not None and text in shown.readings), None)
+
+
+def _contradicts(shown: Block, texts: Iterable[str]) -> bool:
+    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
+
+
+def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:
+    """The blocks, with the one marked as open that the store knows to show only how the reasoning begins."""
+    if not blocks or keys.exact not in stored:
+        return blocks
+    partial = _partial_keys(keys, blocks, stored)
+    for count, key in zip((len(blocks), 1), partial, strict=False):
+        if key in stored:
+            return [*blocks[: count - 1], replace(blocks[count - 1], is_open=True), *blocks[count:]]
+    return blocks
+
+
+def _sent_aliases(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> list[KeyAlias]:
+    """The alias by which the next request finds the reasoning that is sent for a turn now."""
+    source, match = one.turn.source, one.match
+    reasoning = "" if one.turn.has_filler else one.message.reasoning or ""
+    if source is Source.NOBODY:
+        # Unless it was not lost at all: a file that could not be read, or an answer that is stored only now.
+        unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
+        return [KeyAlias(None, sent_key, FILLER, unless)]
+    if reasoning in stored.get(keys.exact, ()):
+        return [KeyAlias(keys.exact, sent_key, reasoning)]
+    if source is Source.CLIENT or match.proof in ("linked", "talk", "place"):
+        # The client's own text comes again with the next request. A reasoning found by the dialogue or round gives way
+        # to one that the model produces exactly here later, and has its alias until then.
+        return []
+    if match.key is not None and reasoning == match.reasoning:
+        return [KeyAlias(match.key, sent_key, reasoning)]
+    return [KeyAlias(None, sent_key, reasoning, (sent_key,))]
+
+
+def _restore_one(
+    message: Message, index: int, need: ReasoningNeed, match: StoreMatch, blocks: Sequence[Block]
+) -> tuple[Message, Turn]:
+    reasoning, source, proof = match.reasoning, Source.STORE, match.proof
+    if match.reasoning is None and (shown := _shown_original(message.reasoning, blocks)) is not None:
+        reasoning, source = shown, Source.DISPLAY
+    elif not is_blank(message.reasoning) and not match.is_original:
+        reasoning, source, proof = message.reasoning, Source.CLIENT, ""
+    elif match.reasoning is None and thinking_blocks.is_single(blocks):
+        reasoning, source = blocks[0].reasoning, Source.DISPLAY
+    elif match.reasoning is None:
+        source = Source.NOBODY
+    content, has_notice = message.content, False
+    if isinstance(content, str):
+        own = blocks[:1] if source is Source.DISPLAY else thinking_blocks.own_blocks(blocks, match.reasoning, reasoning)
+        text = thinking_blocks.cut(content, own)
+        content, has_notice = notices.strip(text), notices.is_notice(text)
+    turn = Turn(index, need, source, not reasoning, has_notice, proof)
+    # Without _replace(), which takes three times as long: this runs for every assistant of a history.
+    return Message(message.role, content, _reasoning_to_send(reasoning, turn), *message[3:]), turn
+
+
+def _shown_original(reasoning: str | None, blocks: Sequence[Block]) -> str | None:
+    """The text of the only block of a turn, if the client also sent it as reasoning with other white space."""
+    if reasoning is None or is_blank(reasoning) or not thinking_blocks.is_single(blocks):
+        return None
+    if reasoning in blocks[0].readings:
+        return None
+    words = without_spaces(reasoning)
+    return next((each for each in blocks[0].readings if without_spaces(each) == words), None)
+
+
+def _reasoning_to_send(reasoning: str | None, turn: Turn) -> str | None:
+    if turn.has_filler:
+        return FILLER
+    if turn.need is ReasoningNeed.NONE and turn.source is Source.STORE:
+        # DeepSeek ignores it there, so it would only cost bytes.
+        return None
+    return reasoning

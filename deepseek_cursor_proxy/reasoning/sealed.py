@@ -1,13 +1,13 @@
-"""Reasoning in an envelope that the client keeps for us: opaque to it, and proof against it.
+"""Sealed reasoning: encrypted and authenticated, so that the client can store it for us but not read or change it.
 
-What is sealed for one caller by one installation opens again there and nowhere else; anything else, a single changed
-character included, opens as None and is ignored. So a client that keeps its envelopes brings its whole history to a
-proxy that has lost everything but its secret.
+Sealed text opens only for the same caller of the same installation; for anything else, a single changed character
+included, `open` gives None. So a client that sends its sealed reasoning back restores its whole history, even if the
+store is lost and only the installation's secret is left.
 
-    dcp1.<base64 of: 16 bytes of seal, then the packed text under a key stream>
+    dcp1.<base64 of: 16 bytes of HMAC, then the compressed text XORed with a key stream>
 
-The seal is an HMAC over the packed text, and the key stream is drawn from the seal: the same text gets the same
-envelope, nothing random is needed, and what was not sealed here is found out before it is unpacked.
+The HMAC is over the compressed text, and the key stream is derived from the HMAC: equal texts have equal sealed texts,
+nothing random is needed, and foreign data is refused before it is decompressed.
 """
 
 import binascii
@@ -24,60 +24,60 @@ _SEAL_BYTES = 16
 
 
 class Sealer:
-    """Seals and opens for one caller. Holds nothing that changes."""
+    """Seals and opens for one caller. Immutable."""
 
     def __init__(self, secret: bytes, caller: bytes) -> None:
-        # The same for everybody who opens the same envelopes.
+        # Equal for sealers that open the same texts.
         self.owner = caller, hashlib.sha256(secret).digest()
         self._seal_key = hmac.digest(secret, b"seal" + caller, "sha256")
         self._stream_key = hmac.digest(secret, b"stream" + caller, "sha256")
 
-    def sealed(self, reasoning: str) -> str:
-        # Half of a character, as a stopped answer may end with, has to come back as well.
+    def seal(self, reasoning: str) -> str:
+        # A stopped answer may end with half of a surrogate pair.
         packed = zlib.compress(reasoning.encode("utf-8", "surrogatepass"), 1)
-        seal = self._seal(packed)
-        return _VERSION + urlsafe_b64encode(seal + self._under_stream(packed, seal)).decode()
+        seal = self._authenticate(packed)
+        return _VERSION + urlsafe_b64encode(seal + self._xor_stream(packed, seal)).decode()
 
-    def opened(self, sealed: str, most: int) -> bytes | None:
-        """The reasoning in UTF-8, cut one byte behind `most`; None for what is not sealed by us for this caller."""
+    def open(self, sealed: str, most: int) -> bytes | None:
+        """The reasoning in UTF-8, cut one byte behind `most`; None unless we sealed it for this caller."""
         if not sealed.startswith(_VERSION):
             return None
         try:
-            written = sealed.removeprefix(_VERSION).encode("ascii")
-            raw = urlsafe_b64decode(written)
+            encoded = sealed.removeprefix(_VERSION).encode("ascii")
+            raw = urlsafe_b64decode(encoded)
         except (binascii.Error, UnicodeEncodeError):
             return None
-        if urlsafe_b64encode(raw) != written:
-            # Python reads over characters that have no business there.
+        if urlsafe_b64encode(raw) != encoded:
+            # Python skips characters that are not of the alphabet.
             return None
-        seal, packed = raw[:_SEAL_BYTES], self._under_stream(raw[_SEAL_BYTES:], raw[:_SEAL_BYTES])
-        if not hmac.compare_digest(seal, self._seal(packed)):
+        seal, packed = raw[:_SEAL_BYTES], self._xor_stream(raw[_SEAL_BYTES:], raw[:_SEAL_BYTES])
+        if not hmac.compare_digest(seal, self._authenticate(packed)):
             return None
         return zlib.decompressobj().decompress(packed, most + 1)
 
-    def _seal(self, packed: bytes) -> bytes:
+    def _authenticate(self, packed: bytes) -> bytes:
         return hmac.digest(self._seal_key, packed, "sha256")[:_SEAL_BYTES]
 
-    def _under_stream(self, data: bytes, seal: bytes) -> bytes:
-        """The data with the key stream laid over it, which also takes it off again."""
+    def _xor_stream(self, data: bytes, seal: bytes) -> bytes:
+        """Encrypt or decrypt."""
         stream = hashlib.shake_256(self._stream_key + seal).digest(len(data))
         return (int.from_bytes(data) ^ int.from_bytes(stream)).to_bytes(len(data))
 
 
 class Opener:
-    """Opens the envelopes of one request, which may bring one envelope many times. Used by one thread.
+    """Opens the sealed texts of one request. Used by one thread.
 
-    A few kilobytes may hold megabytes, so the sum of what is opened is bounded; each envelope is opened once.
+    A few kilobytes may decompress to megabytes, so the sum of all texts is bounded; equal ones are opened once.
     """
 
     def __init__(self, sealer: Sealer, most_bytes: int) -> None:
         self.owner = sealer.owner
         self._sealer = sealer
         self._most = self._left = most_bytes
-        self._known: dict[str, _Opened | None] = {}
+        self._known: dict[str, _OpenedText | None] = {}
 
-    def opened(self, sealed: str) -> str | None:
-        """The reasoning; None for whatever is not sealed by us for this caller. TooLarge when it is too much."""
+    def open(self, sealed: str) -> str | None:
+        """The reasoning; None unless we sealed it for this caller. TooLarge when the sum is too large."""
         if sealed not in self._known:
             self._known[sealed] = self._open(sealed)
         found = self._known[sealed]
@@ -88,13 +88,13 @@ class Opener:
             raise self._too_large()
         return found.text
 
-    def _open(self, sealed: str) -> "_Opened | None":
-        raw = self._sealer.opened(sealed, self._left)
+    def _open(self, sealed: str) -> "_OpenedText | None":
+        raw = self._sealer.open(sealed, self._left)
         if raw is None:
             return None
         if len(raw) > self._left:
             raise self._too_large()
-        return _Opened(raw.decode("utf-8", "surrogatepass"), len(raw))
+        return _OpenedText(raw.decode("utf-8", "surrogatepass"), len(raw))
 
     def _too_large(self) -> TooLarge:
         return TooLarge(
@@ -103,6 +103,6 @@ class Opener:
         )
 
 
-class _Opened(NamedTuple):
+class _OpenedText(NamedTuple):
     text: str
     size: int

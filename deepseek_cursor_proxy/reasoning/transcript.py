@@ -1,9 +1,9 @@
-"""When reasoning cannot be filled: replay the lost part of the history as text.
+"""A transcript in place of the turns whose reasoning is lost.
 
 DeepSeek refuses a tool turn without its reasoning. Instead of dropping such turns, everything from the first message
 after the system prompt up to the last lost turn becomes one system message: a transcript that the model can read.
-What follows is sent natively. The transcript depends on nothing but these messages, so the next request of the chat
-begins with the same bytes and DeepSeek's prefix cache goes on hitting.
+The messages after it are sent natively. The transcript depends on nothing but the messages in it, so the next request
+of the chat begins with the same bytes and DeepSeek's prefix cache goes on hitting.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ _PREAMBLE = (
 
 
 @dataclass(frozen=True)
-class Recovery:
+class Transcription:
     messages: tuple[Message, ...]
     # How many messages the transcript stands for, and where native history begins in the client's numbering.
     transcribed: int
     boundary: int
 
 
-def recover(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Recovery | None:
+def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Transcription | None:
     """The history with everything up to `last_lost` and its results as a transcript; None without a user message.
 
-    A model that sees gets the pictures of the transcript behind it.
+    With `with_pictures` the pictures of the transcript follow it, for a model that can see them.
     """
     if not any(message.role == "user" for message in messages):
         return None
@@ -41,7 +41,7 @@ def recover(messages: Sequence[Message], last_lost: int, *, with_pictures: bool 
     question = _question_before(messages, boundary)
     pictures = _pictures(messages[opening:boundary]) if with_pictures else ()
     recovered = (*messages[:opening], transcript, *pictures, *question, *messages[boundary:])
-    return Recovery(recovered, boundary - opening, boundary)
+    return Transcription(recovered, boundary - opening, boundary)
 
 
 def _after_results(messages: Sequence[Message], lost: int) -> int:
@@ -52,11 +52,11 @@ def _after_results(messages: Sequence[Message], lost: int) -> int:
 
 
 def _question_before(messages: Sequence[Message], boundary: int) -> tuple[Message, ...]:
-    """The user message the model is still working on, when the native part does not begin with one."""
+    """The last user message, unless the native part begins with one."""
     if boundary < len(messages) and messages[boundary].role == "user":
         return ()
-    asked = [message for message in messages[:boundary] if message.role == "user"]
-    return tuple(asked[-1:])
+    questions = [message for message in messages[:boundary] if message.role == "user"]
+    return tuple(questions[-1:])
 
 
 def _pictures(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -75,15 +75,15 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 
 def _transcript(messages: Sequence[Message]) -> str:
     entries = [_entry(message) for message in messages]
-    # Its own digest marks every line of ours: a tool result cannot foresee it, so it cannot play another role or
-    # end the transcript; and the same transcript has the same marks in every later request.
+    # The transcript's digest is in every line of ours: a tool result cannot predict it, so it cannot forge another role
+    # or end the transcript; and the same transcript has the same lines in every later request.
     mark = hashlib.sha256("\0".join(text for _, text in entries).encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    lines = [f"--- {mark} {who} ---\n{text}" for who, text in entries]
+    lines = [f"--- {mark} {role} ---\n{text}" for role, text in entries]
     return "\n\n".join([_PREAMBLE, f"--- {mark} transcript ---", *lines, f"--- {mark} end of transcript ---"])
 
 
 def _entry(message: Message) -> tuple[str, str]:
-    """Who speaks, and everything that was said."""
+    """The role of a message, and its text, reasoning and calls."""
     if message.role == "tool":
         return f"result of {message.tool_call_id}", plain_text(message.content)
     lines = []

@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.support.generated_chats import Chat, World
@@ -89,7 +90,7 @@ class TestTheLaw(unittest.TestCase):
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
         self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
         for message in sent:
-            self.assertIsNone(thinking_blocks.leading_block(str(message.content)))
+            self.assertIsNone(thinking_blocks.block_at(str(message.content)))
 
 
 def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: dict[bytes, list[str]]) -> Message:
@@ -98,14 +99,14 @@ def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: di
         for delta in batch:
             reply.add(delta)  # type: ignore[arg-type]
     message = reply.message()
-    for key in identity.identify(ME, before).answer_keys(message).all():
+    for key in identity.identify(ME, before).answer_keys(message).record_keys():
         found[key] = [message.reasoning or ""]
     return message
 
 
 def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form | None, notice: str) -> dict[str, Any]:
     """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
-    shown = thinking_blocks.mirror(chunks(answer, stream), form, lambda choice: notice)
+    shown = show_reasoning(chunks(answer, stream), form, lambda choice: notice)
     if stream:
         events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
         datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]

@@ -131,14 +131,14 @@ def messages(history: list[Json]) -> tuple[Message, ...]:
 def recorded(namespace: bytes, history: list[Json], answer: Json, conversation: str | None = None) -> set[bytes]:
     """Every key that an answer to a history is remembered under."""
     *before, turn = messages([*history, answer])
-    return set(identity.identify(namespace, before, conversation).answer_keys(turn).all())
+    return set(identity.identify(namespace, before, conversation).answer_keys(turn).record_keys())
 
 
 def looked_up(namespace: bytes, history: list[Json], answer: Json, conversation: str | None = None) -> set[bytes]:
     """Every key that the answer is looked for under when the history comes back with it."""
     keys = identity.identify(namespace, messages([*history, answer]), conversation).keys[-1]
     assert keys is not None
-    return {keys.exact, *keys.linked, *keys.weaker()}
+    return {keys.exact, *keys.aliases, *keys.weaker_keys()}
 
 
 class TestPrefixesMadeToCollide(unittest.TestCase):

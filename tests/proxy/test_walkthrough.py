@@ -40,7 +40,7 @@ class TestAChat(SocketTestCase):
                 client = CursorClient(proxy.url, tools=WEATHER_TOOLS, stream=stream, run_tool=run_weather_tool)
                 with client:
                     turns = [client.ask("How is the weather here?"), client.ask("And tomorrow?")]
-                shown = [thinking_blocks.leading_block(answer.content) for turn in turns for answer in turn.answers]
+                shown = [thinking_blocks.block_at(answer.content) for turn in turns for answer in turn.answers]
                 thought = [found.reasoning if found else None for found in shown]
                 self.assertEqual(4, len(thought))
                 self.assertEqual([], fake.refused)

@@ -77,10 +77,10 @@ class World:
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
         prepared = prepare(request, history, {} if self.forgets else self.memory, "recover")
-        for link in prepared.links:
-            if not any(key in self.memory for key in link.unless):
-                self.memory.setdefault(link.new, [link.reasoning])
-        for key in history.answer_keys(said).all():
+        for alias in prepared.aliases:
+            if not any(key in self.memory for key in alias.unless):
+                self.memory.setdefault(alias.new, [alias.reasoning])
+        for key in history.answer_keys(said).record_keys():
             self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
         return chat_api.payload(prepared.request)
 
@@ -214,8 +214,8 @@ class World:
         )
         for message in chat.messages():
             words = message["content"] if isinstance(message["content"], str) else ""
-            block = thinking_blocks.leading_block(words)
-            visible = notices.without(words, block.end if block else 0)
+            block = thinking_blocks.block_at(words)
+            visible = notices.strip(words, block.end if block else 0)
             assert visible.strip() in said, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
                 assert call["function"]["arguments"] in said, f"law 3: lost the arguments {call}"

@@ -261,7 +261,7 @@ def _is_text(block: Any) -> bool:
 def _opened(block: Any, opener: Opener) -> str | None:
     is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
     signature = block.get("signature") if is_thinking else None
-    return opener.opened(signature) if isinstance(signature, str) else None
+    return opener.open(signature) if isinstance(signature, str) else None
 
 
 # What is counted …

@@ -270,7 +270,7 @@ class _Thinking(_Block):
     @property
     def value(self) -> dict[str, Any]:
         shown = "" if self._is_omitted else self.text
-        return {"type": "thinking", "thinking": shown, "signature": self._sealer.sealed(self.text)}
+        return {"type": "thinking", "thinking": shown, "signature": self._sealer.seal(self.text)}
 
     def said(self, text: str, strings: Iterable[bytes]) -> bytes:
         said = super().said(text, strings)
@@ -278,7 +278,7 @@ class _Thinking(_Block):
 
     def done(self) -> bytes:
         # Never empty: some clients drop thinking that is not signed, or take it for text.
-        delta = {"type": "signature_delta", "signature": self._sealer.sealed(self.text)}
+        delta = {"type": "signature_delta", "signature": self._sealer.seal(self.text)}
         return _event("content_block_delta", index=self.index, delta=delta)
 
 

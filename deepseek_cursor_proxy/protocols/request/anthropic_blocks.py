@@ -62,7 +62,7 @@ def read(value: Any, role: str, param: str) -> Blocks:
 def _shown(parts: list[Json]) -> str | None:
     """The text of an answer that shows our thinking block, which a client split into parts."""
     return (
-        thinking_blocks.rejoined([part["text"] for part in parts])
+        thinking_blocks.join_split_text([part["text"] for part in parts])
         if all(part["type"] == "text" for part in parts)
         else None
     )

@@ -162,7 +162,7 @@ def _unsealed(item: Json, opener: Opener) -> Json:
         return item
     if kind == "reasoning" and _has_words(item.get("content")):
         return item
-    text = opener.opened(sealed)
+    text = opener.open(sealed)
     if text is None:
         return item
     if kind == compaction.KIND:

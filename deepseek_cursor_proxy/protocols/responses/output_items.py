@@ -121,7 +121,7 @@ class ReasoningItem(Item):
             item["content"] = [self._part(self.text)]
             item["summary"] = [self._summary_part(self.text)] if self._has_summary else []
             if self._sealer is not None:
-                item["encrypted_content"] = self._sealer.sealed(self.text)
+                item["encrypted_content"] = self._sealer.seal(self.text)
         return {**item, "status": self._status}
 
     def added(self) -> bytes:
@@ -213,7 +213,7 @@ class CompactionItem(Item):
     def __init__(self, frame: Frame, index: int, events: Numbered, summary: str) -> None:
         super().__init__(frame, index, events)
         assert frame.sealer is not None
-        self._sealed = frame.sealer.sealed(summary)
+        self._sealed = frame.sealer.seal(summary)
 
     @property
     def value(self) -> dict[str, Any]:

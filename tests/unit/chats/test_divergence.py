@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.chats.divergence import Drift, Glance, diagnose, glance, nearest
+from deepseek_cursor_proxy.chats.divergence import Divergence, RequestOutline, diagnose, nearest, outline
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
@@ -28,10 +28,10 @@ def tool(name: str, description: str = "") -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": description}}
 
 
-def seen(messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> Glance:
+def seen(messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> RequestOutline:
     given = tuple(tool(name, descriptions.get(name, "")) for name in tools)
     request = ChatRequest("m", "m", tuple(messages), given)
-    return glance(request, identify(b"me", request.messages))
+    return outline(request, identify(b"me", request.messages))
 
 
 def changed(index: int, *others: Message) -> tuple[Message, ...]:
@@ -56,7 +56,7 @@ class TestDiagnosis(unittest.TestCase):
         def looks(*values: Any) -> list[int]:
             tools = tuple({"type": "function", "function": {"name": "a", "parameters": each}} for each in values)
             requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
-            return [glance(each, identify(b"me", CHAT)).tools["a"] for each in requests]
+            return [outline(each, identify(b"me", CHAT)).tools["a"] for each in requests]
 
         different = looks(
             {"a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "\ud800"}
@@ -107,8 +107,8 @@ class TestDiagnosis(unittest.TestCase):
         self.assertEqual("", self.words(CHAT[:2]))
 
     def test_a_name_cannot_forge_a_line(self) -> None:
-        self.assertNotIn("\n", Drift(added=("a\nb", "x" * 1000)).words())
-        self.assertLess(len(Drift(added=("x" * 1000,)).words()), 100)
+        self.assertNotIn("\n", Divergence(added=("a\nb", "x" * 1000)).words())
+        self.assertLess(len(Divergence(added=("x" * 1000,)).words()), 100)
 
     def test_no_text_is_kept(self) -> None:
         kept = repr(seen((system("secret"), user("secret"), assistant("secret", ("c", "read", '{"x":"secret"}')))))
@@ -128,13 +128,15 @@ class TestDiagnosis(unittest.TestCase):
                     edited[number] = user(f"edited too {rng.random()}")
             with self.subTest(seed=seed):
                 self.assertIsNone(diagnose(before, seen(later)))
-                self.assertEqual(Drift(message=at, role="user", what="content"), diagnose(before, seen(edited)))
+                self.assertEqual(Divergence(message=at, role="user", what="content"), diagnose(before, seen(edited)))
 
 
 class TestKinship(unittest.TestCase):
     """Which of the last requests that began with the same words a request goes on from."""
 
-    def assert_nearest(self, expected: Glance | None, known: Sequence[Glance], now: Glance) -> None:
+    def assert_nearest(
+        self, expected: RequestOutline | None, known: Sequence[RequestOutline], now: RequestOutline
+    ) -> None:
         for order in (known, known[::-1]):
             self.assertIs(expected, nearest(order, now))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deepseek_cursor_proxy.chats import store as conversation_store
-from deepseek_cursor_proxy.chats.divergence import Glance
+from deepseek_cursor_proxy.chats.divergence import RequestOutline
 from deepseek_cursor_proxy.chats.store import ConversationStore, Line
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.storage.database import Database
@@ -222,4 +222,4 @@ class TestFaults(StoreTestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(['["b", "a"]'], self.rows())
-        self.assertIsInstance(self.store._chats[b"chat"][0].last, Glance)
+        self.assertIsInstance(self.store._chats[b"chat"][0].last, RequestOutline)

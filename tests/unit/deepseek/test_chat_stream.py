@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from tests.unit.deepseek.test_repeated_chunks import TEXTS, chunk, event
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
@@ -62,7 +63,7 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
             if said.is_over:
                 return
 
-    shown = thinking_blocks.mirror(batches(), form, lambda choice: "A notice.\n\n")
+    shown = show_reasoning(batches(), form, lambda choice: "A notice.\n\n")
     return b"".join(ChatCompletions(lambda: 1.0).stream(REQUEST, shown)), reply.message()
 
 

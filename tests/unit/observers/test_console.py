@@ -2,13 +2,13 @@ import logging
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chats.divergence import Drift
+from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, Turn
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import TOOLS, user
 
 NOBODY = identity.identify(b"", ())
@@ -47,7 +47,7 @@ class ConsoleTestCase(unittest.TestCase):
 
 class TestConsole(ConsoleTestCase):
     def test_four_short_lines_per_request(self) -> None:
-        prepared = Prepared(REQUEST, NOBODY, TURNS)
+        prepared = PreparedRequest(REQUEST, NOBODY, TURNS)
         self.assertEqual(
             [
                 "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
@@ -59,27 +59,27 @@ class TestConsole(ConsoleTestCase):
         )
 
     def test_recovery_retries_and_thinking_off_are_said(self) -> None:
-        recovered = Prepared(REQUEST, NOBODY, TURNS, transcribed=5)
-        off = Prepared(REQUEST._replace(thinking=False), NOBODY, ())
+        recovered = PreparedRequest(REQUEST, NOBODY, TURNS, transcribed=5)
+        off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, ())
         lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
         self.assertIn("recovered: 5 messages replayed as text", lines[0])
         self.assertIn("second try", lines[0])
         self.assertIn("thinking is off", lines[1])
 
     def test_repairs_are_said_in_words(self) -> None:
-        repaired = Prepared(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
+        repaired = PreparedRequest(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
         (line,) = self.lines(Restored(7, repaired, False))
         self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
 
     def test_what_is_done_with_thinking_off_is_said_as_well(self) -> None:
-        off = Prepared(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
+        off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
         (line,) = self.lines(Restored(7, off, False))
         self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
 
     def test_drift_stands_next_to_the_share_of_cached_tokens(self) -> None:
-        (line,) = self.lines(finished(drift=Drift(message=12, role="user", what="content")))
+        (line,) = self.lines(finished(divergence=Divergence(message=12, role="user", what="content")))
         self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
-        (evil,) = self.lines(finished(drift=Drift(added=("\x1b[2J\n",))))
+        (evil,) = self.lines(finished(divergence=Divergence(added=("\x1b[2J\n",))))
         self.assertNotIn("\x1b", evil)
 
     def test_failures_are_told_with_status_and_reason(self) -> None:
@@ -103,7 +103,7 @@ class TestConsole(ConsoleTestCase):
     def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
         events = (
             received(),
-            Restored(7, Prepared(REQUEST, NOBODY, TURNS), False),
+            Restored(7, PreparedRequest(REQUEST, NOBODY, TURNS), False),
             Sent(7, {"a": 1}, 5, 0.1),
             finished(),
         )

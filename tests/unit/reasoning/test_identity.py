@@ -16,11 +16,11 @@ CHAT = (system("s"), user("hi"), assistant("", ("call_1", "read", '{"a":1}')), r
 
 
 def _all(history: identity.History) -> set[bytes]:
-    return {key for keys in history.keys if keys is not None for key in keys.all()}
+    return {key for keys in history.keys if keys is not None for key in keys.record_keys()}
 
 
 def tail(*messages: Message, namespace: bytes = ME) -> bytes:
-    return identity.identify(namespace, messages).tail
+    return identity.identify(namespace, messages).digest
 
 
 class TestIdentity(unittest.TestCase):
@@ -31,12 +31,14 @@ class TestIdentity(unittest.TestCase):
                 recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
                 found = identity.identify(ME, CHAT).keys[index]
                 assert found is not None
-                self.assertEqual(recorded.all(), found.all())
+                self.assertEqual(recorded.record_keys(), found.record_keys())
 
     def test_asking_for_an_answers_keys_changes_nothing(self) -> None:
         history = identity.identify(ME, CHAT)
-        self.assertEqual(history.answer_keys(assistant("a")).all(), history.answer_keys(assistant("a")).all())
-        self.assertEqual(tail(*CHAT), history.tail)
+        self.assertEqual(
+            history.answer_keys(assistant("a")).record_keys(), history.answer_keys(assistant("a")).record_keys()
+        )
+        self.assertEqual(tail(*CHAT), history.digest)
 
     def test_only_assistants_have_keys(self) -> None:
         keys = identity.identify(ME, CHAT).keys
@@ -44,19 +46,19 @@ class TestIdentity(unittest.TestCase):
 
     def test_a_link_is_found_and_never_recorded_with_the_turn(self) -> None:
         history = identity.identify(ME, CHAT)
-        for keys, sent in zip(history.keys, history.sent, strict=True):
+        for keys, sent in zip(history.keys, history.sent_keys, strict=True):
             if keys is not None:
-                self.assertFalse({*keys.linked, sent} & {*keys.all()})
+                self.assertFalse({*keys.aliases, sent} & {*keys.record_keys()})
 
     def test_what_was_sent_is_known_by_what_came_next(self) -> None:
         answer, other = assistant("the same"), user("another question")
         first = identity.identify(ME, (U, answer, U2))
-        self.assertEqual([None, None], [first.sent[0], first.sent[2]])
+        self.assertEqual([None, None], [first.sent_keys[0], first.sent_keys[2]])
         longer = identity.identify(ME, (U, answer, U2, answer, other))
-        self.assertEqual(first.sent[1], longer.sent[1])
+        self.assertEqual(first.sent_keys[1], longer.sent_keys[1])
         elsewhere = identity.identify(ME, (U, answer, other))
         named = identity.identify(ME, (U, answer, U2), "a chat")
-        self.assertEqual(3, len({first.sent[1], elsewhere.sent[1], named.sent[1]}))
+        self.assertEqual(3, len({first.sent_keys[1], elsewhere.sent_keys[1], named.sent_keys[1]}))
 
     def test_reasoning_takes_no_part(self) -> None:
         with_reasoning = [message._replace(reasoning="whatever") for message in CHAT]
@@ -174,7 +176,7 @@ class TestProofs(unittest.TestCase):
         recorded = identity.identify(ME, before).answer_keys(turn)
         looked_up = identity.identify(ME, [*now, turn]).keys[-1]
         assert looked_up is not None
-        kinds = identity.Keys.KINDS
+        kinds = identity.TurnKeys.KINDS
         shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
         return [name for name in kinds if shared[name]]
 
@@ -183,20 +185,20 @@ class TestProofs(unittest.TestCase):
         elided = (STRONG, result(ID, "[truncated]"))
         s, s2, u9, talked = system("S"), system("S2"), user("a summary"), (U, SAID, U2)
         for name, before, turn, now, expected in (
-            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "talk"]),
-            ("another system prompt", (s, U), WEAK, (s2, U), ["talk"]),
-            ("a system prompt where there was none", (U,), WEAK, (s, U), ["talk"]),
+            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "dialogue"]),
+            ("another system prompt", (s, U), WEAK, (s2, U), ["dialogue"]),
+            ("a system prompt where there was none", (U,), WEAK, (s, U), ["dialogue"]),
             ("a second prompt in front", (s, U), WEAK, (s, s, U), []),
             ("a third prompt in front", (s, s, U), WEAK, (s, s, s, U), []),
-            ("one of two prompts rewritten", (s, s, U), WEAK, (s, s2, U), ["talk"]),
-            ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["talk", "place"]),
+            ("one of two prompts rewritten", (s, s, U), WEAK, (s, s2, U), ["dialogue"]),
+            ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["dialogue", "round"]),
             ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["calls"]),
             ("the question edited, a short id", (s, U), WEAK, (s, u9), []),
             ("the question edited, a plain answer", (s, U), SAID, (s, u9), []),
-            ("an old question edited", (s, *talked), SAID, (s, u9, SAID, U2), ["place"]),
-            ("an old question edited, a short id", (s, *talked), WEAK, (s, u9, SAID, U2), ["place"]),
+            ("an old question edited", (s, *talked), SAID, (s, u9, SAID, U2), ["round"]),
+            ("an old question edited, a short id", (s, *talked), WEAK, (s, u9, SAID, U2), ["round"]),
             ("the past compacted", (s, U, SAID, *talked), STRONG, (s, u9), ["calls"]),
-            ("the past compacted, the last round kept", (s, U, SAID, U, SAID, U2), WEAK, (u9, SAID, U2), ["place"]),
+            ("the past compacted, the last round kept", (s, U, SAID, U, SAID, U2), WEAK, (u9, SAID, U2), ["round"]),
             ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["results"]),
             ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["results"]),
             ("a short id, the same question, another past", (U, SAID, U2), WEAK, (u9, assistant("No."), U2), []),
@@ -225,7 +227,7 @@ class TestProofs(unittest.TestCase):
         assert named is not None
         assert other is not None
         self.assertEqual(named.exact, other.exact)
-        self.assertFalse({*named.talk, *named.place} & {*other.talk, *other.place})
+        self.assertFalse({*named.dialogue, *named.round} & {*other.dialogue, *other.round})
 
     def test_which_chat_a_history_belongs_to(self) -> None:
         def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
@@ -245,18 +247,18 @@ class TestProofs(unittest.TestCase):
         self.assertEqual(3, len(set(two)))
 
     def test_a_turn_of_a_named_chat_is_found_when_the_name_is_not_given(self) -> None:
-        recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).all())
+        recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).record_keys())
         for conversation, is_found in ((None, True), ("chat-1", True), ("chat-2", False)):
             keys = identity.identify(ME, (system("new"), U, SAID, U2, SAID), conversation).keys[4]
             assert keys is not None
-            self.assertEqual(is_found, bool({*keys.talk, *keys.place} & recorded))
+            self.assertEqual(is_found, bool({*keys.dialogue, *keys.round} & recorded))
 
     def test_few_words_prove_no_place(self) -> None:
         """However long the turn itself is: another agent that is told to go on may say the same."""
         for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
             keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
             assert keys is not None
-            self.assertEqual((), keys.place)
+            self.assertEqual((), keys.round)
 
     def test_which_ids_nobody_could_have_reused(self) -> None:
         for call_id, is_unique in {
@@ -333,11 +335,11 @@ def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
 
 
 def _everything(history: identity.History) -> object:
-    keys = [(each.all(), each.linked) if each is not None else None for each in history.keys]
-    answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).all()
-    return keys, history.digests, history.blocks, history.conversation, history.tail, answer
+    keys = [(each.record_keys(), each.aliases) if each is not None else None for each in history.keys]
+    answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).record_keys()
+    return keys, history.digests, history.blocks, history.conversation, history.digest, answer
 
 
-def _tuple(keys: identity.Keys, name: str) -> tuple[bytes, ...]:
+def _tuple(keys: identity.TurnKeys, name: str) -> tuple[bytes, ...]:
     value = getattr(keys, name)
     return (value,) if isinstance(value, bytes) else value

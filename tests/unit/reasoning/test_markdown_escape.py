@@ -5,7 +5,7 @@ import time
 import unittest
 
 from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, blocks, cut
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, find_blocks, cut
 
 WORDS = (
     "a", "word ", " ", "\n", "\n\n", "\r\n", "\r", "`", "``", "```", "````", "~~~", "~~~~", "<b>", "</b>", "<", "<!--",
@@ -35,7 +35,7 @@ class TestExactness(unittest.TestCase):
                 self.assertEqual(text, unescape(written))
                 self.assertEqual(written, in_pieces(text, rng))
                 shown = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
-                (block,) = blocks(shown)
+                (block,) = find_blocks(shown)
                 self.assertIn(text, block.readings)
                 self.assertEqual("Answer.", cut(shown, [block]))
 
@@ -45,7 +45,7 @@ class TestExactness(unittest.TestCase):
             ("```\nnever closed </details>", "```\nnever closed <\\/details>"),
             ("Vec<String> <\\details", "Vec<String> <\\\\details"),
         ):
-            (block,) = blocks(COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer.")
+            (block,) = find_blocks(COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer.")
             self.assertEqual(thought, block.reasoning)
 
     def test_a_model_caught_in_a_loop_costs_no_more_than_its_length(self) -> None:

@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
 from tests.support.histories import assistant, result, system, user
 
 SHOWN = COLLAPSIBLE.opening + "thought" + COLLAPSIBLE.closing
-EVERYBODY = (
+MESSAGES = (
     system("s"),
     user("hi \ud800 …"),
     Message("user", ({"type": "text", "text": "parts"},)),
@@ -16,14 +16,17 @@ EVERYBODY = (
 )
 
 
-class TestReading(unittest.TestCase):
-    def test_what_is_remembered_is_what_would_be_read_anew(self) -> None:
-        for message in EVERYBODY:
+class TestMessageDigest(unittest.TestCase):
+    def test_a_memoized_digest_equals_a_computed_one(self) -> None:
+        for message in MESSAGES:
             with self.subTest(message):
-                anew = message_digest._read_anew(message)
-                self.assertEqual([anew, anew], [message_digest.read(message), message_digest.read(message)])
+                computed = message_digest._compute(message)
+                self.assertEqual(
+                    [computed, computed],
+                    [message_digest.digest_message(message), message_digest.digest_message(message)],
+                )
 
-    def test_a_message_is_known_again_by_all_of_it(self) -> None:
+    def test_every_field_of_a_message_changes_its_digest(self) -> None:
         one = assistant("x", ("call_1", "read", "{}"))
         others = [
             one._replace(content="y"),
@@ -35,11 +38,14 @@ class TestReading(unittest.TestCase):
             assistant("x", ("call_1", "write", "{}")),
             assistant("x", ("call_2", "read", "{}")),
         ]
-        self.assertEqual(1 + len(others), len({message_digest.read(message).own for message in (one, *others)}))
+        self.assertEqual(
+            1 + len(others), len({message_digest.digest_message(message).digest for message in (one, *others)})
+        )
 
     def test_the_digest_of_a_message_never_changes(self) -> None:
         """Rows of older versions are found by these bytes."""
         message = assistant(SHOWN + "done", ("call_1", "read", '{"b": 1.0, "a": "…"}'))
         self.assertEqual(
-            "37cca1265d2265daee4551be15850fa6a515fb9c81d20385df596b7bf89fc944", message_digest.read(message).own.hex()
+            "37cca1265d2265daee4551be15850fa6a515fb9c81d20385df596b7bf89fc944",
+            message_digest.digest_message(message).digest.hex(),
         )

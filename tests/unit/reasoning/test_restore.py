@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning.restore import Prepared, Source, look_up, prepare, prepare_again
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_retry
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from tests.support.histories import TOOLS, assistant, result, system, user
 
@@ -26,34 +26,34 @@ class Memory:
         self.found: dict[bytes, Sequence[str]] = {}
 
     def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
-        for key in identity.identify(ME, before).answer_keys(answer).all():
+        for key in identity.identify(ME, before).answer_keys(answer).record_keys():
             self.found[key] = list(dict.fromkeys([reasoning, *self.found.get(key, ())]))
 
-    def link(self, prepared: Prepared) -> None:
-        for link in prepared.links:
-            self.found.setdefault(link.new, [link.reasoning])
+    def record_aliases(self, prepared: PreparedRequest) -> None:
+        for alias in prepared.aliases:
+            self.found.setdefault(alias.new, [alias.reasoning])
 
     def prepare(
         self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
-    ) -> Prepared:
+    ) -> PreparedRequest:
         request = _request(messages, tools, thinking)
         return prepare(request, identity.identify(ME, messages), self.found, strategy)
 
-    def prepare_again(self, *messages: Message, strategy: str = "recover") -> Prepared:
+    def prepare_retry(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
         history, request = identity.identify(ME, messages), _request(messages, True, True)
         refused = prepare(request, history, self.found, "recover" if strategy == "recover" else "placeholder")
-        return prepare_again(request, self.found, refused, strategy)
+        return prepare_retry(request, self.found, refused, strategy)
 
 
 def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
     return ChatRequest("m", "m", tuple(messages), tuple(TOOLS) if tools else (), thinking=thinking)
 
 
-def reasonings(prepared: Prepared) -> list[str | None]:
+def reasonings(prepared: PreparedRequest) -> list[str | None]:
     return [message.reasoning for message in prepared.request.messages if message.role == "assistant"]
 
 
-def _said(prepared: Prepared) -> tuple[object, str | None]:
+def _said(prepared: PreparedRequest) -> tuple[object, str | None]:
     message = prepared.request.messages[1]
     return message.content, message.reasoning
 
@@ -65,8 +65,8 @@ class TestLookUp(unittest.TestCase):
         first, second = history.keys[1], history.keys[3]
         assert first is not None
         assert second is not None
-        sent = [each for each in history.sent if each is not None]
-        everything = [*first.linked, *first.weaker(), *second.linked, *second.weaker()]
+        sent = [each for each in history.sent_keys if each is not None]
+        everything = [*first.aliases, *first.weaker_keys(), *second.aliases, *second.weaker_keys()]
         known = {first.exact: ["a"], second.exact: ["b"]}
         for found, queries in (
             ({sent[0]: ["a"], sent[1]: ["b"]}, [[*sent, second.exact]]),
@@ -92,7 +92,7 @@ class TestSources(unittest.TestCase):
         self.memory.record((S, U), A, "known")
         prepared = self.memory.prepare(S, U, A, T)
         self.assertEqual(["known"], reasonings(prepared))
-        self.assertEqual((1, 0, False), (prepared.filled, prepared.missing, prepared.is_recovered))
+        self.assertEqual((1, 0, False), (prepared.filled_count, prepared.missing_count, prepared.is_recovered))
 
     def test_two_that_could_both_be_meant_and_differ_prove_nothing(self) -> None:
         self.memory.record((U,), A, "one agent")
@@ -129,29 +129,29 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
-        self.assertEqual(((keys.talk[0], keys.linked[0], "known", ()),), prepared.links)
-        sent = identity.identify(ME, (U, said, U2)).sent[1]
+        self.assertEqual(((keys.dialogue[0], keys.aliases[0], "known", ()),), prepared.aliases)
+        sent = identity.identify(ME, (U, said, U2)).sent_keys[1]
         exact = identity.identify(ME, (U, said)).keys[1]
         assert exact is not None
-        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).links)
+        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).aliases)
 
     def test_a_linked_turn_stays_found_whatever_others_say(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "known")
-        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
         self.memory.record((system("other"), U), said, "of another agent")
         prepared = self.memory.prepare(system("new"), U, said, U2)
         self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
-        self.assertEqual((), prepared.links)
+        self.assertEqual((), prepared.aliases)
 
     def test_what_is_really_said_there_wins_over_a_link(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "of another agent")
-        self.memory.link(self.memory.prepare(system("new"), U, said, U2))
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
         self.memory.record((system("new"), U), said, "its own")
         prepared = self.memory.prepare(system("new"), U, said, U2)
         self.assertEqual((["its own"], "exact"), (reasonings(prepared), prepared.turns[0].proof))
-        self.memory.link(prepared)
+        self.memory.record_aliases(prepared)
         self.memory.record((system("new"), U), said, "its own, asked again")
         prepared = self.memory.prepare(system("new"), U, said, U2)
         self.assertEqual((["its own"], "sent"), (reasonings(prepared), prepared.turns[0].proof))
@@ -161,7 +161,7 @@ class TestSources(unittest.TestCase):
     def test_thoughts_the_client_shows_disprove_a_link(self) -> None:
         said = "a plain answer of some length"
         self.memory.record((U,), assistant(said), "of another chat")
-        self.memory.link(self.memory.prepare(system("new"), U, assistant(said), U2))
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, assistant(said), U2))
         prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
 
@@ -190,7 +190,7 @@ class TestSources(unittest.TestCase):
         self.memory.record((U,), A, "")
         prepared = self.memory.prepare(U, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((0, False), (prepared.missing, prepared.is_recovered))
+        self.assertEqual((0, False), (prepared.missing_count, prepared.is_recovered))
 
     def test_a_block_nobody_knows_becomes_the_reasoning(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
@@ -308,7 +308,7 @@ class TestNeeds(unittest.TestCase):
     def test_a_plain_answer_nobody_knows_gets_a_filler_and_nothing_is_dropped(self) -> None:
         prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((1, False, ""), (prepared.missing, prepared.is_recovered, prepared.notice))
+        self.assertEqual((1, False, ""), (prepared.missing_count, prepared.is_recovered, prepared.notice))
         self.assertEqual(4, len(prepared.request.messages))
 
     def test_without_tools_only_tool_loops_are_filled(self) -> None:
@@ -318,7 +318,7 @@ class TestNeeds(unittest.TestCase):
 
     def test_with_thinking_off_nothing_is_missing(self) -> None:
         prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
-        self.assertEqual(0, prepared.missing)
+        self.assertEqual(0, prepared.missing_count)
 
 
 class TestStrategies(unittest.TestCase):
@@ -365,7 +365,7 @@ class TestStrategies(unittest.TestCase):
 
     def test_recovery_does_not_change_where_the_answer_is_recorded(self) -> None:
         prepared = self.memory.prepare(S, U, A, T, U2)
-        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).tail, prepared.history.tail)
+        self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).digest, prepared.history.digest)
 
 
 class TestAfterARefusal(unittest.TestCase):
@@ -375,7 +375,7 @@ class TestAfterARefusal(unittest.TestCase):
     def test_every_turn_with_a_filler_counts_as_lost(self) -> None:
         self.memory.record((U,), A, "known")
         final = assistant("plain")
-        prepared = self.memory.prepare_again(U, A, T, U2, final, user("U3"))
+        prepared = self.memory.prepare_retry(U, A, T, U2, final, user("U3"))
         self.assertTrue(prepared.is_recovered)
         self.assertEqual([], reasonings(prepared))
         self.assertEqual("U3", prepared.request.messages[-1].content)
@@ -386,21 +386,21 @@ class TestAfterARefusal(unittest.TestCase):
         self.memory.record((U,), A, "")
         request = _request(history, False, True)
         refused = self.memory.prepare(*history, tools=False)
-        prepared = prepare_again(request, self.memory.found, refused, "recover")
+        prepared = prepare_retry(request, self.memory.found, refused, "recover")
         self.assertEqual([], reasonings(prepared))
 
     def test_when_no_filler_was_sent_all_turns_are_suspects(self) -> None:
         self.memory.record((U,), A, "known")
-        self.assertEqual([], reasonings(self.memory.prepare_again(U, A, T)))
+        self.assertEqual([], reasonings(self.memory.prepare_retry(U, A, T)))
 
     def test_a_second_recovery_reaches_further_than_the_first(self) -> None:
         self.memory.record((U, A, T, U2), assistant("A2"), "")
-        prepared = self.memory.prepare_again(U, A, T, U2, assistant("A2"), user("U3"))
+        prepared = self.memory.prepare_retry(U, A, T, U2, assistant("A2"), user("U3"))
         self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
 
     def test_reject_answers_409(self) -> None:
         with self.assertRaises(MissingReasoning):
-            self.memory.prepare_again(U, assistant("Hi"), U2, strategy="reject")
+            self.memory.prepare_retry(U, assistant("Hi"), U2, strategy="reject")
 
 
 class TestGrowing(unittest.TestCase):
@@ -421,7 +421,7 @@ class TestGrowing(unittest.TestCase):
             self.memory.prepare(*each, strategy="placeholder", tools=tools, thinking=thinking)
             for each in (messages, [Message(*message) for message in messages])
         )
-        self.assertEqual((new.request, new.turns, new.links), (known.request, known.turns, known.links))
+        self.assertEqual((new.request, new.turns, new.aliases), (known.request, known.turns, known.aliases))
 
     def test_it_goes_on_as_if_it_were_new(self) -> None:
         for count in (9, 12, len(self.chat), 14):
@@ -436,7 +436,7 @@ class TestGrowing(unittest.TestCase):
             # What is sent for a turn is known by another key from its second time on.
             for _ in range(2):
                 prepared = self.memory.prepare(*chat[:end], strategy="placeholder")
-                self.memory.link(prepared)
+                self.memory.record_aliases(prepared)
                 pairs = zip(before, prepared.request.messages, strict=False)
                 self.assertEqual([], [one for one, other in pairs if one == other and one is not other])
                 before = prepared.request.messages

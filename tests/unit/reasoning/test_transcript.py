@@ -10,7 +10,7 @@ A2, U3 = assistant("A2"), user("U3")
 
 
 def recovered(*messages: Message, last_lost: int) -> list[Message]:
-    found = recovery.recover(messages, last_lost)
+    found = recovery.transcribe(messages, last_lost)
     assert found is not None
     return list(found.messages)
 
@@ -57,19 +57,19 @@ class TestRecover(unittest.TestCase):
             self.assertEqual(recovered(S, U, A, T, last_lost=2)[1], recovered(S, U, A, T, *more, last_lost=2)[1])
 
     def test_without_any_user_message_there_is_nothing_to_answer(self) -> None:
-        self.assertIsNone(recovery.recover((S, A, T), 1))
+        self.assertIsNone(recovery.transcribe((S, A, T), 1))
 
     def test_a_user_message_after_the_boundary_is_enough(self) -> None:
         self.assertEqual([S, U2], recovered(A, T, S, U2, last_lost=0)[1:])
 
     def test_it_tells_where_the_native_part_begins(self) -> None:
-        found = recovery.recover((S, U, A, T, U2), 2)
+        found = recovery.transcribe((S, U, A, T, U2), 2)
         assert found is not None
         self.assertEqual((3, 4), (found.transcribed, found.boundary))
 
     def test_a_model_that_sees_gets_the_pictures_behind_the_transcript(self) -> None:
         part = {"type": "image_url", "image_url": {"url": "x"}}
-        found = recovery.recover((Message("user", (part,)), A, T, U2), 1, with_pictures=True)
+        found = recovery.transcribe((Message("user", (part,)), A, T, U2), 1, with_pictures=True)
         assert found is not None
         self.assertEqual("user", found.messages[1].role)
         self.assertIn(part, found.messages[1].content)

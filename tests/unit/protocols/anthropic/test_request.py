@@ -66,7 +66,7 @@ class TestThereAndBack(unittest.TestCase):
             blocks: list[Json] = []
             if rng.random() < 0.8:
                 thought = words(rng, 5)
-                blocks.append({"type": "thinking", "thinking": thought, "signature": SEALER.sealed(thought)})
+                blocks.append({"type": "thinking", "thinking": thought, "signature": SEALER.seal(thought)})
             if rng.random() < 0.8:
                 blocks.append({"type": "text", "text": words(rng, 5)})
             for number in range(rng.choice((0, 1, 3)) if blocks else 1):
@@ -89,17 +89,17 @@ class TestThinking(unittest.TestCase):
         return read(user("q"), {"role": "assistant", "content": [*blocks, {"type": "text", "text": "x"}]})[1].reasoning
 
     def block(self, thought: str, shown: str | None = None, **more: Any) -> Json:
-        signature = SEALER.sealed(thought)
+        signature = SEALER.seal(thought)
         return {"type": "thinking", "thinking": thought if shown is None else shown, "signature": signature, **more}
 
     def test_our_signature_counts_more_than_the_words(self) -> None:
         self.assertEqual("hm", self.thinking(self.block("hm")))
         self.assertEqual("hm", self.thinking(self.block("hm", "")))
         self.assertEqual("hm", self.thinking(self.block("hm", "something else")))
-        self.assertEqual("hm", self.thinking({"type": "thinking", "signature": SEALER.sealed("hm")}))
+        self.assertEqual("hm", self.thinking({"type": "thinking", "signature": SEALER.seal("hm")}))
 
     def test_other_signatures_say_nothing(self) -> None:
-        other = Sealer(b"secret", b"somebody else").sealed("a thought of others")
+        other = Sealer(b"secret", b"somebody else").seal("a thought of others")
         for signature in (other, "", "x", "dcp1.", "dcp1.x", None, 7):
             self.assertIsNone(self.thinking(self.block("", signature=signature)))
             self.assertEqual("hm", self.thinking(self.block("hm", signature=signature)))
@@ -217,7 +217,7 @@ class TestFields(unittest.TestCase):
         request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
 
     def test_a_body_is_not_changed(self) -> None:
-        thought = {"type": "thinking", "thinking": "", "signature": SEALER.sealed("hm")}
+        thought = {"type": "thinking", "thinking": "", "signature": SEALER.seal("hm")}
         body = {"max_tokens": 10, "messages": [user("q"), {"role": "assistant", "content": [thought]}], "tools": TOOLS}
         before = json.dumps(body)
         request.parse(body, CONFIG, SEALER)

@@ -21,7 +21,7 @@ SEALER = Sealer(b"secret", b"caller")
 
 
 def opened(signature: str) -> str | None:
-    return Opener(SEALER, 1_000_000).opened(signature)
+    return Opener(SEALER, 1_000_000).open(signature)
 
 
 def writer(request: ChatRequest = REQUEST, **asked: Any) -> MessageWriter:

@@ -185,7 +185,7 @@ class TestTheRest(unittest.TestCase):
 
     def test_a_summary_of_ours_is_told_by_the_system_and_a_foreign_one_is_left_out(self) -> None:
         sealer = Sealer(b"secret", b"caller")
-        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.sealed("They looked at a.py.")}
+        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
         found = responses_items.read(envelope.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])

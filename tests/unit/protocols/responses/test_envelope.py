@@ -87,7 +87,7 @@ class TestEnvelopes(unittest.TestCase):
         owner = Sealer(b"secret", b"caller")
         items: list[Any] = []
         for number in range(8):
-            items += {"type": "reasoning", "encrypted_content": owner.sealed(f"hm {number}")}, {"type": "message"}
+            items += {"type": "reasoning", "encrypted_content": owner.seal(f"hm {number}")}, {"type": "message"}
         before, after = (
             envelope.unsealed(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
         )

@@ -1,0 +1,183 @@
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy.conversation import Batches, CallPiece, Delta, Heartbeat
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.notices import NO_ANSWER, early_end_notice
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN, Form
+
+FORMS = (COLLAPSIBLE, PLAIN)
+
+
+def source(*items: Delta | Heartbeat, fails: bool = False) -> Batches:
+    for item in items:
+        yield [item]
+    if fails:
+        raise UpstreamFailed("cut")
+
+
+def shown(*items: Delta | Heartbeat, form: Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
+    batches = show_reasoning(source(*items), form, lambda choice: notice)
+    return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
+
+
+class TestDisplay(unittest.TestCase):
+    def test_one_delta_out_per_delta_in_and_the_block_closes_with_the_first_word(self) -> None:
+        self.assertEqual(
+            [None, "<details>\n<summary>Thinking</summary>\n\nI ", "think", "\n</details>\n\nFinal.", None],
+            shown(
+                Delta(reasoning=""),
+                Delta(reasoning="I "),
+                Delta(reasoning="think"),
+                Delta(text="Final."),
+                Delta(finish_reason="stop"),
+            ),
+        )
+
+    def test_a_tool_call_or_the_end_closes_the_block_too(self) -> None:
+        for last in (Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="length")):
+            self.assertEqual("\n</details>\n\n", shown(Delta(reasoning="x"), last)[-1])
+
+    def test_empty_text_beside_the_reasoning_does_not_close_it(self) -> None:
+        self.assertEqual(
+            [COLLAPSIBLE.opening + "a", "b", "\n</details>\n\n!"],
+            shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
+        )
+
+    def test_reasoning_after_a_call_opens_no_block(self) -> None:
+        self.assertIsNone(shown(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
+
+    def test_thinking_is_in_the_text_or_beside_it_never_both(self) -> None:
+        call, late = Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late")
+        for name, deltas, told in (
+            ("in the block", (Delta(reasoning="a"), Delta(reasoning="b", text="c"), Delta(text="d")), [None] * 3),
+            ("no room for a block", (call, late), [None, "late"]),
+            # A client would send the part back as if it were the whole.
+            ("a part that does not fit", (Delta(reasoning="a"), call, late), [None] * 3),
+        ):
+            with self.subTest(name):
+                batches = show_reasoning(source(*deltas), COLLAPSIBLE)
+                found = [item.reasoning for batch in batches for item in batch if isinstance(item, Delta)]
+                self.assertEqual(told, found)
+
+    def test_thinking_that_goes_on_gets_a_block_of_its_own_and_all_are_read_back(self) -> None:
+        deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
+        for form in FORMS:
+            written = "".join(text or "" for text in shown(*deltas, form=form))
+            self.assertEqual(
+                form.opening
+                + "a"
+                + form.closing
+                + "b\n\n"
+                + form.opening
+                + form.escape("c </det")
+                + form.closing
+                + "d",
+                written,
+            )
+            found = thinking_blocks.find_blocks(written)
+            self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
+            self.assertEqual("bd", thinking_blocks.cut(written, found))
+
+    def test_a_text_full_of_openings_is_not_read_to_its_end_for_each(self) -> None:
+        openings = "\n\n<think>\n" * 20_000
+        mixed = "\n\n<think>\n x\n</details>" * 20_000
+        bad = ("\n\n" + COLLAPSIBLE.opening + "x\n</details>x") * 10_000
+        for hostile in (openings, openings + "\n</think>x", openings * 2 + "\n</details>x", mixed, bad):
+            self.assertEqual([], thinking_blocks.find_blocks("x" + hostile))
+        self.assertEqual(1, len(thinking_blocks.find_blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
+
+    def test_an_answer_left_in_the_thinking_is_told(self) -> None:
+        self.assertEqual(
+            NO_ANSWER, (shown(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(NO_ANSWER) :]
+        )
+        for spoken in (
+            (Delta(reasoning="x"), Delta(text="y"), Delta(finish_reason="stop")),
+            (Delta(reasoning="x"), Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="stop")),
+            (Delta(reasoning="x"), Delta(finish_reason="length")),
+            (Delta(finish_reason="stop"),),
+        ):
+            self.assertNotIn(NO_ANSWER, shown(*spoken)[-1] or "")
+
+    def test_an_end_for_an_unusual_reason_is_explained(self) -> None:
+        last = shown(Delta(text="half"), Delta(finish_reason="insufficient_system_resource"))[-1]
+        self.assertEqual(early_end_notice("insufficient_system_resource"), last)
+
+    def test_the_notice_stands_before_the_first_visible_word(self) -> None:
+        self.assertEqual(
+            [COLLAPSIBLE.opening + "x", "\n</details>\n\nNOTICE Hi", "again"],
+            shown(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
+        )
+        self.assertEqual(
+            [None, "NOTICE Hi"], shown(Delta(reasoning="x"), Delta(text="Hi"), form=None, notice="NOTICE ")
+        )
+        self.assertEqual(["NOTICE "], shown(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
+
+    def test_without_a_form_and_a_notice_nothing_is_touched(self) -> None:
+        delta = Delta(reasoning="x", text="y")
+        self.assertEqual([[delta]], list(show_reasoning(source(delta), None)))
+
+    def test_asides_and_usage_pass(self) -> None:
+        usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
+        self.assertEqual(
+            [[Heartbeat()], [usage]],
+            list(show_reasoning(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")),
+        )
+
+    def test_choices_have_a_block_each(self) -> None:
+        texts = shown(Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y"))
+        opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
+        self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
+
+    def test_an_open_block_is_closed_before_a_failure_goes_on(self) -> None:
+        batches = show_reasoning(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
+        next(batches)
+        self.assertEqual([[Delta(text="<\n</details>\n\n")]], [next(batches)])
+        with self.assertRaises(UpstreamFailed):
+            next(batches)
+
+    def test_a_failure_after_the_block_adds_nothing(self) -> None:
+        batches = show_reasoning(source(Delta(text="half"), fails=True), COLLAPSIBLE)
+        next(batches)
+        with self.assertRaises(UpstreamFailed):
+            next(batches)
+
+    def test_closing_the_display_closes_its_source(self) -> None:
+        batches = source(Delta(text="a"), Delta(text="b"))
+        shown_batches = show_reasoning(batches, COLLAPSIBLE)
+        next(shown_batches)
+        shown_batches.close()
+        self.assertEqual([], list(batches))
+
+    def test_a_long_run_of_half_tags_stays_quick(self) -> None:
+        """Each of these made a naive pattern quadratic."""
+        for hostile in ("<" * 200_000, "<\\" * 100_000, "<details" * 20_000, "\\" * 200_000):
+            (written,) = shown(Delta(reasoning=hostile, text="x"))
+            assert written is not None
+            block = thinking_blocks.block_at(written)
+            assert block is not None
+            self.assertEqual(hostile, block.reasoning)
+
+    def test_backslashes_without_end_are_read_once(self) -> None:
+        """A model in a loop: every piece of it once made all the pieces before be read again."""
+        pieces = [
+            Delta(reasoning="<"),
+            *(Delta(reasoning="\\" * 8) for _ in range(20_000)),
+            Delta(reasoning="/details>"),
+        ]
+        read = 0
+        split = thinking_blocks.Form.split_unfinished
+
+        def counted(form: thinking_blocks.Form, text: str) -> tuple[str, str]:
+            nonlocal read
+            read += len(text)
+            return split(form, text)
+
+        with mock.patch.object(thinking_blocks.Form, "split_unfinished", counted):
+            written = "".join(text or "" for text in shown(*pieces, Delta(text="x")))
+        block = thinking_blocks.block_at(written)
+        assert block is not None
+        self.assertEqual("<" + "\\" * 160_000 + "/details>", block.reasoning)
+        self.assertLess(read, 500_000)
