@@ -32,9 +32,9 @@ from deepseek_cursor_proxy.exchange.background_jobs import Job, JobEvents
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import compaction, parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.protocols.request.fields import Json
-from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols.responses import compaction, envelope
 from deepseek_cursor_proxy.protocols.responses import stored as responses_listing
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Wanted
 from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter, SummaryWriter, error_code

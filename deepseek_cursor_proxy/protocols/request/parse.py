@@ -16,10 +16,10 @@ from deepseek_cursor_proxy.deepseek import images, model_names, rules
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
-from deepseek_cursor_proxy.protocols.request import history as chat_history
+from deepseek_cursor_proxy.protocols.request import messages as chat_messages
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls
 from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_name, optional_string
-from deepseek_cursor_proxy.protocols.request.responses_items import History
+from deepseek_cursor_proxy.protocols.request.messages import History
 from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
 # Each is a call to pay for; more is rather a mistake than a wish.
@@ -214,7 +214,7 @@ def _history(body: Json, listed: _Listed, upstream_names: Mapping[QualifiedName,
     if listed.are_items:
         found = responses_items.read(listed.values, listed.param, upstream_names)
     else:
-        found = chat_history.read(listed.values)
+        found = chat_messages.read(listed.values)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content

@@ -13,7 +13,7 @@ both leave the reasoning unknown and the store is asked for it.
 
 Items that other servers made for themselves (`web_search_call`, `mcp_call`, `image_generation_call`, …) and those of
 unknown kinds are left out and named in `dropped`: their JSON, pictures in base64 included, is nobody's message.
-So is a `compaction` item: one of ours is a system message by now (see compaction), a foreign one can't be read.
+So is a foreign `compaction` item; one of ours is a system message by now (see protocols.responses.compaction).
 
 Tools may be declared in the list as well. They are read first, by `declared_tools`: what a call into a namespace is
 called depends on what other tools there are.
@@ -21,14 +21,14 @@ called depends on what other tools there are.
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
 from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
 from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, memory, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols.request.messages import MessageReader, arguments_text
+from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
 # An item of an answer of ours: the mark of that answer, and its place there.
@@ -40,13 +40,6 @@ _TOOLS = "additional_tools"
 _KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
 # Parts of a message that some clients send in the place of the message.
 _PARTS = ("input_text", "text", "input_image", "image_url", "input_file")
-
-
-class History(NamedTuple):
-    """A history, and what was left out of it."""
-
-    messages: tuple[Message, ...]
-    dropped: tuple[str, ...] = ()
 
 
 def is_item(value: Any) -> bool:

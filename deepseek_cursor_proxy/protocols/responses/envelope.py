@@ -17,7 +17,6 @@ from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Mapped
-from deepseek_cursor_proxy.protocols.request import compaction
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
@@ -29,7 +28,7 @@ from deepseek_cursor_proxy.protocols.request.fields import (
     too_long,
 )
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
-from deepseek_cursor_proxy.protocols.responses import logprobs
+from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.redaction import safe_text
 

@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall,
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import compaction
 from deepseek_cursor_proxy.protocols.request.free_text import FreeTextReader
+from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
 
 # Of the log probabilities of one text as many are repeated at its end, some 25 MB; all of them were in its pieces.

@@ -1,10 +1,10 @@
-"""Compaction of the Responses API: a history is replaced by what its user said and a summary of the rest.
+"""Compaction in the Responses API: the user's messages and a summary of the rest replace a history.
 
-    POST /v1/responses/compact, or `compaction_trigger` as the last input item     the model is asked for a summary
+    POST /v1/responses/compact, or `compaction_trigger` as the last input item     request a summary from the model
     {"type": "compaction", "encrypted_content": …}                                 the summary, sealed for its caller
     the same item as input                                                         a system message with the summary
 
-The item is all that is kept of the summary, and the client keeps it: nothing here depends on the database.
+The client keeps the item with the summary; the proxy stores nothing of it.
 """
 
 from collections.abc import Sequence
@@ -24,23 +24,23 @@ _QUESTION = (
     "summary, in the language of the conversation, and call no tools."
 )
 _PREFACE = "The conversation up to here was replaced by this summary of it:\n\n"
-# What a summary is asked with; tools only because DeepSeek's prefix cache begins with them.
-_KEPT = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
+# Fields of the body for the summary request; `tools` because DeepSeek's prefix cache begins with them.
+_FIELDS = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
 
 
 def summary_request(body: Json, items: Sequence[Json]) -> dict[str, Any]:
-    """The body of the request for a summary of these items."""
+    """The body of the request for a summary of `items`."""
     if not items:
         raise BadRequest("There is nothing to compact: input is empty.", param="input")
     question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _QUESTION}]}
-    asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
-    if asked.get("tools"):
-        asked["tool_choice"] = "none"
-    return {**asked, "reasoning": {"effort": "none"}, "input": [*items, question]}
+    fields = {name: body[name] for name in _FIELDS if body.get(name) is not None}
+    if fields.get("tools"):
+        fields["tool_choice"] = "none"
+    return {**fields, "reasoning": {"effort": "none"}, "input": [*items, question]}
 
 
 def compact_request(body: Json) -> dict[str, Any]:
-    """A body of POST /v1/responses/compact as the request for a response that it stands for."""
+    """A body of POST /v1/responses/compact as that of POST /v1/responses with a trigger."""
     given = body.get("input")
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
@@ -48,14 +48,11 @@ def compact_request(body: Json) -> dict[str, Any]:
     return {**body, "input": items, "store": False, "stream": False, "background": False}
 
 
-def compacted_items(items: Sequence[Json], made: Sequence[Json]) -> list[Json]:
-    """The items of a compacted history: the user's messages as they were, and what was made of the rest."""
-    return [*(item for item in items if item.get("role") == "user"), *made]
+def compacted_items(items: Sequence[Json], summary: Sequence[Json]) -> list[Json]:
+    """The items of a compacted history: the user's messages and the summary."""
+    return [*(item for item in items if item.get("role") == "user"), *summary]
 
 
 def summary_message(summary: str) -> Json:
-    """The message that stands in the place of a compaction item whose envelope was opened.
-
-    Nothing else in an item counts: one that is still a compaction item when it is read was not sealed here.
-    """
+    """The message in place of a compaction item of ours."""
     return {"type": "message", "role": "system", "content": _PREFACE + summary}
