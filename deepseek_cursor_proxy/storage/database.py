@@ -1,13 +1,15 @@
-"""One SQLite file: how it is opened, shared by threads, watched for faults and found usable again.
+"""The engine of the store: one SQLite file, opened, shared by threads, and opened again after a fault.
 
-WAL with synchronous=NORMAL: what was committed survives the death of this process at any moment; a power cut may
-lose the last commits, never the file. With durability "full" a commit counts only once the disk has it. One connection
-writes and one reads, each for one thread at a time, so that nobody who looks something up waits for a writer;
-`:memory:` is seen by one connection only, which does both.
+WAL with synchronous=NORMAL: a commit survives the death of this process at any moment; a power cut may lose the last
+commits, never the file. With durability "full" a commit returns once the disk has it. One connection writes and one
+reads, each for one thread at a time, so that a look-up never waits for a writer; `:memory:` has one for both.
 
-A fault is met once: whoever meets it waits a moment at most, and from then on every call fails at once with the same
-Unusable, until `open` and `confirm`, called by whoever mends, find the file usable again. Reading and writing are
-judged apart: a file that is locked, or on a full disk, can still be read.
+The first call that meets a fault waits a moment at most. From then on every call raises the same Unusable at once,
+until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
+locked, or on a full disk, can still be read.
+
+This module knows connections and transactions, no table. Another engine offers the same interface: `open`, `reopen`,
+`on_reopen`, `transaction`, `reader`, `close`, `path`.
 """
 
 import logging
@@ -28,28 +30,28 @@ from deepseek_cursor_proxy.storage.sqlite_connection import Connection, connect,
 
 _log = logging.getLogger(__name__)
 
-# Another process may hold the file for a moment. One request may meet one wait for reading and one for writing, its own
-# or behind another thread; both stay below the half second that an answer may wait for the store.
+# Another process may hold the file for a moment. A request may meet one wait for reading and one for writing, its own
+# or behind another thread; together they stay below the half second that an answer may wait for the store.
 _BUSY_SECONDS = 0.2
-# After a wait in vain nobody waits for this long: a lock that comes and goes costs one wait, not one per request.
+# After a wait in vain no call waits for this long: a lock that comes and goes costs one wait, not one per request.
 _SECONDS_BETWEEN_WAITS = 60.0
-# The log is worked into the file when it has this many pages (of 4 kB), and keeps no more bytes than this. So many
-# that the disk is seldom waited for, so few that a few hundred turns are not on the disk half as much again.
+# SQLite copies the log into the file at this many pages (of 4 kB), and truncates the log to this many bytes. More would
+# keep a few hundred turns on the disk half as much again; fewer would wait for the disk more often.
 _LOG_PAGES = 250
 _LOG_BYTES = 4 * 1024 * 1024
 
 
 class Database:
-    """Called by handler threads and by whoever mends.
+    """Called by handler threads and by the reopener's thread.
 
-    `_lock` protects the connection that writes, `_reading` the one that reads. What both use changes under both, except
-    the faults: whoever meets one holds one of the locks, and the last word is as good as any. `_lock` is taken first.
+    `_lock` protects the writing connection, `_read_lock` the reading one; `_lock` is taken first. Fields that both use
+    change under both, except the faults: the thread that meets one holds one of the locks, and the last one counts.
     """
 
     def __init__(
         self, path: str | Path, *, durability: str = "normal", on_fault: Callable[[], None] = lambda: None
     ) -> None:
-        """Touches nothing before `open`. `on_fault` is called by the thread that meets a fault, and must not wait."""
+        """No file is touched before `open`. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
         self._durability = durability
         self._on_fault = on_fault
@@ -62,14 +64,15 @@ class Database:
         self._write_fault: Unusable | None = None
         self._waited_at = float("-inf")
         self._is_closed = False
+        self._pending_writers: list[Callable[[], None]] = []
 
-    # Using it …
+    # Transactions …
 
     @contextmanager
     def transaction(self, *, is_retry: bool = False) -> Iterator[sqlite3.Connection]:
         """The connection, in a transaction that commits at the end and rolls back on any exception.
 
-        Raises Unusable for every fault of the file. `mending` tries although the last try failed.
+        Raises Unusable for every fault of the file. With `is_retry` it tries although the last try failed.
         """
         with self._lock:
             if self._write_fault is not None and not is_retry:
@@ -87,7 +90,7 @@ class Database:
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection for statements that only look; raises Unusable for every fault of the file."""
+        """A connection for SELECT; raises Unusable for every fault of the file."""
         with self._read_lock:
             connection = self._usable_connection(self._reader)
             try:
@@ -101,7 +104,7 @@ class Database:
             self._is_closed = True
             self._disconnect(_NOT_OPEN)
 
-    # Judging …
+    # Faults …
 
     def _usable_connection(self, connection: Connection | None) -> Connection:
         if self._read_fault is not None or connection is None:
@@ -111,7 +114,7 @@ class Database:
         return connection
 
     def _raise_fault(self, error: BaseException, connection: Connection, *, is_writing: bool) -> None:
-        """Raises Unusable for a fault of the file, which is met at once by everybody from then on."""
+        """Raise Unusable, now and from every call from now on, if the file is at fault."""
         fault = fault_of(error)
         if fault is None:
             return
@@ -122,7 +125,7 @@ class Database:
 
     def _set_fault(self, fault: Unusable, *, is_writing: bool) -> None:
         if isinstance(fault, Damaged) and self._file_identity is None:
-            # What was read past SQLite's locks may have changed meanwhile, and proves nothing.
+            # An immutable connection takes no locks: the file may have changed meanwhile, which proves no damage.
             fault = Lost(fault.reason)
         self._write_fault = fault
         if not is_writing or isinstance(fault, (Lost, Damaged)):
@@ -135,23 +138,38 @@ class Database:
             connection.busy_seconds = seconds
 
     def _check_unmoved(self) -> None:
-        """A file that was deleted or replaced can still be written by us, and nobody would ever read it."""
+        """Raise Lost for a file that was deleted or replaced: writes to it would succeed and never be read again."""
         if self._file_identity is None:
             return
         try:
             is_unmoved = file_check.file_identity(self._name) == self._file_identity
         except PermissionError:
-            # A folder that was closed to us keeps the file, and what is open already stays open.
+            # The folder was closed to us; the file in it stays open.
             return
         if not is_unmoved:
             raise Lost("it was deleted, emptied or replaced", "it is begun anew")
 
-    # Mending …
+    # Opening …
+
+    def on_reopen(self, write_pending: Callable[[], None]) -> None:
+        """Register a store's function that writes what waited for the file; it uses `transaction(is_retry=True)`."""
+        self._pending_writers.append(write_pending)
+
+    def request_reopen(self) -> None:
+        """A store has something pending: have the file opened again soon."""
+        self._on_fault()
+
+    def reopen(self) -> None:
+        """Open the file, let every store write what waited, and only then let other writes through; raises Unusable."""
+        self.open()
+        for write_pending in self._pending_writers:
+            write_pending()
+        self.confirm()
 
     def open(self, *, may_set_aside: bool = True) -> None:
-        """Have a connection that reads; raises Unusable. Begins a file where there is none or a damaged one was."""
+        """Connect for reading; raises Unusable. Creates the file if there is none or a damaged one was set aside."""
         with self._lock, self._read_lock:
-            fault, file_identity = self._read_fault or self._write_fault, self._file_identity
+            fault, before = self._read_fault or self._write_fault, self._file_identity
             if self._is_closed:
                 raise _NOT_OPEN.copy()
             if fault is None or (self._read_fault is None and not isinstance(fault, ReadOnly)):
@@ -159,25 +177,25 @@ class Database:
             self._disconnect(fault)
             is_readable = isinstance(fault, ReadOnly)
             if is_readable:
-                # Under the lock, so that nobody misses it meanwhile.
-                self._reopen(fault, file_identity, may_set_aside)
+                # Under the lock, so that no reader finds it closed meanwhile.
+                self._connect_again(fault, before, may_set_aside)
         if not is_readable:
-            # Without it: a slow disk holds nobody up.
-            self._reopen(fault, file_identity, may_set_aside)
+            # Without the lock: a slow disk holds up no reader.
+            self._connect_again(fault, before, may_set_aside)
 
     def confirm(self) -> None:
-        """Find out by writing whether the file can be written again; raises Unusable."""
+        """Find out by writing whether the file can be written again, and let other writes through; raises Unusable."""
         with self.transaction(is_retry=True) as connection:
             schema.write_version(connection)
         with self._lock:
             self._write_fault = None
 
-    def _reopen(self, fault: Unusable, file_identity: file_check.FileIdentity | None, may_set_aside: bool) -> None:
+    def _connect_again(self, fault: Unusable, before: file_check.FileIdentity | None, may_set_aside: bool) -> None:
         try:
-            if isinstance(fault, Damaged) and file_identity is not None:
-                self._set_aside(fault, file_identity, may_set_aside)
+            if isinstance(fault, Damaged) and before is not None:
+                self._set_aside(fault, before, may_set_aside)
             if self.path != ":memory:":
-                file_check.remove_stray_side_files(self._file, file_identity)
+                file_check.remove_stray_side_files(self._file, before)
             self._adopt(self._connect_or_set_aside(may_set_aside, may_wait=fault is _NOT_OPEN))
         except (sqlite3.Error, OSError, Unusable) as error:
             if (found := fault_of(error)) is None:
@@ -188,14 +206,14 @@ class Database:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def _connect_or_set_aside(self, may_set_aside: bool, may_wait: bool) -> "_Connections":
-        file_identity = file_check.file_identity(self._file)
+        before = file_check.file_identity(self._file)
         try:
             return self._connect(may_wait)
         except (Damaged, sqlite3.DatabaseError) as error:
             fault = fault_of(error)
             if not isinstance(fault, Damaged):
                 raise
-            self._set_aside(fault, file_identity, may_set_aside)
+            self._set_aside(fault, before, may_set_aside)
         return self._connect(may_wait)
 
     def _connect(self, may_wait: bool) -> "_Connections":
@@ -208,7 +226,7 @@ class Database:
         connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
         try:
             self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
-            # Before anything is written: a file that is not ours stays as it is.
+            # Before any write: a file that is not ours stays as it is.
             schema.check(connection)
             connection.execute("PRAGMA journal_mode=WAL")
             self._set_durability(connection)
@@ -222,7 +240,7 @@ class Database:
             raise
 
     def _connect_reader(self) -> Connection:
-        """For reading only; it must not wait for the disk longer than the first one, should it ever write."""
+        """For reading only; should it ever write, it waits for the disk no longer than the writer."""
         connection = connect(str(self._file))
         self._set_durability(connection)
         return connection
@@ -235,7 +253,10 @@ class Database:
         connection.execute(f"PRAGMA fullfsync={'ON' if self._durability == 'full' else 'OFF'}")
 
     def _open_immutable(self, fault: Unusable) -> None:
-        """Without the right or the room to write, SQLite does not even read; but a file without a log is whole."""
+        """Connect for reading past SQLite's locks: without permission or space to write, SQLite does not even read.
+
+        Only a file without a log is whole by itself.
+        """
         with self._lock, self._read_lock:
             self._read_fault = self._write_fault = fault
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
@@ -268,11 +289,11 @@ class Database:
         self._writer, self._reader, self._read_fault, self._file_identity = None, None, fault, None
         free_statements()
 
-    def _set_aside(self, damage: Damaged, file_identity: file_check.FileIdentity, is_allowed: bool) -> None:
+    def _set_aside(self, damage: Damaged, before: file_check.FileIdentity, is_allowed: bool) -> None:
         if not is_allowed:
             raise damage
-        if file_check.file_identity(self._file).file != file_identity.file:
-            # Another process was faster: what is there now is not what was damaged.
+        if file_check.file_identity(self._file).file != before.file:
+            # Another process was faster: the file there now is not the damaged one.
             return
         try:
             place = file_check.set_aside(self._file)
@@ -284,7 +305,7 @@ class Database:
 
     @cached_property
     def _file(self) -> Path:
-        """Where SQLite keeps the file and its side files: behind any links."""
+        """The file behind any links, where SQLite also keeps its side files."""
         return Path(os.path.realpath(Path(self.path).expanduser()))
 
     @cached_property
@@ -301,7 +322,7 @@ class _Connections(NamedTuple):
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite has done so itself after some faults; what cannot be rolled back is a fault that is told already.
+    # SQLite has rolled back by itself after some faults; a failing ROLLBACK adds nothing to the fault that is raised.
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")

@@ -1,7 +1,7 @@
-"""Events of a stream, packed: an answer of a megabyte has a hundred megabytes of them, one like the other.
+"""The events of a stream, compressed: an answer of 1 MB has 100 MB of nearly equal events.
 
-A log grows while its answer is written and can be read from any byte on meanwhile. What it has packed in the end is
-kept by the store; unpacked again, piece by piece, it is the same bytes. This file knows no event but where one ends.
+A log grows while its answer is streamed, and can be read from any byte on meanwhile. `pack` returns what the store
+keeps; `unpack` returns the same bytes again, piece by piece. This module knows no file, and of events only their end.
 """
 
 import zlib
@@ -9,19 +9,19 @@ from bisect import bisect_right
 from collections.abc import Generator
 
 _FASTEST = 1
-# So many bytes are packed together, and unpacked for whoever reads one of them.
+# Compressed together, and decompressed together to read any byte of them.
 _BLOCK_BYTES = 64 * 1024
-# Packed bytes that are unpacked at once: events pack to a twentieth.
+# Compressed bytes that `unpack` takes at once: events shrink to a twentieth.
 _READ_BYTES = 8 * 1024
 _END_OF_EVENT = b"\n\n"
 
 
 class EventLog:
-    """Bytes that are appended and read. Whoever shares it between threads has the lock."""
+    """Bytes that are appended and read. Not thread-safe: a background job guards it with its own lock."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
-        # Where each of them begins.
+        # The offset of each block.
         self._starts: list[int] = []
         self._tail = bytearray()
         self._size = 0
@@ -39,7 +39,7 @@ class EventLog:
             self._tail = bytearray()
 
     def read(self, start: int) -> bytes:
-        """The bytes from a place on, up to the end of their block."""
+        """The bytes from offset `start` up to the end of its block."""
         tail_start = self._size - len(self._tail)
         if start >= tail_start:
             return bytes(self._tail[start - tail_start :])
@@ -47,23 +47,23 @@ class EventLog:
         return zlib.decompress(self._blocks[index])[start - self._starts[index] :]
 
     def pack(self, last: bytes = b"") -> bytes:
-        """All of it and a last piece, for `unpacked`."""
+        """The whole log and a last piece, for `unpack`."""
         return b"".join([*self._blocks, _compress(self._tail + last)])
 
 
 def unpack(data: bytes) -> Generator[bytes, None, None]:
-    """The events that were packed, some whole ones at a time; ValueError when the data is damaged."""
+    """Yield the packed events, whole ones, several at a time; ValueError when the data is damaged."""
     reader, rest = zlib.decompressobj(), bytearray()
     for start in range(0, len(data), _READ_BYTES):
-        some = data[start : start + _READ_BYTES]
-        while some:
+        compressed = data[start : start + _READ_BYTES]
+        while compressed:
             try:
-                rest += reader.decompress(some)
+                rest += reader.decompress(compressed)
             except zlib.error as error:
                 raise ValueError(f"stored events are damaged ({error})") from None
-            some = reader.unused_data
+            compressed = reader.unused_data
             if reader.eof:
-                # One block ends, and the next may begin.
+                # The next block may begin.
                 reader = zlib.decompressobj()
         if end := rest.rfind(_END_OF_EVENT) + 1:
             yield bytes(rest[: end + 1])

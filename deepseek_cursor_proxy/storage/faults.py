@@ -1,10 +1,12 @@
-"""What can be wrong with the store's file, in words, and how each fault may pass.
+"""The faults of the store's file, and the guard that keeps them away from answers.
 
-Unusable          it may pass by itself: full disk, unreadable disk, not our file
-├── Locked        another process holds it
-├── ReadOnly      this connection will never write, another one may
+Unusable          may pass by itself: full disk, unreadable disk, a file of another program
+├── Locked        another process holds the file
+├── ReadOnly      this connection will never write, a new one may
 ├── Lost          this connection leads nowhere: the file was moved, or is not open
 └── Damaged       a database that cannot be read; waiting does not help
+
+An engine other than SQLite needs its own `fault_of`; the stores know only `Unusable`.
 """
 
 import errno
@@ -16,22 +18,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-CHOOSE = "move it away or choose another place with --reasoning-content-path"
-_LET_IN = "make it and its folder readable and writable for you"
-_FREE = "free some space"
+_MOVE_AWAY = "move it away or choose another place with --reasoning-content-path"
+_GRANT_ACCESS = "make it and its folder readable and writable for you"
+_FREE_SPACE = "free some space"
 _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 class Unusable(Exception):
-    """Why the file cannot be used now, and what would help."""
+    """The reason why the file cannot be used now, and the remedy."""
 
-    def __init__(self, reason: str, remedy: str = CHOOSE) -> None:
+    def __init__(self, reason: str, remedy: str = _MOVE_AWAY) -> None:
         super().__init__(f"{reason}; {remedy}")
         self.reason = reason
         self.remedy = remedy
 
     def copy(self) -> Self:
-        """The same fault for another thread to raise: one exception raised by many would grow with every one."""
+        """The same fault for another thread to raise: a shared exception would grow its traceback with every raise."""
         other = type(self).__new__(type(self), *self.args)
         other.__dict__.update(self.__dict__)
         return other
@@ -56,32 +58,32 @@ class Damaged(Unusable):
         self.damage = damage
 
 
-_OF_SQLITE = {
-    sqlite3.SQLITE_FULL: ("the disk is full", _FREE),
-    sqlite3.SQLITE_IOERR: ("the disk is full or cannot be read or written", f"{_FREE} or check the disk"),
-    sqlite3.SQLITE_CANTOPEN: ("it or its side files cannot be opened", _LET_IN),
-    sqlite3.SQLITE_PERM: ("it cannot be opened", _LET_IN),
+_SQLITE_FAULTS = {
+    sqlite3.SQLITE_FULL: ("the disk is full", _FREE_SPACE),
+    sqlite3.SQLITE_IOERR: ("the disk is full or cannot be read or written", f"{_FREE_SPACE} or check the disk"),
+    sqlite3.SQLITE_CANTOPEN: ("it or its side files cannot be opened", _GRANT_ACCESS),
+    sqlite3.SQLITE_PERM: ("it cannot be opened", _GRANT_ACCESS),
     sqlite3.SQLITE_NOMEM: ("memory is short", "stop other programs"),
     sqlite3.SQLITE_PROTOCOL: ("other processes hold its log", "stop those processes"),
 }
-_OF_SYSTEM = {
-    errno.ENOSPC: _FREE,
-    errno.EDQUOT: _FREE,
-    errno.EFBIG: _FREE,
-    errno.EACCES: _LET_IN,
-    errno.EPERM: _LET_IN,
-    errno.EROFS: _LET_IN,
+_SYSTEM_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: _FREE_SPACE,
+    errno.EACCES: _GRANT_ACCESS,
+    errno.EPERM: _GRANT_ACCESS,
+    errno.EROFS: _GRANT_ACCESS,
     errno.EMFILE: "let this process open more files (ulimit -n)",
 }
 
 
 def fault_of(error: BaseException) -> Unusable | None:
-    """What an exception says about the file; None when it is not the file's fault."""
+    """The fault of the file behind an exception; None when the exception has another cause."""
     match error:
         case Unusable():
             return error
         case OSError():
-            return Unusable(error.strerror or str(error), _OF_SYSTEM.get(error.errno or 0, CHOOSE))
+            return Unusable(error.strerror or str(error), _SYSTEM_REMEDIES.get(error.errno or 0, _MOVE_AWAY))
         case sqlite3.Error():
             return _fault_of_sqlite(error, getattr(error, "sqlite_errorcode", 0))
         case _:
@@ -96,18 +98,21 @@ def _fault_of_sqlite(error: sqlite3.Error, code: int) -> Unusable | None:
             return Damaged(str(error))
         case sqlite3.SQLITE_READONLY:
             moved = code == sqlite3.SQLITE_READONLY_DBMOVED
-            return Lost("it was moved") if moved else ReadOnly("it is read-only", _LET_IN)
+            return Lost("it was moved") if moved else ReadOnly("it is read-only", _GRANT_ACCESS)
         case sqlite3.SQLITE_ERROR if str(error).startswith("no such "):
-            # Somebody took our tables away, or put another file in the place of ours.
+            # Our tables were dropped, or another file took the place of ours.
             return Lost(str(error))
-        case primary if primary in _OF_SQLITE:
-            return Unusable(*_OF_SQLITE[primary])
+        case primary if primary in _SQLITE_FAULTS:
+            return Unusable(*_SQLITE_FAULTS[primary])
         case _:
             return None
 
 
 class FaultGuard:
-    """Swallows what goes wrong with the file. Called by handler threads; the lock protects when it last spoke."""
+    """Swallows the file's faults and warns about them now and then. Called by handler threads.
+
+    The lock protects `_warned_at`.
+    """
 
     def __init__(self, log: logging.Logger, store: str) -> None:
         self._log = log
@@ -116,19 +121,18 @@ class FaultGuard:
         self._warned_at = float("-inf")
 
     @contextmanager
-    def guard(self, doing: str) -> Iterator[None]:
-        """Whatever the file does in here, the caller goes on behind it; a warning says so now and then."""
+    def guard(self, action: str) -> Iterator[None]:
+        """Run the body; a fault of the file ends the body and is swallowed, any other exception passes."""
         try:
             yield
-        # ValueError: a damaged row is no text any more, or not the one we wrote.
+        # ValueError: a damaged row does not decode any more.
         except (Unusable, sqlite3.Error, OSError, ValueError) as error:
-            self.tell(doing, error)
+            self.warn(action, error)
 
-    def tell(self, doing: str, error: Exception) -> None:
-        """A warning about what went wrong, unless there was one lately."""
-        # Whoever mends the file tells about what makes it unusable.
+    def warn(self, action: str, error: Exception) -> None:
+        """Warn unless there was a warning lately. OutageLog warns about Unusable."""
         if not isinstance(error, Unusable) and self._is_due():
-            self._log.warning("%s: could not %s (%s); answers go on without it", self._store, doing, error)
+            self._log.warning("%s: could not %s (%s); answers go on without it", self._store, action, error)
 
     def _is_due(self) -> bool:
         now = time.monotonic()

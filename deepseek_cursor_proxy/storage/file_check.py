@@ -1,8 +1,8 @@
-"""What lies at the store's path: looked at before SQLite may touch it, and set aside when it is beyond use.
+"""Checks of the file at the store's path, before SQLite may touch it; and moving a damaged one aside.
 
-A file that is not ours stays as it is, to the byte. Even opening one with SQLite may write (a log left by a crash is
-worked in, side files appear), so a file is judged by reading it. A damaged database is moved to a dated name beside
-its place, side files and all; it is never deleted and nothing is overwritten.
+A file that is not ours stays as it is, to the byte. Opening it with SQLite may already write (SQLite copies a crash's
+log into the file and creates side files), so this module reads the bytes itself. A damaged database is renamed to a
+dated name in the same folder, with its side files; it is never deleted and nothing is overwritten.
 """
 
 import itertools
@@ -17,23 +17,23 @@ from typing import BinaryIO, NamedTuple
 
 from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 
-# Marks the file as ours ("DScp").
+# Identifies the file as ours ("DScp").
 APPLICATION_ID = 0x44536370
-# What SQLite keeps beside a database; they belong together wherever it goes.
+# The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")
 
-# The page size of our own files, and so where pages begin in one that lost its head.
+# The page size of our own files: where to look for pages in one that lost its head.
 _PAGE_BYTES = 4096
 _PAGES_LOOKED_AT = 256
 
 
-# Looking …
+# Checks …
 
 
 def inspect(path: Path, newest_version: int) -> None:
-    """Raises Unusable for what is not ours to touch, Damaged for what has to be set aside; writes nothing.
+    """Raise Unusable for a file that is not ours, Damaged for one to set aside; write nothing.
 
-    Not while this process has the file open: POSIX drops all locks on a file when any descriptor of it is closed.
+    Never call it while this process has the file open: POSIX drops all locks on a file when any descriptor is closed.
     """
     try:
         status = path.stat()
@@ -45,7 +45,7 @@ def inspect(path: Path, newest_version: int) -> None:
         raise Unusable("it is not a regular file")
     if status.st_size == 0:
         return
-    # SQLite believes the log first: a page that a power cut tore while it was worked in is still whole in there.
+    # SQLite reads the log first: a page that a power cut tore while it was copied is still whole in there.
     newest = _Head(_newest_in_log(path) or _head(path))
     if newest.application_id != APPLICATION_ID and not newest.is_empty:
         _check_readable(path)
@@ -53,7 +53,7 @@ def inspect(path: Path, newest_version: int) -> None:
 
 
 def check_ownership(application_id: int, version: int, newest_version: int, *, is_empty: bool) -> None:
-    """Raises Unusable unless a database is ours to use; one that is still empty may become ours."""
+    """Raise Unusable unless the database is ours; an empty one may become ours."""
     if application_id != APPLICATION_ID and not is_empty:
         raise Unusable("it is a database of another program, which is left alone")
     if version > newest_version:
@@ -61,13 +61,13 @@ def check_ownership(application_id: int, version: int, newest_version: int, *, i
 
 
 class _Head:
-    """The fields we need of a database's first page."""
+    """The fields that we need from the first page of a database."""
 
     MAGIC = b"SQLite format 3\0"
     BYTES = 108
-    # The same three numbers in every database there is.
+    # The same three numbers in every SQLite database.
     FRACTIONS = bytes((64, 32, 32))
-    # A table's inner page and leaf: what the first page always is.
+    # The first page is always a table's inner page or leaf.
     KINDS = (0x05, 0x0D)
 
     def __init__(self, data: bytes) -> None:
@@ -80,7 +80,7 @@ class _Head:
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         head = file.read(_Head.BYTES)
-        # Six letters of the magic are enough to know a database that was cut off within it.
+        # Six letters of the magic identify a database that was cut off within it.
         if head[:16] == _Head.MAGIC[: max(6, len(head))]:
             if not _Head(head).is_sane:
                 raise Damaged("its first page is overwritten or cut off")
@@ -93,7 +93,7 @@ def _head(path: Path) -> bytes:
 
 
 def _has_pages(file: BinaryIO) -> bool:
-    """Whether a file without a head has a database's pages behind it."""
+    """Whether a file that lost its first page has other pages of a database."""
     for number in range(1, _PAGES_LOOKED_AT):
         file.seek(number * _PAGE_BYTES)
         page = file.read(_PAGE_BYTES)
@@ -105,7 +105,7 @@ def _has_pages(file: BinaryIO) -> bool:
 
 
 def _is_page(page: bytes) -> bool:
-    """Whether these bytes are a page of a b-tree: its kind, and cells that lie where their pointers say."""
+    """Whether these bytes are a b-tree page: a valid kind, and cells where their pointers say."""
     kind, _, cells, start, fragments = struct.unpack_from(">BHHHB", page)
     if kind not in (0x02, 0x05, 0x0A, 0x0D) or fragments > 60:
         return False
@@ -116,7 +116,7 @@ def _is_page(page: bytes) -> bool:
 
 
 def _newest_in_log(path: Path) -> bytes | None:
-    """The head as the last committed transaction in the -wal file left it; None when it is not in there."""
+    """The head that the last committed transaction left in the -wal file; None when it is not in there."""
     found = candidate = None
     with suppress(FileNotFoundError), Path(f"{path}-wal").open("rb") as log:
         header = log.read(32)
@@ -132,7 +132,7 @@ def _newest_in_log(path: Path) -> bytes | None:
 
 
 def _check_readable(path: Path) -> None:
-    """Raises Damaged when a database of somebody else cannot be read; then nobody uses it."""
+    """Raise Damaged when another program's database cannot be read: then that program cannot use it either."""
     if has_log(path):
         return
     with closing(sqlite3.connect(immutable_uri(path), uri=True)) as connection:
@@ -144,7 +144,7 @@ def _check_readable(path: Path) -> None:
 
 
 def has_log(path: Path) -> bool:
-    """Whether something lies beside the file without which it may be only half of a healthy database."""
+    """Whether a log lies beside the file, without which the file may be half of a healthy database."""
     for side in ("-wal", "-journal"):
         with suppress(OSError):
             if os.stat(f"{path}{side}").st_size:
@@ -153,17 +153,17 @@ def has_log(path: Path) -> bool:
 
 
 def immutable_uri(path: Path) -> str:
-    """A name under which SQLite reads a file and writes nothing, not even beside it; it takes no lock either."""
+    """A URI with which SQLite reads the file, writes nothing, creates no side file and takes no lock."""
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
-# Sharing …
+# Permissions …
 
 
 def grant_side_files(path: Path) -> None:
-    """Give the side files the rights of a file that can be written.
+    """Give the side files the mode of a writable main file.
 
-    SQLite gives them its mode when it makes them: those made while the file was read-only would keep it so for ever.
+    SQLite copies the mode when it creates them: those created while the file was read-only would keep it read-only.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     for end in SIDE_FILES if mode & stat.S_IWUSR else ():
@@ -174,12 +174,12 @@ def grant_side_files(path: Path) -> None:
                 os.chmod(side, mode)
 
 
-# Moving …
+# Setting aside …
 
 
 def set_aside(path: Path) -> Path:
-    """Move a damaged database out of the way, side files and all, under a name that nothing has yet."""
-    target = _reserved(f"{path}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+    """Rename a damaged database and its side files to a name that no file has yet."""
+    target = _reserve(f"{path}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         os.replace(path, target)
     except OSError:
@@ -193,7 +193,7 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-def _reserved(name: str) -> Path:
+def _reserve(name: str) -> Path:
     for number in itertools.count(1):
         target = Path(name if number == 1 else f"{name}-{number}")
         with suppress(FileExistsError):
@@ -202,35 +202,35 @@ def _reserved(name: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-# Knowing it again …
+# Identity …
 
 
 class FileIdentity(NamedTuple):
-    """Which file lies at the path, and which log beside it."""
+    """The file at the path and the log beside it, by device and inode."""
 
     file: tuple[int, int] | None
     log: tuple[int, int] | None
 
 
 def file_identity(path: Path | str) -> FileIdentity:
-    """Another one when the file or its log was deleted, emptied or replaced; PermissionError when nobody can tell."""
-    return FileIdentity(_identity(str(path), is_emptied_gone=True), _identity(f"{path}-wal"))
+    """Differs once the file or its log was deleted, emptied or replaced; PermissionError when that cannot be seen."""
+    return FileIdentity(_inode(str(path), empty_is_absent=True), _inode(f"{path}-wal"))
 
 
-def _identity(path: str, *, is_emptied_gone: bool = False) -> tuple[int, int] | None:
+def _inode(path: str, *, empty_is_absent: bool = False) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except PermissionError:
         raise
     except OSError:
         return None
-    return None if is_emptied_gone and status.st_size == 0 else (status.st_dev, status.st_ino)
+    return None if empty_is_absent and status.st_size == 0 else (status.st_dev, status.st_ino)
 
 
 def remove_stray_side_files(path: Path, before: FileIdentity | None) -> None:
-    """Remove side files of a database that is gone: they would be taken for those of the one that is there now.
+    """Remove side files of a database that is gone: SQLite would use them for the one that is there now.
 
-    That is so when there is none, or another one than `before` beside the log from before.
+    They are strays when there is no database, or when the file was replaced beside the log of `before`.
     """
     now = file_identity(path)
     was_replaced = before is not None and before.log is not None and now.log == before.log and now.file != before.file

@@ -1,7 +1,7 @@
-"""Writes of many threads in one transaction: whoever comes first writes what all others have brought meanwhile.
+"""Group commit: threads that write at the same time share one transaction.
 
-A commit costs much the same for one turn as for thirty, so those that wait for one share the next. Nobody returns
-before what it brought has been tried. This room knows no table and no file.
+A commit costs about the same for one turn as for thirty. The first thread writes its items and those that other
+threads queued meanwhile; every thread returns once its own items were tried. This module knows no table and no file.
 """
 
 import threading
@@ -11,46 +11,46 @@ from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
-# One transaction stays short enough that nobody notices having shared it.
+# Keeps a shared transaction so short that no thread notices the others' share.
 _MOST_WRITES_AT_ONCE = 64
 
 
 class _Write(Generic[_T]):
-    """What one caller brought; `is_written` is None until it was tried."""
+    """The items of one call; `is_written` is None until they were tried."""
 
-    __slots__ = ("is_written", "some")
+    __slots__ = ("is_written", "items")
 
-    def __init__(self, some: Sequence[_T]) -> None:
-        self.some = some
+    def __init__(self, items: Sequence[_T]) -> None:
+        self.items = items
         self.is_written: bool | None = None
 
 
 class GroupCommit(Generic[_T]):
-    """Called by handler threads. The lock lets one thread write at a time; only that one takes from `_waiting`."""
+    """Called by handler threads. The lock lets one thread write at a time; only that one takes from `_queue`."""
 
     def __init__(self, write: Callable[[Sequence[_T]], bool]) -> None:
-        """`write` tells whether it could, and raises nothing: it may be called for others than its caller."""
+        """`write` returns whether it succeeded and raises nothing: it also runs for other threads' items."""
         self._write = write
         self._lock = threading.Lock()
-        self._waiting: deque[_Write[_T]] = deque()
+        self._queue: deque[_Write[_T]] = deque()
 
-    def write(self, some: Sequence[_T]) -> bool:
-        """Have this written, by this thread or another one; whether it was."""
-        turn = _Write(some)
-        # Before the lock: whoever holds it may take this along.
-        self._waiting.append(turn)
+    def write(self, items: Sequence[_T]) -> bool:
+        """Have the items written, by this thread or another; whether they were."""
+        mine = _Write(items)
+        # Before the lock, so that the thread that holds it can take this along.
+        self._queue.append(mine)
         with self._lock:
-            while turn.is_written is None:
-                self._write_together()
-        return turn.is_written
+            while mine.is_written is None:
+                self._write_queued()
+        return mine.is_written
 
-    def _write_together(self) -> None:
-        turns = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_WRITES_AT_ONCE))]
+    def _write_queued(self) -> None:
+        writes = [self._queue.popleft() for _ in range(min(len(self._queue), _MOST_WRITES_AT_ONCE))]
         is_written = False
         try:
             is_written = self._write(
-                turns[0].some if len(turns) == 1 else [each for turn in turns for each in turn.some]
+                writes[0].items if len(writes) == 1 else [item for write in writes for item in write.items]
             )
         finally:
-            for turn in turns:
-                turn.is_written = is_written
+            for write in writes:
+                write.is_written = is_written

@@ -1,7 +1,7 @@
-"""The secret of this installation: 32 random bytes in a private file beside the store, made on first need.
+"""InstallationSecret: 32 random bytes in the private file secret.key beside the store, created on first use.
 
-It is no part of the database, so that what was sealed with it opens again when that is gone. Without a place for it the
-proxy runs all the same, with a secret of its own for as long as it runs: what it seals then, a later one ignores.
+The secret is not in the database, so that sealed items open again after the database was lost. If the file cannot be
+written, the proxy uses a secret in memory; items sealed with it do not open after a restart.
 """
 
 import contextlib
@@ -24,22 +24,22 @@ _LOCKED_BYTE = 4096
 
 
 class InstallationSecret:
-    """The secret that belongs to a store. Called by handler threads; the lock is for whoever needs it first."""
+    """The secret beside a store. Called by handler threads; the lock lets one of them load it."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._found: bytes | None = None
+        self._secret: bytes | None = None
 
     def read(self) -> bytes:
-        if self._found is None:
+        if self._secret is None:
             with self._lock:
-                self._found = self._found or _load(self._store)
-        return self._found
+                self._secret = self._secret or _load(self._store)
+        return self._secret
 
 
 def _load(store: Path) -> bytes:
-    """A store that lives in memory has a secret that does."""
+    """The secret in the file, created if there is none; in memory for a store in memory or a file that fails."""
     if str(store) == ":memory:":
         return secrets.token_bytes(_BYTES)
     path = store.expanduser().absolute().with_name(NAME)
@@ -55,7 +55,7 @@ def _load(store: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """What the file holds; None when there is none, or not as much as there should be."""
+    """The secret in the file; None when there is none or it has another length."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:
@@ -64,12 +64,12 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(path: Path) -> bytes:
-    """The secret in a file that may have to be made or mended, by one process at a time."""
+    """Create the file, or replace a secret of another length, by one process at a time; the secret."""
     private_files.make_directory(path.parent)
     private_files.create(path)
     descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
     with open(descriptor, "r+b", buffering=0) as file, _exclusive_lock(file):
-        # Whoever had the lock before us may have made it.
+        # Another process may have written it before we got the lock.
         found = file.read(_BYTES + 1) or b""
         if len(found) != _BYTES:
             found = secrets.token_bytes(_BYTES)
@@ -82,16 +82,16 @@ def _create(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def _exclusive_lock(file: FileIO) -> Iterator[None]:
-    """Nobody else is in here with the same file; the system ends the lock of a process that dies.
+    """Hold an exclusive lock on the file; the system releases it if the process dies.
 
-    Where a file system knows no locks, whoever comes at the same moment may get another secret until the next start.
+    On a file system without locks, two processes that start at once may use different secrets until the next start.
     """
     if sys.platform == "win32":
         import msvcrt
 
-        # A byte behind all that is in the file: those before it could not be read meanwhile.
+        # A byte behind the content, which others could not read while it is locked.
         file.seek(_LOCKED_BYTE)
-        # Tries for ten seconds.
+        # LK_LOCK tries for ten seconds.
         msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
         file.seek(0)
         try:
@@ -104,5 +104,5 @@ def _exclusive_lock(file: FileIO) -> Iterator[None]:
 
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        # Closing the file ends it.
+        # Closing the file releases it.
         yield

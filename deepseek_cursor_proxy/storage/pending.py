@@ -1,7 +1,7 @@
-"""Reasonings that wait for the file: what could not be written is found here meanwhile, and written later.
+"""Reasonings that could not be written yet: looked up here meanwhile, written when the file can be used.
 
-Bounded by bytes; when there is too much, the oldest go first. So a proxy whose file never becomes usable simply
-remembers the latest of what was thought. This room knows no file.
+Bounded by bytes, the oldest go first: a proxy whose file never becomes usable remembers the latest reasonings. This
+module knows no file and no SQL. Responses that wait are in `response_rows`.
 """
 
 import itertools
@@ -10,16 +10,17 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-# What an entry takes up in memory besides its text and keys, about.
+# Roughly what an entry takes in memory besides its text and keys.
 _BYTES_PER_ENTRY = 500
 
 
 class PendingReasoning(NamedTuple):
-    """A reasoning under all its keys; one with `known_as` is in the file under that key, unless the file was lost.
+    """A reasoning under all its keys.
 
-    `begun` is what was recorded of it earlier, by the same answer, before it went on thinking. `extends` is a key that
-    the same answer recorded the same reasoning under, before it went on with further calls. It is not written if the
-    file knows one of the keys in `unless`.
+    linked_key      the file has the text under this key already, unless the file was lost: only a key is added
+    previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
+    extends         a key under which the same answer recorded the same text before further tool calls
+    unless_known    nothing is written if the file knows one of these keys
     """
 
     keys: tuple[bytes, ...]
@@ -35,82 +36,82 @@ class PendingReasoning(NamedTuple):
 
 
 class PendingReasonings:
-    """Called by handler threads and by whoever writes it down. The lock protects all of it."""
+    """Called by handler threads and the reopener. The lock protects all fields."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         # Oldest first.
-        self._waiting: OrderedDict[int, PendingReasoning] = OrderedDict()
+        self._entries: OrderedDict[int, PendingReasoning] = OrderedDict()
         self._by_key: dict[bytes, list[int]] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._entries)
 
-    def add(self, some: Sequence[PendingReasoning]) -> None:
+    def add(self, entries: Sequence[PendingReasoning]) -> None:
         with self._lock:
-            for each in some:
-                self._add(each)
+            for entry in entries:
+                self._add(entry)
             while self._bytes > self._max_bytes:
-                self._remove(next(iter(self._waiting)))
+                self._remove(next(iter(self._entries)))
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[bytes]]:
-        """For every key that waits here, the texts under it, newest first."""
+        """For every pending key its texts, newest first."""
         with self._lock:
             known = [key for key in keys if key in self._by_key] if self._by_key else []
-            return {key: [self._waiting[number].text for number in reversed(self._by_key[key])] for key in known}
+            return {key: [self._entries[number].text for number in reversed(self._by_key[key])] for key in known}
 
     def oldest(self, max_bytes: int) -> dict[int, PendingReasoning]:
-        """Some of the oldest by their numbers, at least one if there is any; they stay here until `remove`."""
-        some: dict[int, PendingReasoning] = {}
+        """The oldest entries by number, up to `max_bytes` but at least one; they stay until `remove`."""
+        oldest: dict[int, PendingReasoning] = {}
         with self._lock:
-            for number, each in self._waiting.items():
-                if some and each.size > max_bytes:
+            for number, each in self._entries.items():
+                if oldest and each.size > max_bytes:
                     break
-                some[number] = each
+                oldest[number] = each
                 max_bytes -= each.size
-        return some
+        return oldest
 
     def remove(self, numbers: Collection[int]) -> None:
-        """What is in the file now; one that grew meanwhile has another number and stays."""
+        """Forget entries that the file has now; one that grew meanwhile has another number and stays."""
         with self._lock:
             for number in numbers:
                 self._remove(number)
 
     def clear(self) -> None:
-        self.remove(list(self._waiting))
+        self.remove(list(self._entries))
 
     def _add(self, new: PendingReasoning) -> None:
-        new = self._merged(new)
+        new = self._merge(new)
         for number in reversed(self._by_key.get(new.keys[0], ())):
-            old = self._waiting[number]
+            old = self._entries[number]
             if new.linked_key is not None or new.unless_known:
-                # A key that leads somewhere is not led elsewhere.
+                # A key that is known already keeps its reasoning.
                 return
             if new.linked_key is None and old.linked_key is None and old.text in (new.text, new.previous):
-                # The same turn again, or one that went on thinking after its calls. Not whatever begins like it: that
-                # is another answer in the same words, and then nobody can tell whose they are.
+                # The same turn again, or one that went on thinking after its calls. A text that merely begins alike
+                # is another answer in the same words and stays an entry of its own.
                 self._remove(number)
                 break
         number = next(self._numbers)
-        self._waiting[number] = new
+        self._entries[number] = new
         self._bytes += new.size
         for key in set(new.keys):
             self._by_key.setdefault(key, []).append(number)
 
-    def _merged(self, new: PendingReasoning) -> PendingReasoning:
-        """The entry with the keys of the one that it extends, which it replaces."""
+    def _merge(self, new: PendingReasoning) -> PendingReasoning:
+        """The entry with the keys of the one that it extends and replaces."""
         for number in self._by_key.get(new.extends, ()) if new.extends is not None else ():
-            old = self._waiting[number]
+            old = self._entries[number]
             if old.linked_key is None and old.text == new.text:
                 self._remove(number)
                 return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
         return new
 
     def _remove(self, number: int) -> None:
-        if (old := self._waiting.pop(number, None)) is None:
+        if (old := self._entries.pop(number, None)) is None:
             return
         self._bytes -= old.size
         for key in set(old.keys):

@@ -1,7 +1,6 @@
-"""What every store does around its tables: keep the file's faults from the answers, and forget in the background.
+"""Pruning in the background: a store deletes what it no longer needs on a thread that no answer waits for.
 
-A store is a cache with a promise: it never fails an answer, and what it no longer needs is deleted by a thread that no
-answer waits for. Both are the same for every table, so they are written here once. This file knows no table.
+This module decides when to prune; what to delete is the store's own `prune`. It knows no table.
 """
 
 import threading
@@ -9,12 +8,15 @@ from collections.abc import Callable
 
 from deepseek_cursor_proxy.threads import started
 
-# Long enough for a thread that waits to wake up and be first; Python switches threads every 5 ms.
+# Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
 
 
 class Pruner:
-    """Runs `prune` once for many writes, on a thread of its own. The lock protects the count, the wish, the thread."""
+    """Runs `prune` once per `every` writes, on its own thread; handler threads count the writes.
+
+    The lock protects the count, `_is_due_again` and the thread.
+    """
 
     def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
         self._prune = prune
@@ -22,7 +24,7 @@ class Pruner:
         self._name = name
         self._lock = threading.Lock()
         self._writes = 0
-        # What is written while it prunes may be too much as well.
+        # Set by writes during a pruning, which may have added too much again.
         self._is_due_again = False
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -38,7 +40,7 @@ class Pruner:
                 self._thread = started(self._run, self._name)
 
     def close(self) -> None:
-        """Start no more, and wait for one that runs; idempotent."""
+        """Start no more prunings and wait for a running one; idempotent."""
         with self._lock:
             self._closing.set()
             thread = self._thread
@@ -51,23 +53,23 @@ class Pruner:
         return self._closing.is_set()
 
     def pause(self) -> None:
-        """Between two steps: whoever takes a lock again at once leaves others waiting for it, for many steps."""
+        """Call between two steps: a thread that retakes a lock at once starves those that wait for it."""
         self._closing.wait(_SECONDS_BETWEEN_STEPS)
 
     def _run(self) -> None:
         try:
             self._prune()
-            while self._goes_on():
+            while self._has_more():
                 self._prune()
         except BaseException:
             with self._lock:
                 self._thread = None
             raise
 
-    def _goes_on(self) -> bool:
-        """Whether there is more to prune; if not, whoever writes next starts another thread."""
+    def _has_more(self) -> bool:
+        """Whether to prune once more; if not, the next due write starts another thread."""
         with self._lock:
-            goes_on, self._is_due_again = self._is_due_again and not self._closing.is_set(), False
-            if not goes_on:
+            has_more, self._is_due_again = self._is_due_again and not self._closing.is_set(), False
+            if not has_more:
                 self._thread = None
-            return goes_on
+            return has_more

@@ -1,4 +1,4 @@
-"""A stored reasoning as a row of the file, and what leads to it."""
+"""SQL of the tables `reasonings` and `keys` that `reasonings` uses in several places."""
 
 import sqlite3
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class Row(NamedTuple):
 
 
 def rows_under(connection: sqlite3.Connection, key: bytes, most: int) -> list[tuple[int, bytes, float]]:
-    """The latest reasonings under a key, newest first, in the order of a Row: most are only compared by their text."""
+    """The latest reasonings under a key, newest first, as plain tuples in the order of a Row, which are cheaper."""
     rows = connection.execute(
         "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
         "ORDER BY reasoning DESC LIMIT ?",

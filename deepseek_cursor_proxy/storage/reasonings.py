@@ -1,12 +1,14 @@
-"""What the models thought, kept under the digests that identify the turns.
+"""ReasoningStore: the reasonings of past turns, by the digests that identify the turns.
 
-A cache with a promise: once `record` returns, the reasoning survives the death of this process; and whatever goes
-wrong with the file, no answer fails or waits for it. What cannot be written stays in memory, is found there, and is
-written as soon as the file can be used: a thread that no answer waits for comes back to it until then.
-Keys arrive as digests; no credential, prompt or answer is ever stored, only the reasoning itself.
+A cache with a promise: once `record` returns True, the reasoning survives the death of this process; and whatever is
+wrong with the file, no answer fails or waits for it. A reasoning that cannot be written is pending in memory, is found
+there, and is written when the file can be used (see `reopener`). Keys are digests; no credential, prompt or answer is
+ever stored, only the reasoning itself.
 
-Entries are forgotten by the time since their last use, by number and by bytes, the longest unused first, in small steps
-on a thread of their own.
+Pruning deletes the longest unused entries, by age, number and bytes, in small steps on its own thread.
+
+SQL: tables `reasonings` and `keys`. A second engine needs: many keys to one text, the newest texts under each of many
+keys, a time of last use per text, deletion of the longest unused. This store also owns the file, for all other stores.
 """
 
 import logging
@@ -29,32 +31,32 @@ _log = logging.getLogger(__name__)
 
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
-# A use is worth a write only when the entry would otherwise look a day older than it is, …
+# A use is written only when the entry's time of last use is a day old, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
-# … or this much, when the store is so full that the order of use decides which entries go.
+# … or a minute, when the store is so full that the order of use decides which entries go.
 _FINE_USE_RESOLUTION_SECONDS = 60
 _NEARLY_FULL = 0.8
-# Forgetting looks at the whole table's edge, so it is done once for many turns, …
+# Pruning counts the whole table, so it runs once for many turns, …
 _TURNS_BETWEEN_PRUNINGS = 256
-# … in steps short enough that a recording turn never waits noticeably for the lock: each row has some five keys in
-# places of their own, and 200 rows took 40 ms of a store of 50,000.
+# … in steps so short that a recording turn never waits noticeably for the lock: each row has some five keys on pages of
+# their own, and 200 rows took 40 ms in a store of 50,000.
 _ROWS_PER_STEP = 50
-# Answers in the same words to the same history, each thought out anew: which one is meant can only be told by a block
-# that the client still shows. Somebody who asks the same all day must not make every look-up longer.
+# Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
+# which one is meant. A client that asks the same all day must not make every look-up longer.
 _MOST_ALIKE = 16
-# The longest answer DeepSeek gives has 1.5 MB; what is longer is no thought.
+# The longest answer of DeepSeek has 1.5 MB; a longer text is no reasoning.
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
-# So many bytes are worth forgetting as much as one turn is.
+# So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
-# Rows that are added up while others wait for the connection.
+# Rows that are added up while other threads wait for the connection.
 _ROWS_PER_SUM = 2000
-# Thousands of long thoughts, and little enough for a small machine.
-_MOST_BYTES_WAITING = 64 * 1024 * 1024
-# What waited is written in transactions short enough that nobody notices the lock.
+# Thousands of long reasonings, and little enough for a small machine.
+_MOST_BYTES_PENDING = 64 * 1024 * 1024
+# Pending reasonings are written in transactions so short that no turn waits noticeably for the lock.
 _BYTES_PER_BATCH = 1024 * 1024
-# A wrong clock must not empty the store: per pass at most this share goes because of age.
+# A wrong clock must not empty the store: one pruning deletes at most this share because of age.
 _LARGEST_SHARE_BY_AGE = 0.1
-# A clock that jumps by more than this is not believed at once, see steady_clock.
+# A clock that jumps further is not believed at once, see steady_clock.
 _PLAUSIBLE_JUMP_SECONDS = 24 * 3600
 
 
@@ -66,7 +68,7 @@ class StoreStats(NamedTuple):
 
 
 class _Amount(NamedTuple):
-    """So many rows, or bytes, whichever of the two is meant."""
+    """Rows and bytes to delete; one of the two is 0."""
 
     rows: int
     bytes: int
@@ -79,12 +81,12 @@ class _Amount(NamedTuple):
         return _Amount(self.rows - other.rows, self.bytes - other.bytes)
 
 
-# A known key, a new one and the reasoning; perhaps keys that must not be known.
+# A known key, a new one and the reasoning; optionally keys that must not be known.
 _Link = tuple[bytes | None, bytes, str] | tuple[bytes | None, bytes, str, tuple[bytes, ...]]
 
 
 class ReasoningStore:
-    """Called by handler threads. Its own lock protects `_used`; the database and the backlog have theirs."""
+    """Called by handler threads. Its own lock protects `_used` and `_is_closed`; its parts have theirs."""
 
     def __init__(
         self,
@@ -97,36 +99,38 @@ class ReasoningStore:
         must_open: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """A file that cannot be used is no obstacle; if it `must_open`, that is raised and nothing is moved away."""
+        """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
         self._max_age = max_age_seconds
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        # How old the time of an entry's last use may be.
+        # How old a written time of last use may be.
         self._use_resolution: float = _USE_RESOLUTION_SECONDS
         steady = SteadyClock(min(_PLAUSIBLE_JUMP_SECONDS, max_age_seconds / 4))
-        # By this everything in the file gets old; its other tables are other stores' to write.
+        # The other stores in this file use it too.
         self.clock: Callable[[], float] = clock or steady
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
-        self._pending = PendingReasonings(_MOST_BYTES_WAITING)
-        self._group_commit = GroupCommit(self._write_or_keep)
+        self._pending = PendingReasonings(_MOST_BYTES_PENDING)
+        self._group_commit = GroupCommit(self._write_or_queue)
         self._faults = FaultGuard(_log, "reasoning store")
         self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
-        self._reopener = Reopener(self._reopen, name="reasoning-store-mend")
+        self._reopener = Reopener(self._reopen, name="reasoning-store-reopen")
         self._outage = OutageLog(_log, str(path))
-        self.database = Database(path, durability=durability, on_fault=_ignore if must_open else self._reopener.wake)
+        on_fault = (lambda: None) if must_open else self._reopener.wake
+        self.database = Database(path, durability=durability, on_fault=on_fault)
+        self.database.on_reopen(self._write_pending)
         if must_open:
             self.database.open(may_set_aside=False)
         elif not self._reopen():
             self._reopener.wake()
-        with self._faults.guard("look around"):
+        with self._faults.guard("read the file"):
             self._note_fullness(self._rows_held(), self._most_bytes_held())
             if (newest := self._newest()) is not None:
                 steady.go_on_from(newest)
 
     def _newest(self) -> float | None:
-        """The latest time in the file; None when there is none."""
+        """The latest time in any table; None when all are empty."""
         found: list[float | None] = []
         with self.database.reader() as connection:
             for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
@@ -142,52 +146,52 @@ class ReasoningStore:
         links: Sequence[_Link] = (),
         previous: Mapping[bytes, str] | None = None,
     ) -> bool:
-        """Keep reasonings, each under all its keys, in one transaction; whether the file has them now.
+        """Store reasonings, each under all its keys, in one transaction; whether the file has them now.
 
-        A link makes a reasoning that is known under its first key known under its second as well, if that leads nowhere
-        yet. It names the reasoning, because another chat may have recorded one under the first key meanwhile; without a
-        first key it is stored, unless one of the keys at its end is known by then. `begun` tells by first
-        keys what the same answer had recorded of itself before it went on. A reasoning is stored once, however many
-        calls follow it and however often it is recorded meanwhile: further keys lead to the same row.
+        A link adds its second key to the reasoning that is stored under its first key, unless the second is known. It
+        names the reasoning, because another chat may have recorded one under the first key meanwhile. Without a first
+        key the reasoning is stored, unless one of the keys at the link's end is known. `previous` holds, by first keys,
+        what the same answer recorded before it went on. A reasoning is stored once, however many calls follow it and
+        however often it is recorded meanwhile: further keys lead to the same row.
         """
-        before = {key: _encoded(text) for key, text in (previous or {}).items()}
-        some = []
+        before = {key: _encode(text) for key, text in (previous or {}).items()}
+        pending = []
         for keys, reasoning in entries:
-            text = _encoded(reasoning)
+            text = _encode(reasoning)
             if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
-            some.append(PendingReasoning(tuple(keys), text, previous=before.get(keys[0]), extends=extends))
-        some += [
-            PendingReasoning((link[1],), _encoded(link[2]), link[0], unless_known=link[3] if len(link) == 4 else ())
+            pending.append(PendingReasoning(tuple(keys), text, previous=before.get(keys[0]), extends=extends))
+        pending += [
+            PendingReasoning((link[1],), _encode(link[2]), link[0], unless_known=link[3] if len(link) == 4 else ())
             for link in links
         ]
-        return self._group_commit.write(some) if some else False
+        return self._group_commit.write(pending) if pending else False
 
-    def _write_or_keep(self, some: Sequence[PendingReasoning]) -> bool:
-        """What turns that ended at the same time have thought, in one transaction."""
+    def _write_or_queue(self, entries: Sequence[PendingReasoning]) -> bool:
+        """Write the reasonings of turns that ended at the same time, in one transaction."""
         try:
             with self.database.transaction() as connection:
-                self._write(connection, some)
+                self._write(connection, entries)
                 self._write_uses(connection, self.clock())
-        # Also what is not known as a fault of the file: nothing that was thought may be lost by it.
+        # Any exception, also one that is no fault of the file: no reasoning may be lost by it.
         except Exception as error:
-            self._keep(some)
-            self._faults.tell("record", error)
+            self._queue(entries)
+            self._faults.warn("record", error)
             return False
-        self._pruner.count_writes(sum(1 + len(each.text) // _BYTES_PER_TURN for each in some))
+        self._pruner.count_writes(sum(1 + len(each.text) // _BYTES_PER_TURN for each in entries))
         return True
 
-    def _keep(self, some: Sequence[PendingReasoning]) -> None:
+    def _queue(self, entries: Sequence[PendingReasoning]) -> None:
         if not self._is_closed:
-            self._pending.add(some)
-            # Also when it has been called already: it may have been done before there was anything to write.
+            self._pending.add(entries)
+            # Even if the fault has woken it: it may have finished before this was pending.
             self._reopener.wake()
 
-    def _write(self, connection: sqlite3.Connection, some: Sequence[PendingReasoning]) -> None:
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
         now = self.clock()
-        for each in some:
+        for each in entries:
             if any(is_known(connection, key) for key in each.unless_known):
                 continue
             if each.linked_key is None:
@@ -206,8 +210,8 @@ class ReasoningStore:
             if earlier:
                 self._record_again(connection, Row(*earlier[0]), new, now)
                 return
-        # The same turn thought the same again, or went on thinking after its calls: no other row. What merely begins
-        # alike is another answer in the same words.
+        # The same turn again, or one that went on thinking after its calls, takes no other row. A text that merely
+        # begins alike is another answer in the same words.
         alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
         known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
         known += [row for row in alike[:1] if row[1] == new.text]
@@ -215,7 +219,7 @@ class ReasoningStore:
             self._record_again(connection, Row(*known[0]), new, now)
             return
         if len(alike) == _MOST_ALIKE:
-            # Half of them, so that not every turn pays for it; not where a chat goes on sending one.
+            # Half of them, so that not every turn pays for it. A row that has other keys stays: a chat still sends it.
             ids = [row[0] for row in alike[_MOST_ALIKE // 2 :]]
             connection.executemany(
                 "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
@@ -228,25 +232,25 @@ class ReasoningStore:
         connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
 
     def _record_again(self, connection: sqlite3.Connection, old: Row, new: PendingReasoning, now: float) -> None:
-        """Have an entry in a row that is there already, under all its keys."""
+        """Update a stored row to a new text and add the new keys."""
         if old.text != new.text or now - old.used_at > self._use_resolution:
             connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
         connection.executemany(
             "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
         )
 
-    # Looking up …
+    # Look-up …
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
         if not keys:
             return {}
-        # In this order: what is written meanwhile is found twice rather than not at all.
-        found = {key: [_decoded(text) for text in texts] for key, texts in self._pending.find(keys).items()}
+        # Pending first: an entry that is written meanwhile is found twice rather than not at all.
+        found = {key: [_decode(text) for text in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
             now = self.clock()
             for key, row, blob, used_at in self._rows(connection, list(keys)):
-                text = _decoded(blob)
+                text = _decode(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
                 elif text not in texts:
@@ -259,12 +263,12 @@ class ReasoningStore:
     def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
         rows: list[tuple[bytes, int, bytes, float]] = []
         for start in range(0, len(keys), _KEYS_PER_QUERY):
-            some = keys[start : start + _KEYS_PER_QUERY]
+            chunk = keys[start : start + _KEYS_PER_QUERY]
             rows += connection.execute(
                 "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
-                f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(some))}) "
+                f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(chunk))}) "
                 "ORDER BY reasonings.id DESC",
-                some,
+                chunk,
             )
         return rows
 
@@ -273,67 +277,67 @@ class ReasoningStore:
             self._used.add(row)
 
     def _write_uses(self, connection: sqlite3.Connection, now: float) -> None:
-        """Uses ride along with the next recorded turn: reading stays free of writing."""
+        """Write the times of last use in the transaction of the next recorded turn: a look-up never writes."""
         if not self._used:
             return
         with self._lock:
             used, self._used = self._used, set()
         connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])
 
-    # Coming back to a file that could not be used …
+    # After a fault …
 
     def _reopen(self) -> bool:
-        """One try to have the file usable and everything that waited in it; by the mender, at the start and the end."""
+        """Try once to open the file and write all that is pending. Called by the reopener, at the start and the end."""
         with self._faults.guard("catch up"):
             try:
-                self.database.open()
-                while batch := self._pending.oldest(_BYTES_PER_BATCH):
-                    with self.database.transaction(is_retry=True) as connection:
-                        self._catch_up(connection, list(batch.values()))
-                    self._pending.remove(batch)
-                    self._outage.count(
-                        sum(each.linked_key is None and not each.unless_known for each in batch.values())
-                    )
-                self.database.confirm()
-                self._outage.end()
+                self.database.reopen()
+                self._outage.report_end()
                 return True
             except Unusable as fault:
-                self._outage.go_on(fault)
+                self._outage.report_fault(fault)
         return False
 
-    def _catch_up(self, connection: sqlite3.Connection, some: Sequence[PendingReasoning]) -> None:
-        self._write(connection, some)
-        for each in some:
-            # A file that was begun anew does not have what a link leads to.
+    def _write_pending(self) -> None:
+        """Write all that is pending, oldest first, so that newer texts stay the newest; raises Unusable."""
+        while batch := self._pending.oldest(_BYTES_PER_BATCH):
+            with self.database.transaction(is_retry=True) as connection:
+                self._write_batch(connection, list(batch.values()))
+            self._pending.remove(batch)
+            self._outage.count(sum(each.linked_key is None and not each.unless_known for each in batch.values()))
+
+    def _write_batch(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
+        self._write(connection, entries)
+        for each in entries:
+            # A new file lacks the reasoning that a link refers to.
             if each.linked_key is not None and not is_known(connection, each.keys[0]):
                 self._record_one(connection, each, self.clock())
 
-    # Forgetting …
+    # Pruning …
 
     def prune(self) -> int:
-        """Forget what is too old or too much; how many were forgotten. Called on its own thread, or by tests."""
-        forgotten = 0
+        """Delete the longest unused beyond the limits; how many. Called on the pruner's thread, or by tests."""
+        deleted = 0
         with self._faults.guard("prune"):
             if self._used:
-                # The order of use decides, so it has to be known.
+                # The order of use decides what goes.
                 with self.database.transaction() as connection:
                     self._write_uses(connection, self.clock())
             for excess in self._excess():
                 while not excess.is_over and not self._pruner.is_closed:
-                    step = self._forget_oldest(excess)
-                    forgotten += step.rows
+                    step = self._delete_oldest(excess)
+                    deleted += step.rows
                     excess = excess.without(step)
                     if step.rows == 0:
                         break
                     self._pruner.pause()
-        return forgotten
+        return deleted
 
     def _excess(self) -> "Iterator[_Amount]":
-        """How much of the longest unused may go: over the number, then over the bytes, then over the age."""
+        """The amounts beyond the limits of number, then bytes, then age."""
         rows, size = self._rows_held(), self._bytes_held()
         self._note_fullness(rows, size)
         yield _Amount(rows - self._max_rows, 0)
-        # Again, unless it was little before: what went by number may have been enough.
+        # Measured again: what went by number may have been enough.
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
         now = self.clock()
         with self.database.reader() as connection:
@@ -353,13 +357,13 @@ class ReasoningStore:
             return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def _most_bytes_held(self) -> int:
-        """The bytes of the whole file, which reasonings have no more of."""
+        """The bytes of the whole file, an upper bound for the reasonings in it."""
         with self.database.reader() as connection:
             pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
         return int(pages * page)
 
     def _bytes_held(self) -> int:
-        """The bytes of all reasonings; those of the file as long as these are few."""
+        """The bytes of all reasonings, or of the file as long as that is far from the limit."""
         if (most := self._most_bytes_held()) < _NEARLY_FULL * self._max_bytes:
             return most
         with self.database.reader() as connection:
@@ -373,8 +377,8 @@ class ReasoningStore:
                 ).fetchone()[0]
         return size
 
-    def _forget_oldest(self, excess: "_Amount") -> "_Amount":
-        """Forget some of the longest unused, at most that much; what was forgotten."""
+    def _delete_oldest(self, excess: "_Amount") -> "_Amount":
+        """Delete one step of the longest unused, at most `excess`; how much."""
         gone = _Amount(0, 0)
         with self.database.transaction() as connection:
             oldest = connection.execute(
@@ -400,11 +404,11 @@ class ReasoningStore:
         return StoreStats(rows, keys, size, oldest)
 
     def clear(self) -> int:
-        """Forget everything and give the space back; how many reasonings there were."""
+        """Delete everything and shrink the file; how many reasonings there were."""
         self._pending.clear()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM keys")
-            # Not tables of this room, but "everything" is what people who clear the store mean.
+            # Tables of other stores: people who clear the store mean everything.
             connection.execute("DELETE FROM tool_orders")
             connection.execute("DELETE FROM responses")
             rows = connection.execute("DELETE FROM reasonings").rowcount
@@ -414,7 +418,7 @@ class ReasoningStore:
         return rows
 
     def close(self) -> None:
-        """Idempotent; a turn that is recorded afterwards is not kept, and nobody is hurt."""
+        """Write what is pending and close the file; idempotent. A later `record` returns False."""
         with self._lock:
             already, self._is_closed = self._is_closed, True
         self._reopener.close()
@@ -430,14 +434,10 @@ class ReasoningStore:
         self.database.close()
 
 
-def _ignore() -> None:
-    """Whoever insists on the file is told about its faults, and nobody mends behind their back."""
-
-
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     # A lone surrogate is legal in JSON and has no UTF-8 form.
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(blob: bytes) -> str:
+def _decode(blob: bytes) -> str:
     return blob.decode("utf-8", "surrogatepass")

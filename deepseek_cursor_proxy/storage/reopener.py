@@ -1,4 +1,9 @@
-"""Coming back to a file that cannot be used, off the way of any answer, and telling people about it once."""
+"""The thread that opens the store's file again after a fault, and the two log lines about it.
+
+The policy for a file that cannot be used, the same for every store: a write that fails is kept in memory, within
+bounds, and is found there; this thread retries with growing delays until the file can be written; then each store
+writes what it kept (`Database.on_reopen`). No answer waits for any of it.
+"""
 
 import logging
 import threading
@@ -10,15 +15,18 @@ from deepseek_cursor_proxy.threads import started
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
-# A file that comes and goes is news only now and then.
+# A file that comes and goes fills no log.
 _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 class Reopener:
-    """Runs `mend` until it succeeds, on a thread that exists only meanwhile. The lock protects thread and wish."""
+    """Runs `reopen` until it returns True, on a thread that exists only meanwhile. Woken by any thread.
 
-    def __init__(self, mend: Callable[[], bool], *, name: str) -> None:
-        self._reopen = mend
+    The lock protects the thread and `_is_wanted`.
+    """
+
+    def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
+        self._reopen = reopen
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -26,14 +34,14 @@ class Reopener:
         self._closing = threading.Event()
 
     def wake(self) -> None:
-        """There is something to mend; returns at once."""
+        """Have `reopen` run from its beginning, now or once more; returns at once."""
         with self._lock:
             self._is_wanted = True
             if self._thread is None and not self._closing.is_set():
                 self._thread = started(self._run, self._name)
 
     def wait(self, timeout: float) -> bool:
-        """Whether everything is mended by then."""
+        """Whether the file is open and everything written by then."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -41,7 +49,7 @@ class Reopener:
         return thread is None or not thread.is_alive()
 
     def close(self) -> None:
-        """Give up, and wait for a try that runs; idempotent."""
+        """Stop retrying and wait for a running try; idempotent."""
         self._closing.set()
         with self._lock:
             thread = self._thread
@@ -53,39 +61,39 @@ class Reopener:
         while True:
             with self._lock:
                 self._is_wanted = False
-            is_mended = self._reopen()
+            is_open = self._reopen()
             with self._lock:
-                if self._closing.is_set() or (is_mended and not self._is_wanted):
+                if self._closing.is_set() or (is_open and not self._is_wanted):
                     self._thread = None
                     return
-            if not is_mended:
+            if not is_open:
                 self._closing.wait(delay)
                 delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
 
 class OutageLog:
-    """Tells once when the file cannot be used, and once when it can again. Used by one thread at a time."""
+    """Warns once when the file cannot be used and once when it can again. Called by one thread at a time."""
 
     def __init__(self, log: logging.Logger, path: str) -> None:
         self._log = log
         self._path = path
-        self._is_told = False
-        self._told_at = float("-inf")
+        self._has_warned = False
+        self._warned_at = float("-inf")
         self._written = 0
 
-    def go_on(self, fault: Unusable) -> None:
-        """Another try failed."""
+    def report_fault(self, fault: Unusable) -> None:
+        """Call after each failed try."""
         now = time.monotonic()
-        if not self._is_told and now - self._told_at >= _SECONDS_BETWEEN_WARNINGS:
-            self._is_told, self._told_at = True, now
+        if not self._has_warned and now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+            self._has_warned, self._warned_at = True, now
             self._log.warning("reasoning is kept in memory only until %s can be used: %s", self._path, fault)
 
     def count(self, written: int) -> None:
-        """So many of those that waited are in the file now."""
+        """Add the reasonings that waited and are in the file now."""
         self._written += written
 
-    def end(self) -> None:
-        """A try succeeded."""
-        if self._is_told:
+    def report_end(self) -> None:
+        """Call after a try that succeeded."""
+        if self._has_warned:
             self._log.warning("%s is usable again; reasonings written: %d", self._path, self._written)
-        self._is_told, self._written = False, 0
+        self._has_warned, self._written = False, 0

@@ -1,7 +1,7 @@
-"""A stored response as a row, and the changes of rows that wait for the file.
+"""Rows of the table `responses`: packing, the SQL of one row, and changes that wait for the file.
 
-Rows are packed (zlib's quickest way: a tenth of the JSON of a long chat remains) and carry beside that what is asked
-for without unpacking: whose it is, how it stands, how old and how large it is.
+Body and input are compressed JSON (zlib's fastest level leaves a tenth of a long chat). The columns beside them answer
+what is asked without unpacking: caller, status, age and size.
 """
 
 import json
@@ -15,10 +15,10 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import encode_json
 
 UNFINISHED = ("queued", "in_progress")
-# In the words of the index, which is used for nothing else.
+# Exactly the condition of the partial index; SQLite uses the index for no other.
 IS_UNFINISHED = "status IN ('queued', 'in_progress')"
 _FASTEST = 1
-# What a row takes up in memory besides what is packed, about.
+# Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
 
 
@@ -46,7 +46,7 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """What was packed; ValueError when this is not what `pack` made."""
+    """The packed bytes; ValueError when they are damaged."""
     try:
         return zlib.decompress(packed)
     except zlib.error as error:
@@ -63,7 +63,7 @@ def unpack_json(packed: bytes) -> Any:
 
 def read(connection: sqlite3.Connection, caller: bytes, response_id: str, *, with_events: bool) -> Row | None:
     if not response_id.isascii():
-        # Ours are; what a client makes up may not even be text for SQLite.
+        # Our ids are ASCII; a made-up one may not even be text for SQLite.
         return None
     row = connection.execute(
         f"SELECT status, created_at, body, input, {'events' if with_events else 'NULL'} FROM responses "
@@ -75,13 +75,13 @@ def read(connection: sqlite3.Connection, caller: bytes, response_id: str, *, wit
 
 @dataclass(frozen=True)
 class Change:
-    """What is to become of a response: another row, or none. Unless it `may_insert`, a row that is gone stays gone."""
+    """An insert, update or delete (`row` is None) of one response. Without `may_insert` a deleted row stays deleted."""
 
     caller: bytes
     id: str
     row: Row | None
     may_insert: bool = False
-    # What the file refuses for other reasons than a fault that may pass is not tried again.
+    # SQLite refuses it for a reason that does not pass, such as its size: it stays in memory only.
     is_unwritable: bool = False
 
     @property
@@ -89,12 +89,12 @@ class Change:
         return _BYTES_PER_ROW + (self.row.size if self.row is not None else 0)
 
     def make(self, connection: sqlite3.Connection) -> bool:
-        """In the file; whether there was a row to replace or delete, or there is one now."""
+        """Execute it; whether there was a row to replace or delete, or there is one now."""
         key = (self.caller, self.id)
         if self.row is None:
             return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", key).rowcount > 0
         row = self.row
-        # The time stays that of the first: a response does not get younger by going on.
+        # created_at stays: an update does not make a response younger.
         is_there = connection.execute(
             "UPDATE responses SET status = ?, size = ?, body = ?, input = ?, events = ? WHERE caller = ? AND id = ?",
             (row.status, row.size, row.body, row.input, row.events, *key),
@@ -110,51 +110,51 @@ class Change:
 
 
 class PendingChanges:
-    """The latest change of each response that waits for the file, oldest first; beyond the bounds the oldest go.
+    """The latest pending change of each response, oldest first; beyond the bounds the oldest go.
 
-    Called by handler threads and those of jobs; the lock protects all of it.
+    Called by handler threads, background jobs and the reopener; the lock protects all fields.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[tuple[bytes, str], Change] = OrderedDict()
+        self._changes: OrderedDict[tuple[bytes, str], Change] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._changes)
 
     def find(self, caller: bytes, response_id: str) -> Change | None:
         with self._lock:
-            return self._waiting.get((caller, response_id))
+            return self._changes.get((caller, response_id))
 
     def add(self, change: Change) -> None:
         with self._lock:
             former = self._remove((change.caller, change.id))
             if former is not None and former.row is not None and change.row is not None:
                 change = replace(change, row=replace(change.row, created_at=former.row.created_at))
-            self._waiting[change.caller, change.id] = change
+            self._changes[change.caller, change.id] = change
             self._bytes += change.size
-            while len(self._waiting) > self._most or self._bytes > self._most_bytes:
-                self._remove(next(iter(self._waiting)))
+            while len(self._changes) > self._most or self._bytes > self._most_bytes:
+                self._remove(next(iter(self._changes)))
 
     def writable(self) -> list[Change]:
-        """Those that the file may take by now."""
+        """The changes worth trying again."""
         with self._lock:
-            return [each for each in self._waiting.values() if not each.is_unwritable]
+            return [each for each in self._changes.values() if not each.is_unwritable]
 
     def remove(self, change: Change) -> None:
-        """Forget what waits for this response, which is in the file now."""
+        """Forget the pending change of this response: the file has it, or a newer one, now."""
         with self._lock:
             self._remove((change.caller, change.id))
 
     def clear(self) -> None:
         with self._lock:
-            self._waiting.clear()
+            self._changes.clear()
             self._bytes = 0
 
     def _remove(self, key: tuple[bytes, str]) -> Change | None:
-        former = self._waiting.pop(key, None)
+        former = self._changes.pop(key, None)
         self._bytes -= former.size if former is not None else 0
         return former

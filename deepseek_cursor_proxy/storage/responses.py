@@ -1,11 +1,14 @@
-"""Responses that clients may come back to: each a row that is whole in itself.
+"""ResponseStore: stored responses of the Responses API, each a row that needs no other.
 
-A row holds the response and all that was asked for it, what it inherited included. So looking one up reads one row
-however long its chain is, and deleting a link breaks nothing behind it. Each caller sees its own rows only.
+A row holds the response and all its input, including what it inherited. So a look-up reads one row however long the
+chain is, and deleting a response breaks nothing that continues it. Each caller sees its own rows only.
 
-Once `put` or `update` returns, the response survives the death of this process. Like all of the store this never fails
-an answer: what the file cannot take now is kept in memory, within bounds, is found there, and is written with the next
-response that the file takes.
+Once `put` or `update` returns, the response survives the death of this process. No answer ever fails because of the
+file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
+can be used (see `reopener`).
+
+SQL: table `responses`, here and in `response_rows`. A second engine needs: a row by caller and id, unfinished rows,
+the oldest rows, and the sum of sizes without reading the rows.
 """
 
 import json
@@ -35,33 +38,30 @@ from deepseek_cursor_proxy.storage.response_rows import (
 
 _log = logging.getLogger(__name__)
 
-# Rows are large; forgetting some is worth a look at the edge of the table now and then, …
+# Rows are large, so pruning runs often, …
 _WRITES_BETWEEN_PRUNINGS = 16
-# … in steps after which others get the lock: a row may have megabytes.
+# … in steps after which other threads get the lock: a row may have megabytes.
 _ROWS_PER_STEP = 20
-_MOST_WAITING = 64
-_MOST_BYTES_WAITING = 32 * 1024 * 1024
-# Some four links of a chain of a megabyte.
+_MOST_PENDING = 64
+_MOST_BYTES_PENDING = 32 * 1024 * 1024
+# Some four responses of a chain of 1 MB.
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
 
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response object, all items it was asked with in their order, and of a background one its events as sent.
-
-    The events are packed (see event_log): unpacked they may take a hundred times as much as the answer.
-    """
+    """A response object, all its input items in order, and a background response's events, packed by `event_log`."""
 
     body: Mapping[str, Any]
     input: Sequence[Mapping[str, Any]]
     events: bytes | None = None
-    # Of the first two as JSON, when it was read from the store.
+    # The size of body and input as JSON, when read from the store.
     json_bytes: int = field(default=0, compare=False)
 
 
 class _Unpacked(NamedTuple):
-    """What some packed bytes stand for, how many bytes of JSON that is, and about how many all of it takes."""
+    """A value, its size as JSON, and roughly the memory it takes."""
 
     value: Any
     json_bytes: int
@@ -75,9 +75,10 @@ class ResponseStats:
 
 
 class ResponseStore:
-    """Called by handler threads and those of jobs. Its lock is held by whoever writes, and protects `_is_told`.
+    """Called by handler threads, background jobs and the reopener.
 
-    What waits for the file and the database have locks of their own, so that looking something up waits for no writer.
+    The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Pending changes
+    and the database have locks of their own, so that a look-up waits for no writer.
     """
 
     def __init__(
@@ -94,39 +95,41 @@ class ResponseStore:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._clock = clock
-        self._owes_orphans = False
+        # Whether responses of a process that died may still be unfinished in the file.
+        self._has_orphans = False
         self._lock = threading.Lock()
-        # What this process has yet to finish, by caller and id; the lock protects it.
+        # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
-        self._waiting = PendingChanges(_MOST_WAITING, _MOST_BYTES_WAITING)
-        # What was packed lately, by the packed bytes: a chain goes on from what was just stored, and what was made of
-        # the very same items before need not be made again.
+        self._pending = PendingChanges(_MOST_PENDING, _MOST_BYTES_PENDING)
+        # Values packed lately, by their packed bytes: a chain continues from what was just stored, and caches by
+        # identity (see memo) know the same objects again.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
-        self._is_told = False
+        self._has_warned = False
         self._faults = FaultGuard(_log, "response store")
-        # Whoever allows a few rows means a few.
+        database.on_reopen(self._write_pending)
+        # A low limit is kept closely.
         every = max(1, min(_WRITES_BETWEEN_PRUNINGS, max_rows // _WRITES_BETWEEN_PRUNINGS))
         self._pruner = Pruner(lambda: self.prune(), every=every, name="response-store-prune")
 
-    # Keeping …
+    # Changes …
 
     def put(self, caller: bytes, response: StoredResponse) -> None:
-        """Store a response, in place of the one with the same id if there is one."""
-        row = self._packed(caller, response)
+        """Store a response, or replace the one with the same id."""
+        row = self._to_row(caller, response)
         with self._lock:
             self._note_work(row)
             self._change(Change(caller, row.id, row, may_insert=True))
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
-        """Replace a stored response; whether it was there. One that was deleted meanwhile is not brought back."""
-        row = self._packed(caller, response)
+        """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
+        row = self._to_row(caller, response)
         with self._lock:
             self._note_work(row)
-            waiting = self._waiting.find(caller, row.id)
-            if waiting is not None and waiting.row is None:
+            pending = self._pending.find(caller, row.id)
+            if pending is not None and pending.row is None:
                 return False
-            # One that the file has never seen is still to be put there.
-            return self._change(Change(caller, row.id, row, may_insert=waiting is not None and waiting.may_insert))
+            # A pending insert stays an insert.
+            return self._change(Change(caller, row.id, row, may_insert=pending is not None and pending.may_insert))
 
     def _note_work(self, row: Row) -> None:
         if row.is_unfinished:
@@ -135,20 +138,20 @@ class ResponseStore:
             self._in_work.discard((row.caller, row.id))
 
     def delete(self, caller: bytes, response_id: str) -> bool:
-        """Forget a response; whether there was one."""
+        """Delete a response; whether there was one."""
         with self._lock:
-            waiting = self._waiting.find(caller, response_id)
-            row = waiting.row if waiting is not None else self._read(caller, response_id)
+            pending = self._pending.find(caller, response_id)
+            row = pending.row if pending is not None else self._read(caller, response_id)
             if row is None:
                 return False
             self._in_work.discard((caller, response_id))
             self._change(Change(caller, response_id, None))
             return self._is_current(row)
 
-    def _packed(self, caller: bytes, response: StoredResponse) -> Row:
-        # Before any lock is taken: a long one needs a while.
-        body, given = self._pack(response.body), self._pack(list(response.input))
-        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, given, response.events)
+    def _to_row(self, caller: bytes, response: StoredResponse) -> Row:
+        # Before any lock is taken: packing a long one takes a while.
+        body, items = self._pack(response.body), self._pack(list(response.input))
+        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, items, response.events)
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
@@ -158,7 +161,7 @@ class ResponseStore:
         return packed
 
     def _unpack(self, packed: bytes) -> _Unpacked:
-        """What was packed, which nobody changes; ValueError when it is damaged."""
+        """The packed value, which no caller may change; ValueError when it is damaged."""
         known = self._unpacked.get(packed)
         if known is not None:
             return known
@@ -166,70 +169,77 @@ class ResponseStore:
         return _Unpacked(json.loads(raw), len(raw), 0)
 
     def _change(self, change: Change) -> bool:
-        """Make a change in the file, else in memory; whether the response was there, or is now."""
+        """Make a change in the file, or else keep it pending; whether the response was there, or is now."""
         try:
-            self._catch_up()
             with self._database.transaction() as connection:
                 was_there = change.make(connection)
-        # Also what is not known as a fault of the file: nothing that a client was told may be lost by it.
+        # Any exception, also one that is no fault of the file: no response that a client knows may be lost by it.
         except Exception as error:
-            return self._keep(change, error)
-        self._waiting.remove(change)
-        self._is_told = False
+            return self._queue(change, error)
+        self._pending.remove(change)
+        self._has_warned = False
         self._pruner.count_writes()
         return was_there
 
-    def _keep(self, change: Change, error: Exception) -> bool:
-        """Let a change wait for the file; whether it has to: a response that is known to be gone stays so."""
+    def _queue(self, change: Change, error: Exception) -> bool:
+        """Keep a change pending; False when there is no such response to update."""
         if not change.may_insert and change.row is not None and self._is_gone(change):
             return False
-        self._waiting.add(replace(change, is_unwritable=not isinstance(error, Unusable)))
-        self._faults.tell("record", error)
-        if isinstance(error, Unusable) and not self._is_told:
-            self._is_told = True
+        is_unusable = isinstance(error, Unusable)
+        self._pending.add(replace(change, is_unwritable=not is_unusable))
+        self._faults.warn("record", error)
+        if is_unusable and not self._has_warned:
+            self._has_warned = True
             _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", error)
+        if is_unusable:
+            self._database.request_reopen()
         return True
 
     def _is_gone(self, change: Change) -> bool:
-        """Whether there is surely no such row; a file that cannot be read tells nothing."""
+        """Whether there is surely no such row; a file that cannot be read proves nothing."""
         with self._faults.guard("look up"), self._database.reader() as connection:
             return read(connection, change.caller, change.id, with_events=False) is None
         return False
 
-    def _catch_up(self) -> None:
-        """Have in the file what waits for it; raises Unusable. One by one, so that a hopeless one stops no other."""
-        for each in self._waiting.writable():
-            try:
-                with self._database.transaction() as connection:
-                    each.make(connection)
-            except Unusable:
-                raise
-            except Exception as error:
-                self._waiting.add(replace(each, is_unwritable=True))
-                self._faults.tell("record", error)
-            else:
-                self._waiting.remove(each)
+    def _write_pending(self) -> None:
+        """Write all that is pending and fail owed orphans; raises Unusable. Called when the file reopens."""
+        for change in self._pending.writable():
+            # One by one, so that an unwritable one stops no other and no caller waits for all of them.
+            with self._lock:
+                if self._pending.find(change.caller, change.id) is change:
+                    self._write_one(change)
+        if self._has_orphans:
+            self._fail_orphans(is_retry=True)
 
-    # Looking up …
+    def _write_one(self, change: Change) -> None:
+        try:
+            with self._database.transaction(is_retry=True) as connection:
+                change.make(connection)
+        except Unusable:
+            raise
+        except Exception as error:
+            self._pending.add(replace(change, is_unwritable=True))
+            self._faults.warn("record", error)
+        else:
+            self._pending.remove(change)
+
+    # Look-up …
 
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
-        # In this order: what is written meanwhile is found twice rather than not at all.
-        waiting = self._waiting.find(caller, response_id)
-        row = waiting.row if waiting is not None else self._read(caller, response_id, with_events=with_events)
-        if self._owes_orphans and waiting is None and row is not None and row.is_unfinished:
-            self.fail_orphans()
-            row = self._read(caller, response_id, with_events=with_events)
+        # Pending first: a row that is written meanwhile is found twice rather than not at all.
+        pending = self._pending.find(caller, response_id)
+        row = pending.row if pending is not None else self._read(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
         with self._faults.guard("look up"):
             events = row.events if with_events else None
-            body, given = self._unpack(row.body), self._unpack(row.input)
-            return StoredResponse(body.value, given.value, events, body.json_bytes + given.json_bytes)
+            body, items = self._unpack(row.body), self._unpack(row.input)
+            return StoredResponse(body.value, items.value, events, body.json_bytes + items.json_bytes)
         return None
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
-        """The row in the file; none when that cannot be read."""
+        """The row in the file; None when the file cannot be read."""
         with self._faults.guard("look up"), self._database.reader() as connection:
             return read(connection, caller, response_id, with_events=with_events)
         return None
@@ -237,35 +247,38 @@ class ResponseStore:
     def _is_current(self, row: Row) -> bool:
         return row.is_unfinished or row.created_at >= self._clock() - self._max_age
 
-    # What a process that died left behind …
+    # Orphans: responses that a process which died left unfinished …
 
     def fail_orphans(self) -> int:
-        """Tell of every response that is still to be generated, and not by this process, that it failed; how many.
+        """Mark every response as failed that is unfinished and not in work in this process; how many.
 
-        Which these are is known without a clock: what was stored while that was wrong must not be called unfinished
-        for ever. Two proxies that share a file: the second calls those of the first
-        failed until they end, and then their own words replace that, because `update` asks for the row, not for its
-        status. A file that cannot be used at the start is asked again when somebody asks for such a response.
+        No clock is involved, which may have been wrong when they were stored. Of two proxies that share a file, the
+        second marks the running responses of the first; when these end, `update` replaces that, because it looks for
+        the row, not its status. A file that cannot be used at the start is searched when it reopens.
         """
-        self._owes_orphans = True
-        with self._faults.guard("end what was interrupted"), self._lock:
+        self._has_orphans = True
+        with self._faults.guard("end what was interrupted"):
+            return self._fail_orphans()
+        return 0
+
+    def _fail_orphans(self, *, is_retry: bool = False) -> int:
+        with self._lock:
             with self._database.reader() as connection:
                 unfinished = connection.execute(
                     f"SELECT number, caller, id, body FROM responses WHERE {IS_UNFINISHED}"
                 ).fetchall()
             orphans = [(each[0], each[3]) for each in unfinished if (each[1], each[2]) not in self._in_work]
-            failed = sum(self._has_failed(number, body) for number, body in orphans)
-            self._owes_orphans = False
+            failed = sum(self._fail_orphan(number, body, is_retry) for number, body in orphans)
+            self._has_orphans = False
             return failed
-        return 0
 
-    def _has_failed(self, number: int, packed: bytes) -> bool:
+    def _fail_orphan(self, number: int, packed: bytes, is_retry: bool) -> bool:
         try:
             body = pack_json({**unpack_json(packed), "status": "failed", "error": _RESTARTED})
         except ValueError:
-            # Nobody can read it any more, and it must not be called unfinished for ever.
+            # Unreadable, but it must not stay unfinished for ever.
             body = packed
-        with self._database.transaction() as connection:
+        with self._database.transaction(is_retry=is_retry) as connection:
             return (
                 connection.execute(
                     "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
@@ -275,23 +288,23 @@ class ResponseStore:
                 > 0
             )
 
-    # Forgetting …
+    # Pruning …
 
     def prune(self) -> int:
-        """Forget the oldest of what is too old, too many or too large; how many. On its own thread, or by tests."""
-        forgotten = 0
+        """Delete the oldest beyond the limits; how many. Called on the pruner's thread, or by tests."""
+        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._forget_some()):
-                forgotten += step
+            while not self._pruner.is_closed and (step := self._delete_oldest()):
+                deleted += step
                 self._pruner.pause()
-        return forgotten
+        return deleted
 
-    def _forget_some(self) -> int:
+    def _delete_oldest(self) -> int:
         with self._database.transaction() as connection:
             rows, size = connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
             gone = []
             for number, created_at, each in connection.execute(
-                # What is still being made would be lost with its row.
+                # An unfinished response would be lost with its row.
                 f"SELECT number, created_at, size FROM responses WHERE NOT {IS_UNFINISHED} ORDER BY created_at LIMIT ?",
                 (_ROWS_PER_STEP,),
             ):
@@ -304,17 +317,17 @@ class ResponseStore:
         return len(gone)
 
     def stats(self) -> ResponseStats:
-        """What the file holds; raises Unusable."""
+        """The number and bytes of stored responses; raises Unusable."""
         with self._database.reader() as connection:
             return ResponseStats(
                 *connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
             )
 
     def close(self) -> None:
-        """Idempotent; the database is its owner's to close."""
+        """Write what is pending; idempotent. The database is its owner's to close."""
         self._pruner.close()
-        with self._faults.guard("catch up"), self._lock:
-            self._catch_up()
-        if count := len(self._waiting):
+        with self._faults.guard("catch up"):
+            self._write_pending()
+        if count := len(self._pending):
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
-            self._waiting.clear()
+            self._pending.clear()

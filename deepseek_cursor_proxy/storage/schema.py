@@ -1,7 +1,8 @@
-"""The tables of the store's file, and the steps that brought them about.
+"""The tables of the store's file and their migrations. All CREATE statements are here.
 
-The schema version is SQLite's user_version; MIGRATIONS is the list of steps that lead from each to the next. Every step
-runs in one transaction with its number, so a process that dies in between leaves the file as it was.
+The schema version is SQLite's user_version; MIGRATIONS lists the step from each version to the next. The steps and the
+new version are one transaction, so a process that dies in between leaves the file as it was. A new table is a new step
+and a new entry of _TABLES; a step that was released never changes.
 """
 
 import sqlite3
@@ -27,7 +28,7 @@ def _m001_reasonings(connection: sqlite3.Connection) -> None:
 
 
 def _m002_tool_orders(connection: sqlite3.Connection) -> None:
-    """How the tools of a chat last went out; a chat with several agents has a row for each different order."""
+    """The order in which the tools of a chat were last sent; a chat with several agents has a row for each order."""
     connection.execute(
         "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
         "used_at REAL NOT NULL) STRICT"
@@ -43,7 +44,7 @@ def _m003_responses(connection: sqlite3.Connection) -> None:
         "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
         "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT"
     )
-    # Pruning asks for the oldest and for the sum of all, and must not read the rows for it.
+    # Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
     connection.execute("CREATE INDEX responses_by_age ON responses (created_at, size)")
     connection.execute(
         "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')"
@@ -51,7 +52,7 @@ def _m003_responses(connection: sqlite3.Connection) -> None:
 
 
 def _m004_token_ratios(connection: sqlite3.Connection) -> None:
-    """By model, how far guesses at the tokens of a prompt are off: the mean of logarithms, and of how many."""
+    """By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts."""
     connection.execute(
         "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) "
         "STRICT, WITHOUT ROWID"
@@ -64,14 +65,14 @@ MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
     _m003_responses,
     _m004_token_ratios,
 ]
-# The tables that each step adds, from the file without any on.
+# The tables that each step adds; version 0 has none.
 _TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"}, {"token_ratios"})
 
 
 def check(connection: sqlite3.Connection) -> None:
-    """Raises Unusable for a file that is not ours, Damaged for one of ours that lost its tables; writes nothing."""
+    """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
     with connection:
-        # In one look: between two of them another process may have made the tables.
+        # One snapshot: between two statements another process may have created the tables.
         connection.execute("BEGIN")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -81,7 +82,7 @@ def check(connection: sqlite3.Connection) -> None:
     if not ours >= expected:
         raise Damaged("its tables are gone")
     if number < 0 or ours > expected:
-        # No step leads on from here, however often it is tried.
+        # No migration fits, however often it is tried.
         raise Damaged("its version is lost")
 
 
@@ -90,7 +91,7 @@ def migrate(connection: sqlite3.Connection) -> None:
         return
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        # Another process may have been first; only what it left undone is done.
+        # Read again under the lock: another process may have migrated already.
         for step in MIGRATIONS[version(connection) :]:
             step(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -98,7 +99,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def write_version(connection: sqlite3.Connection) -> None:
-    """The smallest write there is; it also tells whether writing works at all."""
+    """Write the version; also the smallest write to find out whether the file can be written."""
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 

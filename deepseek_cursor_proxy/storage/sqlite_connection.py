@@ -1,8 +1,7 @@
-"""A connection to SQLite whose statements end when they should, on every Python.
+"""SQLite connections whose statements end in time on every Python.
 
-CPython with a GIL frees a statement with its last reference. Two others do not, and until it is freed SQLite keeps
-something of it: PyPy an unfinished statement, so that nothing can be committed; free-threaded CPython the locks of a
-connection that was closed.
+CPython with a GIL frees a statement with its last reference. Two others free it later, and until then it holds on: on
+PyPy an unfinished statement blocks every commit, on free-threaded CPython a closed connection keeps its locks.
 """
 
 import gc
@@ -15,7 +14,7 @@ _IS_FREE_THREADED = "free-threading build" in sys.version
 
 
 class Connection(sqlite3.Connection):
-    """With how long it waits for a lock, in seconds."""
+    """A connection that knows how long it waits for a lock."""
 
     busy_seconds = 0.0
 
@@ -26,10 +25,10 @@ class Connection(sqlite3.Connection):
 
 
 class Rows:
-    """All rows of a statement, which has ended.
+    """All rows of a statement that has ended.
 
-    PyPy ends a statement with rows nobody fetched, such as those of PRAGMA journal_mode, when its garbage is collected;
-    until then a commit fails ("SQL statements in progress").
+    PyPy ends a statement with rows that were not fetched, such as those of PRAGMA journal_mode, when it collects
+    garbage; until then a commit fails ("SQL statements in progress").
     """
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
@@ -51,10 +50,10 @@ def connect(name: str, *, uri: bool = False) -> Connection:
 
 
 def free_statements() -> None:
-    """Free the statements of connections that were closed, and with them the locks on their files.
+    """Free the statements of closed connections, and with them the locks on their files.
 
-    Without a GIL, a statement that another thread has made is freed by that thread, when it next runs Python, or by a
-    collection of the garbage: the first frees the connection's cache of statements, the second what was in it.
+    Without a GIL, a statement that another thread made is freed when that thread next runs Python, or by garbage
+    collection: the first run frees the connection's statement cache, the second the statements in it.
     """
     if _IS_FREE_THREADED:
         gc.collect()

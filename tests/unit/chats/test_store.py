@@ -193,7 +193,7 @@ class TestFaults(StoreTestCase):
             self.accept((*CHAT, *NEXT), "ba")
         self.assertEqual("ba", self.found(CHAT, "ab"))
         locker.execute("ROLLBACK")
-        self.database.confirm()
+        self.database.reopen()
         # What could not be written is written with the next request.
         self.accept((*CHAT, *NEXT, *NEXT), "ba")
         self.assertEqual(['["b", "a"]'], self.rows())

@@ -6,10 +6,10 @@ from deepseek_cursor_proxy.storage import group_commit
 from deepseek_cursor_proxy.storage.group_commit import GroupCommit
 
 
-class TestCombiner(unittest.TestCase):
+class TestGroupCommit(unittest.TestCase):
     def setUp(self) -> None:
         self.batches: list[list[int]] = []
-        self.combiner = GroupCommit(self.write)
+        self.group_commit = GroupCommit(self.write)
 
     def write(self, some: Sequence[int]) -> bool:
         self.batches.append(list(some))
@@ -18,20 +18,20 @@ class TestCombiner(unittest.TestCase):
     def at_once(self, count: int) -> dict[int, bool]:
         told: dict[int, bool] = {}
         threads = [
-            threading.Thread(target=lambda number=number: told.update({number: self.combiner.write([number])}))
+            threading.Thread(target=lambda number=number: told.update({number: self.group_commit.write([number])}))
             for number in range(count)
         ]
-        with self.combiner._lock:
+        with self.group_commit._lock:
             for thread in threads:
                 thread.start()
-            while len(self.combiner._waiting) < count:
+            while len(self.group_commit._queue) < count:
                 threading.Event().wait(0.001)
         for thread in threads:
             thread.join()
         return told
 
     def test_one_alone_is_written_alone(self) -> None:
-        self.assertTrue(self.combiner.write([1, 2]))
+        self.assertTrue(self.group_commit.write([1, 2]))
         self.assertEqual([[1, 2]], self.batches)
 
     def test_those_who_wait_share_and_are_told_the_same(self) -> None:

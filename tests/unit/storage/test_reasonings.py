@@ -328,7 +328,7 @@ class TestSharing(StoreTestCase):
         with store._group_commit._lock:
             for thread in threads:
                 thread.start()
-            while len(store._group_commit._waiting) < count:
+            while len(store._group_commit._queue) < count:
                 threading.Event().wait(0.001)
         for thread in threads:
             thread.join()
@@ -564,7 +564,7 @@ class TestFaults(StoreTestCase):
 
     def test_memory_is_bounded_while_the_file_cannot_be_used(self) -> None:
         self.path.mkdir()
-        self.enterContext(mock.patch.object(reasonings, "_MOST_BYTES_WAITING", 50_000))
+        self.enterContext(mock.patch.object(reasonings, "_MOST_BYTES_PENDING", 50_000))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
             store = self.store(self.path)
             for number in range(100):

@@ -91,9 +91,9 @@ class TestOutage(unittest.TestCase):
         """What an outage of so many tries says."""
         with self.assertLogs(LOG, logging.INFO) as logged:
             for _ in range(tries):
-                self.outage.go_on(Unusable("it is locked", "wait"))
+                self.outage.report_fault(Unusable("it is locked", "wait"))
             self.outage.count(written)
-            self.outage.end()
+            self.outage.report_end()
             LOG.info("end")
         return [record.getMessage() for record in logged.records[:-1]]
 
@@ -113,7 +113,7 @@ class TestOutage(unittest.TestCase):
     def test_one_that_was_not_worth_a_word_is_told_when_it_lasts(self) -> None:
         self.told()
         with self.assertNoLogs(LOG):
-            self.outage.go_on(Unusable("it is locked", "wait"))
+            self.outage.report_fault(Unusable("it is locked", "wait"))
         self.now += 31
         self.assertEqual(2, len(self.told()))
 

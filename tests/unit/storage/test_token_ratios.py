@@ -113,7 +113,7 @@ class TestTokenRatios(unittest.TestCase):
         with self.assertLogs(token_ratios.__name__, logging.WARNING):
             self.learn(12_000, 1)
             raised = sqlite3.OperationalError("no such column: mean")
-            self.ratios._faults.tell("look up", raised)
+            self.ratios._faults.warn("look up", raised)
         self.assertGreater(self.ratios.ratio(PRO), 1)
 
 
