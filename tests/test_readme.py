@@ -9,6 +9,7 @@ import plistlib
 import re
 import subprocess
 import sys
+import tomllib
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,14 @@ class NamesTest(unittest.TestCase):
                 with self.subTest(page=page, path=path):
                     self.assertTrue((ROOT / path).exists() or (PACKAGE / path).exists())
 
+    def test_every_name_that_is_named_exists(self) -> None:
+        """Classes and constants, as the pages for contributors write them."""
+        sources = (path for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py"))
+        known = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in sources)))
+        for page in (".github/CONTRIBUTING.md", ".github/docs/development.md"):
+            named = set(re.findall(r"`([A-Z]\w+)`", PAGES[page])) - {"Manager"}
+            self.assertEqual(set(), named - known, page)
+
     def test_the_map_has_every_folder(self) -> None:
         named = set(re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE))
         self.assertEqual({path.parent.name for path in PACKAGE.glob("*/__init__.py")}, named)
@@ -146,6 +155,15 @@ def texts() -> list[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(re.sub(r"%[sd]", "…", node.value))
     return found
+
+
+class ExamplesTest(unittest.TestCase):
+    def test_every_example_is_well_formed(self) -> None:
+        checks = {"json": json.loads, "toml": tomllib.loads, "python": ast.parse}
+        for language, example in re.findall(r"^```(\w+)\n(.*?)^```$", ALL, re.MULTILINE | re.DOTALL):
+            if language in checks:
+                with self.subTest(example):
+                    checks[language](example)
 
 
 class LinksTest(unittest.TestCase):
