@@ -1,1 +1,12 @@
-"""Client JSON of any shape -> ChatRequest. `parse` is the entrance: every API's body is read here."""
+"""Client JSON of any shape -> ChatRequest: every API's body is read here, whatever the endpoint.
+
+    parse              the entrance; the plain fields of a body
+    messages           chat messages, with the content of any API (content, anthropic_blocks)
+    responses_items    the items of the Responses API
+    tools              tools of every shape (tool_namespaces)
+    custom_tools       calls of tools that take free text (free_text)
+    thinking_mode      whether to think, and how hard
+    fields             reads and checks a single field
+
+Other folders import parse, custom_tools, fields, free_text, responses_items.
+"""

@@ -1,6 +1,6 @@
-"""Reading single fields of a client's JSON, for every room of the door.
+"""Reads single fields of a client's JSON.
 
-A field of the wrong type is a BadRequest that names it; null counts as absent, as OpenAI's clients mean it.
+A field of the wrong type raises a BadRequest that names it; null counts as absent, as in OpenAI's clients.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,7 @@ from deepseek_cursor_proxy.memo import size_of
 
 Json = Mapping[str, Any]
 
-# Characters of a name: of a model, which is told back in every chunk, of a tool, or of whoever asks. OpenAI allows 64
-# for most of them.
+# Characters in the name of a model (which every chunk repeats), of a tool or of a user. OpenAI allows 64 for most.
 LONGEST_NAME = 512
 
 # Of one that says nothing, and of the message it becomes.
@@ -33,7 +32,7 @@ def optional(source: Json, name: str, kind: type, expected: str, param: str | No
 
 
 def optional_string(source: Json, name: str, param: str) -> str | None:
-    """A field of an object that stands at `param`, which must be a string if it is there."""
+    """A string field of the object at `param`; absent and null are None."""
     value = source.get(name)
     if value is None or isinstance(value, str):
         return value
@@ -41,7 +40,7 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
 
 
 def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
-    """A string that is told back or kept, and so has to be short; absent and null are None."""
+    """A string of at most LONGEST_NAME characters, because it is repeated or stored; absent and null are None."""
     value: str | None = optional(source, name, str, "a string", param)
     if value is not None and len(value) > LONGEST_NAME:
         raise too_long(param or name, LONGEST_NAME)
@@ -60,7 +59,7 @@ def object_at(value: Any, param: str) -> Json:
 
 
 def json_text(value: Any) -> str:
-    """A value as the compact JSON that goes upstream in place of something DeepSeek has no word for."""
+    """A value as compact JSON, for values that DeepSeek takes as text only."""
     return encode_json(value).decode()
 
 

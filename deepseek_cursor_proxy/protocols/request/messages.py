@@ -1,7 +1,7 @@
-"""The messages of a chat-completions body, with whatever dialect's content in them, as canonical messages.
+"""Reads chat messages, with the content of any API in them, as canonical messages.
 
-Roles DeepSeek does not know are translated, arguments become strings, ids are given to the calls of the old functions
-API. Message text is otherwise not touched here: our own display is undone where its reasoning is known.
+Roles that DeepSeek does not know are translated, arguments become strings, calls of the old functions API get ids.
+Text stays as it is: `reasoning.restore` takes our thinking blocks out of it.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 
 
 class History(NamedTuple):
-    """A history, and what was left out of it."""
+    """Canonical messages, and the names of what was left out."""
 
     messages: tuple[Message, ...]
     dropped: tuple[str, ...] = ()
@@ -61,15 +61,15 @@ def read(messages: list[Any]) -> History:
     return History(history, dropped=tuple(reader.dropped))
 
 
-def canonical_role(asked: str) -> str:
-    """The role DeepSeek knows for one it may not: nothing anybody said is lost over who they say they are."""
-    return _ROLES.get(asked, asked if asked in _KNOWN_ROLES else "user")
+def canonical_role(role: str) -> str:
+    """The role that DeepSeek knows for any role; an unknown one is a user."""
+    return _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
 
 
 def read_plain(message: Any) -> Message | None:
-    """A message of nothing but the usual fields, each as it should be; None for any other, which takes a MessageReader.
+    """A message of the usual fields with the usual types; None for any other, which takes a MessageReader.
 
-    Nearly every message of an agent's chat is one, and reading it without asking for all it might be takes a fifth.
+    Nearly every message of an agent's chat is one, and reading it takes a fifth of the time of a MessageReader.
     """
     if not isinstance(message, dict):
         return None
@@ -77,9 +77,9 @@ def read_plain(message: Any) -> Message | None:
     if not isinstance(content, str):
         return None
     if role == "tool":
-        answered = message.get("tool_call_id")
-        is_usual = len(message) == 3 and isinstance(answered, str) and answered
-        return Message(role, content, tool_call_id=answered) if is_usual else None
+        call_id = message.get("tool_call_id")
+        is_usual = len(message) == 3 and isinstance(call_id, str) and call_id
+        return Message(role, content, tool_call_id=call_id) if is_usual else None
     if role == "assistant":
         return _plain_assistant(message, content)
     return Message(role, content) if len(message) == 2 and role in ("user", "system") else None
@@ -106,36 +106,36 @@ def _plain_call(call: Any) -> ToolCall | None:
 
 
 class MessageReader:
-    """Reads the messages of one history, in order; `dropped` names what had to be left out."""
+    """Reads the messages of one history, in order; `dropped` names what was left out."""
 
     def __init__(self) -> None:
         self._legacy = _LegacyCalls()
         self.dropped: list[str] = []
 
     def copy(self) -> "MessageReader":
-        """Another one, which goes on from here."""
+        """An independent reader in the same state."""
         twin = MessageReader()
         twin._legacy = replace(self._legacy)
         twin.dropped = self.dropped.copy()
         return twin
 
     def read(self, message: Any, param: str) -> list[Message]:
-        """One message of the client's, which may be several of ours."""
+        """One message of the client, which may be several canonical ones."""
         message = object_at(message, param)
-        asked = message.get("role")
-        if not isinstance(asked, str):
+        role = message.get("role")
+        if not isinstance(role, str):
             raise bad_field(f"{param}.role", "a string")
-        role = canonical_role(asked)
+        role = canonical_role(role)
         blocks = anthropic_blocks.read(message.get("content"), role, f"{param}.content")
         self.dropped += blocks.dropped
         if role == "assistant":
             return [self._assistant(message, blocks, param)]
         name = optional_string(message, "name", param)
-        answered = optional_string(message, "tool_call_id", param) if role == "tool" else None
+        call_id = optional_string(message, "tool_call_id", param) if role == "tool" else None
         if blocks.results and not blocks.content:
             return list(blocks.results)
         if role == "tool":
-            own = Message(role, blocks.content, tool_call_id=answered or self._legacy.answer(name))
+            own = Message(role, blocks.content, tool_call_id=call_id or self._legacy.result_id(name))
         else:
             own = Message(role, blocks.content, name=name)
         return [*blocks.results, own]
@@ -155,7 +155,7 @@ class MessageReader:
 
 
 def arguments_text(arguments: Any) -> str:
-    """The arguments of a call as the string they are upstream."""
+    """The arguments of a call as a string."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else json_text(arguments)
@@ -183,7 +183,7 @@ def _function(function: Json, param: str) -> tuple[str, str]:
 
 @dataclass
 class _LegacyCalls:
-    """The one call per message of the old functions API, which had no ids: both sides get the same one by counting."""
+    """Counts the calls of the old functions API, which has no ids: a call and its result get the same one."""
 
     _count: int = 0
 
@@ -195,5 +195,5 @@ class _LegacyCalls:
         self._count += 1
         return [ToolCall(f"call_function_{self._count}", *_function(function, at))]
 
-    def answer(self, name: str | None) -> str:
+    def result_id(self, name: str | None) -> str:
         return f"call_function_{self._count}" if name is not None and self._count else ""

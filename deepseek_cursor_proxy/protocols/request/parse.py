@@ -1,9 +1,12 @@
-"""OpenAI chat completions, the request half: a JSON body, checked field by field, as a ChatRequest.
+"""Parses a client's JSON body, field by field, into a ChatRequest. Beyond this point types are true.
 
-This is the door: beyond it types are true. A field of the wrong type is a BadRequest that names it; null counts as
-absent, as OpenAI's clients mean it. Cursor picks the shape of a body by the name of the model, so the history may come
-as chat messages, as Anthropic blocks inside them (with `system` beside them), or as the items of the Responses API;
-see chat_messages, anthropic_blocks, responses_items, and chat_tools for the tools.
+A field of the wrong type raises a BadRequest that names it; null counts as absent, as in OpenAI's clients. Cursor picks
+the shape of a body by the name of the model, so every endpoint accepts chat messages, Anthropic blocks in them (with a
+`system` field), and items of the Responses API.
+
+To add a request field that DeepSeek takes as it is: add it to _FORWARDED, and to deepseek/responses_api._PARAMS if its
+Responses API has it. To add one that needs translation: add it to _TRANSLATED and to conversation.ChatRequest, read it
+in `parse`, send it in deepseek/chat_api.payload and responses_api.payload.
 """
 
 import re
@@ -22,61 +25,59 @@ from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, opti
 from deepseek_cursor_proxy.protocols.request.messages import History
 from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
-# Each is a call to pay for; more is rather a mistake than a wish.
-_MOST_CHOICES = 8
-
-# DeepSeek's longest answer; asking for more is refused.
-_MOST_TOKENS = 393_216
-
-# The characters DeepSeek is sure to take in a user_id; OpenAI's `user` may hold anything.
+# Each is a paid upstream call; more is probably a mistake.
+_MAX_CHOICES = 8
+# DeepSeek's longest answer; it refuses a greater limit.
+_MAX_TOKENS = 393_216
+# The characters that DeepSeek accepts in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
-# Of agents, which have the same one all day: 20 to 60 kB each.
+# An agent sends the same prompt all day: 20 to 60 kB.
 _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.memory)
 
 
 def parse(body: Json, config: ProxyConfig) -> ChatRequest:
-    """The canonical request for a body in any of the shapes clients send here."""
-    asked = optional_name(body, "model") or config.upstream_model
-    named = model_names.resolve(asked, config)
-    on_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
-    listed = _listed(body)
-    declared = responses_items.declared_tools(listed.values, listed.param) if listed.are_items else ()
-    box = tools.read(body, declared, keep_strict=on_beta)
-    history = _history(body, listed, box.upstream_names)
-    known = {tool["function"]["name"] for tool in box.tools}
-    messages = tuple([wrap_custom_calls(message, box.custom, known) for message in history.messages])
-    if not on_beta and any(message.prefix for message in messages):
-        # Refused anywhere but there.
+    """The canonical request for a body of any shape."""
+    requested_model = optional_name(body, "model") or config.upstream_model
+    model = model_names.resolve(requested_model, config)
+    is_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
+    source = _find_history(body)
+    declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
+    tool_set = tools.read(body, declared, keep_strict=is_beta)
+    history = _read_history(body, source, tool_set.upstream_names)
+    names = tool_set.names()
+    messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
+    if not is_beta and any(message.prefix for message in messages):
+        # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
-        box.dropped.append("prefix")
-    if rules.can_see_images(named.model):
+        tool_set.dropped.append("prefix")
+    if rules.can_see_images(model.model):
         images.check(messages)
-    wish = thinking_mode.read(body)
-    thinks = config.thinking == "enabled" if named.thinking is None else named.thinking
-    thinks = thinks if wish.thinks is None else wish.thinks
+    options = thinking_mode.read(body)
+    thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
+    thinking = thinking if options.thinking is None else options.thinking
     conversation = _conversation(body)
     return ChatRequest(
-        requested_model=asked,
-        model=named.model,
+        requested_model=requested_model,
+        model=model.model,
         messages=messages,
-        tools=tuple(box.tools),
-        tool_choice=box.choice,
+        tools=tuple(tool_set.tools),
+        tool_choice=tool_set.choice,
         stream=optional(body, "stream", bool, "true or false") or False,
         include_usage=_includes_usage(body),
         choices=_choices(body),
-        thinking=thinks and not rules.is_forced(box.choice),
-        # A word of a newer client is no reason to refuse the chat: it gets the effort it would get without.
-        effort=rules.EFFORTS.get(wish.effort or "", rules.EFFORTS[named.effort or config.reasoning_effort]),
+        thinking=thinking and not rules.is_forced(tool_set.choice),
+        # An unknown effort, perhaps of a newer client, counts as none.
+        effort=rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
         params=_params(body),
         conversation=conversation,
-        dropped=tuple(sorted({*_dropped(body), *wish.dropped, *box.dropped, *history.dropped})),
-        custom_tools=frozenset(box.custom),
-        namespaced={name: inner for inner, name in box.upstream_names.items()},
+        dropped=tuple(sorted({*_dropped(body), *options.dropped, *tool_set.dropped, *history.dropped})),
+        custom_tools=frozenset(tool_set.custom),
+        namespaced={name: inner for inner, name in tool_set.upstream_names.items()},
     )
 
 
-# Plain fields: name, what it must be, and the words for that …
+# Plain fields: a check for each, and its words for the error …
 
 
 def _is_number(value: Any) -> bool:
@@ -95,7 +96,7 @@ _Check = tuple[Callable[[Any], bool], str]
 
 
 def _between(low: float, high: float) -> _Check:
-    """DeepSeek's own bounds: what it would refuse is refused here, by the name of the field."""
+    """DeepSeek's own bounds, checked here because our error names the field."""
     return lambda value: _is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}"
 
 
@@ -140,7 +141,7 @@ def _params(body: Json) -> dict[str, Any]:
             if not is_right(value):
                 raise bad_field(name, expected)
             params[name] = value
-    # DeepSeek ignores OpenAI's newer name for the limit, silently.
+    # DeepSeek silently ignores OpenAI's newer names for the limit.
     for name in ("max_completion_tokens", "max_output_tokens"):
         limit = optional(body, name, int, "a whole number")
         if limit is not None and limit < 1:
@@ -148,7 +149,7 @@ def _params(body: Json) -> dict[str, Any]:
         if limit is not None:
             params.setdefault("max_tokens", limit)
     if "max_tokens" in params:
-        params["max_tokens"] = min(params["max_tokens"], _MOST_TOKENS)
+        params["max_tokens"] = min(params["max_tokens"], _MAX_TOKENS)
     form = _text_format(body)
     if form is not None:
         params.setdefault("response_format", form)
@@ -161,14 +162,14 @@ def _params(body: Json) -> dict[str, Any]:
 
 
 def _dropped(body: Json) -> tuple[str, ...]:
-    """What of the body DeepSeek will not see: fields it has no word for, and values that mean nothing to it."""
+    """The fields of the body that DeepSeek will not get."""
     if _NEVER_DROPPED.issuperset(body):
         return ()
     dropped = [name for name in body if name not in _UNDERSTOOD]
     if _cursor_conversation(body) is not None:
         dropped.remove("metadata")
     if body.get("messages") and body.get("input") is not None:
-        # Two histories in one body: the one this path is for wins.
+        # Of two histories in one body, `messages` wins.
         dropped.append("input")
     dropped += [f"text.{inner}" for inner in body.get("text") or {} if inner != "format"]
     dropped += [name for name in ("user", "user_id") if body.get(name) and not _USER_ID.fullmatch(body[name])]
@@ -177,57 +178,57 @@ def _dropped(body: Json) -> tuple[str, ...]:
 
 def _includes_usage(body: Json) -> bool:
     options = optional(body, "stream_options", dict, "an object") or {}
-    wanted = optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
-    return wanted is True
+    include_usage = optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
+    return include_usage is True
 
 
 def _choices(body: Json) -> int:
     count = optional(body, "n", int, "a whole number")
-    if count is not None and not 1 <= count <= _MOST_CHOICES:
-        raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MOST_CHOICES} choices.", param="n")
+    if count is not None and not 1 <= count <= _MAX_CHOICES:
+        raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
     return count or 1
 
 
-# The history, in whichever shape it comes …
+# The history …
 
 
-class _Listed(NamedTuple):
-    """The history as it came: a list, as a rule, of messages or of items."""
+class _HistorySource(NamedTuple):
+    """The client's JSON of the history: a list, as a rule, of messages or of items."""
 
     values: Any
     param: str
     are_items: bool
 
 
-def _listed(body: Json) -> _Listed:
+def _find_history(body: Json) -> _HistorySource:
     messages = body.get("messages")
-    asks_in_items = body.get("input") is not None or body.get("instructions") is not None
-    if messages in (None, []) and asks_in_items:
-        return _Listed([] if body.get("input") is None else body["input"], "input", are_items=True)
+    has_items = body.get("input") is not None or body.get("instructions") is not None
+    if messages in (None, []) and has_items:
+        return _HistorySource([] if body.get("input") is None else body["input"], "input", are_items=True)
     if not isinstance(messages, list):
         raise bad_field("messages", "a list")
-    return _Listed(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
+    return _HistorySource(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
 
 
-def _history(body: Json, listed: _Listed, upstream_names: Mapping[QualifiedName, str]) -> History:
-    """The messages of a body, behind the instructions that stand beside them."""
-    if listed.are_items:
-        found = responses_items.read(listed.values, listed.param, upstream_names)
+def _read_history(body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str]) -> History:
+    """The messages of a body, behind its `instructions` and `system`."""
+    if source.are_items:
+        history = responses_items.read(source.values, source.param, upstream_names)
     else:
-        found = chat_messages.read(listed.values)
+        history = chat_messages.read(source.values)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content
-        leading = [_prompt(text) for text in (instructions, system) if text]
-        found = History((*leading, *found.messages), found.dropped)
-    if not found.messages:
+        leading = [_system_message(text) for text in (instructions, system) if text]
+        history = History((*leading, *history.messages), history.dropped)
+    if not history.messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    return found
+    return history
 
 
-def _prompt(content: str | Parts) -> Message:
-    """The very same for the same text: by that a history that begins with it is known again."""
+def _system_message(content: str | Parts) -> Message:
+    """The same object for the same text, by which a cache knows a history that begins with it."""
     if not isinstance(content, str):
         return Message("system", content)
     known = _prompts.get(content)
@@ -238,7 +239,7 @@ def _prompt(content: str | Parts) -> Message:
 
 
 def _conversation(body: Json) -> str | None:
-    """The client's own name for the chat: Cursor's, else the key by which it wants to find its cache again."""
+    """The client's id of the chat: Cursor's, else the prompt_cache_key."""
     return _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
 
 
@@ -248,7 +249,7 @@ def _cursor_conversation(body: Json) -> str | None:
 
 
 def _text_format(body: Json) -> Json | None:
-    """The Responses API's word for response_format; its schema is not nested once more."""
+    """The Responses API's `text.format` as response_format, in which the schema is nested once more."""
     text = optional(body, "text", dict, "an object") or {}
     form = optional(text, "format", dict, "an object", "text.format")
     if form is None:

@@ -1,15 +1,15 @@
-"""Whether a chat request wants the model to think, and how hard, in the words that clients of several hosts use.
+"""Reads whether the model shall think, and how hard, from the fields that clients of several hosts use.
 
-The first of these that says something decides:
+The first of these that is present decides:
 
     thinking                {"type": "enabled" | "disabled"}, DeepSeek's own; also true or false
     enable_thinking         Qwen's hosts
     chat_template_kwargs    thinking or enable_thinking, as vLLM and SGLang take them
-    extra_body              any of these in it: clients that do not unpack what their SDK would have
+    extra_body              any of these in it, from clients that do not unpack it as OpenAI's SDK does
     reasoning.enabled       OpenRouter's
     an effort of "none"     reasoning_effort, or reasoning.effort
 
-A request that says nothing leaves it to the name of the model, then to the setting. An adaptive mode says nothing.
+Without any of them, or in an adaptive mode, the name of the model decides, then the setting.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,37 +18,37 @@ from typing import NamedTuple, TypeVar
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_string
 
-# Fields of a body that are read here.
+# The fields of a body that `read` reads.
 NAMES = frozenset(
     {"thinking", "enable_thinking", "chat_template_kwargs", "extra_body", "reasoning", "reasoning_effort"}
 )
-_Word = TypeVar("_Word")
+_Value = TypeVar("_Value")
 _TYPES = {"enabled": True, "disabled": False}
 _ADAPTIVE = ("adaptive", "auto")
 
 
 class ThinkingOptions(NamedTuple):
-    """What a request says; `effort` is in the client's words, `dropped` names what means nothing to DeepSeek."""
+    """The options of a request, None if absent; `effort` is in the client's words, `dropped` names unknown values."""
 
-    thinks: bool | None = None
+    thinking: bool | None = None
     effort: str | None = None
     dropped: tuple[str, ...] = ()
 
 
 def read(body: Json) -> ThinkingOptions:
-    """The wish of a body; a BadRequest names a field of the wrong type."""
+    """The options in a body."""
     if NAMES.isdisjoint(body):
         return ThinkingOptions()
     extra = optional(body, "extra_body", dict, "an object") or {}
-    thinks = _first((*_switches(body, ""), *_switches(extra, "extra_body."), _reasoning_switch(body)))
+    thinking = _first((*_switches(body, ""), *_switches(extra, "extra_body."), _reasoning_switch(body)))
     effort = _first((*_efforts(body, ""), *_efforts(extra, "extra_body.")))
-    if thinks is None and effort == "none":
-        thinks = False
-    return ThinkingOptions(thinks, effort, tuple(_dropped(body, extra, effort)))
+    if thinking is None and effort == "none":
+        thinking = False
+    return ThinkingOptions(thinking, effort, tuple(_dropped(body, extra, effort)))
 
 
-def _first(said: Iterable[_Word | None]) -> _Word | None:
-    return next((each for each in said if each is not None), None)
+def _first(values: Iterable[_Value | None]) -> _Value | None:
+    return next((each for each in values if each is not None), None)
 
 
 def _switches(source: Json, at: str) -> Iterator[bool | None]:

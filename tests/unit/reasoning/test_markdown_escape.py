@@ -5,7 +5,7 @@ import time
 import unittest
 
 from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, find_blocks, cut
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, cut, find_blocks
 
 WORDS = (
     "a", "word ", " ", "\n", "\n\n", "\r\n", "\r", "`", "``", "```", "````", "~~~", "~~~~", "<b>", "</b>", "<", "<!--",

@@ -35,7 +35,7 @@ class TestRead(unittest.TestCase):
             ({"reasoning": {"effort": "none"}}, False),
             (dict.fromkeys(thinking_mode.NAMES), None),
         ):
-            self.assertEqual(thinks, thinking_mode.read(said).thinks, said)
+            self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
 
     def test_of_two_that_contradict_each_other_the_plainer_one_wins(self) -> None:
         for said, thinks in (
@@ -47,7 +47,7 @@ class TestRead(unittest.TestCase):
             ({"thinking": {"type": "adaptive"}, "enable_thinking": False}, False),
             ({"reasoning": {"enabled": True, "effort": "none"}}, True),
         ):
-            self.assertEqual(thinks, thinking_mode.read(said).thinks, said)
+            self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
 
     def test_the_effort_is_read_where_thinking_is(self) -> None:
         for said, effort in (
