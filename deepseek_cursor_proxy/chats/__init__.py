@@ -1,4 +1,4 @@
-"""What a request has to do with the one before it in its chat: the order of its tools, and where it diverged.
+"""A request compared with the one before it in its chat: the order of its tools, and where it diverged.
 
-`tracker` is what an exchange uses; `store` keeps it.
+An exchange uses `tracker`, services own the `store`, observers read a `divergence`; `tool_order` is private.
 """

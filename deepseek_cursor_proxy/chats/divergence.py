@@ -1,13 +1,12 @@
-"""Where a request left the path of the last one.
+"""The first difference between a request and the last one of its chat.
 
-DeepSeek bills a prompt that begins like an earlier one at a fraction, so a client that changes what it has already sent
-costs money. A Glance is what a request looked like, as digests; `diagnose` tells where two of one chat part, and
-`nearest` which of a chat's last requests the new one goes on from: sub-agents, title makers and summarisers begin
-with the same words.
+DeepSeek bills a prompt that begins like an earlier one at a fraction, so a client that changes earlier messages costs
+money. A RequestOutline is a request as digests; `diagnose` finds where two of one chat differ, and `nearest` which of
+a chat's last requests the new one continues: sub-agents, title makers and summarisers begin with the same words.
 
-Compared is what the client sent (whatever restoring and repairing do is the same every time), except for tools, which
-are compared as they went out: an order that was put right is no drift. Pure and linear. No text is kept, and a Glance
-never leaves the process: what identity has not digested already goes through Python's own keyed hash.
+The messages are compared as the client sent them (restoring and repairing do the same every time), the tools as they
+were sent to DeepSeek: an order that was corrected is no divergence. Pure and linear. An outline has no text and never
+leaves the process: parts that identity has not digested go through Python's own keyed hash.
 """
 
 import marshal
@@ -17,11 +16,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.redaction import safe_text
 
-# Bytes of a digest: these are compared within one chat only, where eight do not collide and thousands are kept.
+# Bytes of a digest: they are compared within one chat only, where eight do not collide, and thousands are held.
 _SHORT = 8
 # Names shown of tools that came or went.
 _MOST_NAMES = 3
@@ -31,26 +29,21 @@ _MOST_NAMES = 3
 _EXACT = 2
 
 
-class Mark(NamedTuple):
-    """One message: who speaks, what is said in all, and of that the calls and the ids."""
+class MessageOutline(NamedTuple):
+    """The role of a message, its digest, and hashes of its calls and its ids."""
 
     role: str
-    whole: bytes
+    digest: bytes
     calls: int = 0
     ids: int = 0
 
 
-# By digests: the very same object is only ever the digest of equal messages. Some 200 bytes each, and 30 chats of 200
-# tool turns.
-_known: Beginnings[bytes, tuple[Mark, ...]] = Beginnings(2 * 1024 * 1024, lambda digest: 200)
-
-
 class RequestOutline(NamedTuple):
-    """What a request looked like: the system messages in front, the tools by name in order, all other messages."""
+    """The system messages in front of a request, its tools by name in order, and all other messages."""
 
     system: tuple[bytes, ...]
     tools: Mapping[str, int]
-    marks: tuple[Mark, ...]
+    messages: tuple[MessageOutline, ...]
 
     def with_tools(self, names: Sequence[str]) -> "RequestOutline":
         """The same with its tools in another order."""
@@ -60,30 +53,30 @@ class RequestOutline(NamedTuple):
 
     @property
     def is_opening(self) -> bool:
-        """Whether it holds nothing but a first question."""
-        return len(self.marks) <= 1
+        """Whether it has nothing but a first question."""
+        return len(self.messages) <= 1
 
     def common(self, other: "RequestOutline") -> int:
         """How many messages both begin with."""
-        mine, its = self.marks, other.marks
+        mine, its = self.messages, other.messages
         if its == mine[: len(its)]:
-            # As ever, and compared without looking into what is the very same.
+            # Nearly always, and compared in C.
             return len(its)
-        return sum(1 for _ in takewhile(lambda pair: pair[0].whole == pair[1].whole, zip(mine, its, strict=False)))
+        return sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1].digest, zip(mine, its, strict=False)))
 
     def likeness(self, other: "RequestOutline") -> int:
-        """How much of what an agent is made of is the same: its instructions, its set of tools."""
+        """How many parts of an agent are the same: its instructions, its set of tools."""
         return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
 
     def replaces(self, other: "RequestOutline") -> bool:
-        """Whether this is the other's agent, further on. First words are not replaced: others begin with them too."""
-        is_further = self.common(other) == len(other.marks) and self.likeness(other) > 0
+        """Whether this is the same agent, further on. A first question stays: other agents begin with it, too."""
+        is_further = self.common(other) == len(other.messages) and self.likeness(other) > 0
         return is_further and (self.is_opening or not other.is_opening)
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a request parted from the last one; `message` counts as the client does."""
+    """Where a request differs from the last one; `message` counts as the client does. A trace has these fields."""
 
     system: bool = False
     added: tuple[str, ...] = ()
@@ -92,14 +85,14 @@ class Divergence:
     reordered: bool = False
     message: int | None = None
     role: str = ""
-    # What is different about the message: content, arguments, ids, or that it is removed, inserted or replaced.
+    # The difference: content, arguments, ids, or that the message is removed, inserted or replaced.
     what: str = ""
 
     def words(self) -> str:
-        """For people, in one line: `system, tools (added grep), message 12 (user content)`."""
+        """One line for the log: `system, tools (added grep), message 12 (user content)`."""
         parts = ["system"] if self.system else []
         named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-        tools = [f"{verb} {_listed(names)}" for verb, names in named if names]
+        tools = [f"{verb} {_join_names(names)}" for verb, names in named if names]
         tools += ["reordered"] if self.reordered else []
         parts += [f"tools ({', '.join(tools)})"] if tools else []
         parts += [f"message {self.message} ({self.role} {self.what})"] if self.message is not None else []
@@ -107,63 +100,56 @@ class Divergence:
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:
-    """What a client's request looks like."""
-    messages = request.messages
-    leading = sum(1 for _ in takewhile(lambda message: message.role == "system", messages))
-    count, known = _known.longest(history.digests)
-    new = [
-        _mark(message, digest[:_SHORT])
-        for message, digest in zip(messages[count:], history.digests[count:], strict=True)
-    ]
-    marks = (*(known or ()), *new)
-    _known.keep(history.digests, marks)
+    """The outline of a client's request."""
+    leading = sum(1 for _ in takewhile(lambda message: message.role == "system", request.messages))
+    messages = tuple(map(_message_outline, request.messages, history.digests))
     return RequestOutline(
-        system=tuple(mark.whole for mark in marks[:leading]),
+        system=tuple(message.digest for message in messages[:leading]),
         tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _EXACT)) for tool in request.tools},
-        marks=marks[leading:],
+        messages=messages[leading:],
     )
 
 
 def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:
-    """Which of a chat's last requests, newest first, this one goes on from or strayed from; None if from none.
+    """The one of a chat's last requests, newest first, that this one continues or diverges from; None if none.
 
-    Best is one that it adds to; then one whose answers it repeats, so an edited chat is known again; then one that
-    had not got beyond the first words. Two chats that begin alike and share no answer are not taken for each other.
+    Best is one that it adds to; then one whose answers it repeats, so that an edited chat is found again; then one that
+    has only a first question. Two chats that begin alike and share no answer are not taken for each other.
     """
-    answers = {mark.whole for mark in now.marks if mark.role == "assistant"}
-    kin = [_Kin.of(each, now, answers) for each in known]
-    found = max((each for each in kin if each.is_likely), key=lambda each: each.rank, default=None)
-    return found.last if found is not None else None
+    answers = {message.digest for message in now.messages if message.role == "assistant"}
+    candidates = [_Candidate.rate(each, now, answers) for each in known]
+    best = max((each for each in candidates if each.is_likely), key=lambda each: each.rank, default=None)
+    return best.last if best is not None else None
 
 
-class _Kin(NamedTuple):
+class _Candidate(NamedTuple):
     last: RequestOutline
     is_likely: bool
     rank: tuple[int, ...]
 
     @classmethod
-    def of(cls, last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> "_Kin":
+    def rate(cls, last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> "_Candidate":
         common, likeness = now.common(last), now.likeness(last)
-        goes_on = common == len(last.marks) and likeness > 0
-        repeated = sum(mark.whole in answers for mark in last.marks if mark.role == "assistant")
-        # With nothing but the first words in common it may as well be another's chat, or a title being made for it.
+        continues = common == len(last.messages) and likeness > 0
+        repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
+        # With only the first question in common it may as well be another chat, or the request for a title.
         is_likely = common > 1 or likeness >= (2 if now.is_opening else 1)
-        return cls(last, is_likely, (goes_on and not last.is_opening, repeated, goes_on, common, likeness))
+        return cls(last, is_likely, (continues and not last.is_opening, repeated, continues, common, likeness))
 
 
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
-    """Where `now` parts from `before`; None when it only adds to it."""
+    """Where `now` differs from `before`; None when it only adds to it."""
     old, new = before.tools, now.tools
-    if before.system == now.system and [*old.items()] == [*new.items()] and now.common(before) == len(before.marks):
-        # Nearly always; the rest only finds words for what is different.
+    if before.system == now.system and [*old.items()] == [*new.items()] and now.common(before) == len(before.messages):
+        # Nearly always; the rest only describes the difference.
         return None
-    stayed = [name for name in new if name in old]
+    common = [name for name in new if name in old]
     divergence = Divergence(
         system=before.system != now.system,
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
-        changed=tuple(name for name in stayed if new[name] != old[name]),
-        reordered=stayed != [name for name in old if name in new],
+        changed=tuple(name for name in common if new[name] != old[name]),
+        reordered=common != [name for name in old if name in new],
     )
     divergence = _with_message(divergence, before, now)
     return divergence if divergence != Divergence() else None
@@ -171,34 +157,39 @@ def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
 
 def _with_message(divergence: Divergence, before: RequestOutline, now: RequestOutline) -> Divergence:
     at = now.common(before)
-    # A chat that is back at its first words is begun again; that costs nothing and is no news.
-    if at == len(before.marks) or (at == len(now.marks) and now.is_opening):
+    # A chat that is back at its first question starts again: that costs nothing.
+    if at == len(before.messages) or (at == len(now.messages) and now.is_opening):
         return divergence
     index = len(now.system) + at
-    old = before.marks[at]
-    if at == len(now.marks) or now.marks[at].whole in {mark.whole for mark in before.marks[at + 1 :]}:
+    old = before.messages[at]
+    if at == len(now.messages) or now.messages[at].digest in _digests_after(before, at):
         return replace(divergence, message=index, role=old.role, what="removed")
-    new = now.marks[at]
-    if old.whole in {mark.whole for mark in now.marks[at + 1 :]}:
+    new = now.messages[at]
+    if old.digest in _digests_after(now, at):
         return replace(divergence, message=index, role=new.role, what="inserted")
     return replace(divergence, message=index, role=new.role, what=_difference(old, new))
 
 
-def _difference(old: Mark, new: Mark) -> str:
+def _digests_after(outline: RequestOutline, at: int) -> set[bytes]:
+    return {message.digest for message in outline.messages[at + 1 :]}
+
+
+def _difference(old: MessageOutline, new: MessageOutline) -> str:
     if old.role != new.role:
         return "replaced"
     parts = [name for name, differs in (("arguments", old.calls != new.calls), ("ids", old.ids != new.ids)) if differs]
     return " and ".join(parts) or "content"
 
 
-def _mark(message: Message, whole: bytes) -> Mark:
-    if message.tool_calls:
-        said = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
-        return Mark(message.role, whole, said, hash(tuple([call.id for call in message.tool_calls])))
-    return Mark(message.role, whole, ids=hash(message.tool_call_id))
+def _message_outline(message: Message, digest: bytes) -> MessageOutline:
+    if not message.tool_calls:
+        return MessageOutline(message.role, digest[:_SHORT], ids=hash(message.tool_call_id))
+    calls = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
+    ids = hash(tuple([call.id for call in message.tool_calls]))
+    return MessageOutline(message.role, digest[:_SHORT], calls, ids)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = [safe_text(name, 40) for name in names[:_MOST_NAMES]]
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     return " and ".join([", ".join(shown), *more]) if more else " and ".join(shown)

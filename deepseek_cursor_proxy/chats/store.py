@@ -1,11 +1,11 @@
-"""What is remembered of a chat from one request to the next: how its tools went out, and what it looked like.
+"""The store of chats: for each branch of a chat the order of its tools and the outline of its last request.
 
-A chat is a digest (see identity.conversation). Several lines may run through it, because sub-agents and other helpers
-of a client begin with the same words; each has its own order of tools.
+A chat is a digest (see identity.History.conversation). It has several branches, because sub-agents and other helpers of
+a client begin with the same words; each branch has its own order of tools.
 
-The order of tools is worth money and survives a restart: it is a row in the file, written only when it changed. What
-a request looked like serves a diagnosis alone and would be a write with every request, so it is kept in memory, within
-bounds: after a restart one request per chat goes undiagnosed. Like all of the store, this never fails an answer.
+The order of tools is worth money and survives a restart: it is a row in the file, written only when it changed. An
+outline serves the diagnosis alone and would be a write with every request, so it stays in memory, within bounds: after
+a restart one request per chat goes undiagnosed. A failure of the file never fails an answer.
 """
 
 import json
@@ -23,8 +23,8 @@ from deepseek_cursor_proxy.storage.pruner import Pruner
 
 _log = logging.getLogger(__name__)
 
-# More sub-agents than this with one opening, and the longest silent is taken for a new one.
-_LINES_PER_CHAT = 16
+# With more sub-agents than this under one first question, the one that was idle longest counts as new.
+_BRANCHES_PER_CHAT = 16
 # DeepSeek takes 128; the order of more than this is not worth its place in the file.
 _MOST_TOOLS = 1000
 # Messages and tools, of all chats together; some 200 bytes each.
@@ -36,8 +36,8 @@ _WRITES_BETWEEN_PRUNINGS = 64
 _ROWS_PER_STEP = 200
 
 
-class Line(NamedTuple):
-    """One agent's way through a chat: the names of its tools as last accepted, and its last request if remembered."""
+class ChatBranch(NamedTuple):
+    """One agent in a chat: the names of its tools as last accepted, and the outline of its last request if known."""
 
     order: tuple[str, ...] = ()
     last: RequestOutline | None = None
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class ConversationStore:
-    """Called by handler threads. Its lock protects `_chats` and `_size`; the database has one for itself."""
+    """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
 
     def __init__(
         self,
@@ -60,98 +60,98 @@ class ConversationStore:
         self._max_rows = max_rows
         self._clock = clock
         self._lock = threading.Lock()
-        # Lines newest first, chats by last use.
-        self._chats: OrderedDict[bytes, tuple[Line, ...]] = OrderedDict()
+        # Branches newest first, chats by last use.
+        self._chats: OrderedDict[bytes, tuple[ChatBranch, ...]] = OrderedDict()
         self._size = 0
         self._faults = FaultGuard(_log, "conversation store")
         self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="conversation-store-prune")
 
-    def find(self, conversation: bytes, now: RequestOutline) -> Line | None:
-        """The line that a request belongs to; None when it begins one."""
-        lines = self._lines(conversation)
-        last = nearest([line.last for line in lines if line.last is not None], now)
+    def find(self, conversation: bytes, now: RequestOutline) -> ChatBranch | None:
+        """The branch that a request belongs to; None when it begins one."""
+        branches = self._branches(conversation)
+        last = nearest([branch.last for branch in branches if branch.last is not None], now)
         if last is not None:
-            return next(line for line in lines if line.last is last)
-        # After a restart the looks are gone: the line that has most of these tools and fewest others, else the newest.
-        bare = [line for line in lines if line.last is None]
-        return max(bare, key=lambda line: -len(now.tools.keys() ^ set(line.order)), default=None)
+            return next(branch for branch in branches if branch.last is last)
+        # After a restart there are no outlines: the branch with most of these tools and fewest others, else the newest.
+        bare = [branch for branch in branches if branch.last is None]
+        return max(bare, key=lambda branch: -len(now.tools.keys() ^ set(branch.order)), default=None)
 
-    def record(self, conversation: bytes, found: Line | None, now: RequestOutline, order: Sequence[str]) -> None:
-        """DeepSeek accepted a request: from here its line goes on. `found` is what `find` said about it."""
-        before = found if found is not None and _goes_on(found, now) else None
+    def record(self, conversation: bytes, found: ChatBranch | None, now: RequestOutline, order: Sequence[str]) -> None:
+        """Record a request that DeepSeek accepted as the last one of its branch; `found` is the result of `find`."""
+        before = found if found is not None and _continues(found, now) else None
         # A request without tools says nothing about their order.
-        line = Line(tuple(order) or (found.order if found else ()), now)
-        written = self._written(conversation, before, line)
+        branch = ChatBranch(tuple(order) or (found.order if found else ()), now)
+        branch = self._write(conversation, before, branch)
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
-            self._replace(conversation, (written, *others)[:_LINES_PER_CHAT])
+            self._replace(conversation, (branch, *others)[:_BRANCHES_PER_CHAT])
 
     # In memory …
 
-    def _lines(self, conversation: bytes) -> tuple[Line, ...]:
+    def _branches(self, conversation: bytes) -> tuple[ChatBranch, ...]:
         with self._lock:
-            lines = self._chats.get(conversation)
-        if lines is None and (lines := self._read(conversation)):
+            branches = self._chats.get(conversation)
+        if branches is None and (branches := self._read(conversation)):
             with self._lock:
-                # Whoever was faster knows more by now.
-                lines = self._chats.get(conversation) or lines
-                self._replace(conversation, lines)
-        return lines
+                # Another thread may have recorded a request meanwhile.
+                branches = self._chats.get(conversation) or branches
+                self._replace(conversation, branches)
+        return branches
 
-    def _replace(self, conversation: bytes, lines: tuple[Line, ...]) -> None:
-        self._size += _size(lines) - _size(self._chats.pop(conversation, ()))
-        self._chats[conversation] = lines
+    def _replace(self, conversation: bytes, branches: tuple[ChatBranch, ...]) -> None:
+        self._size += _size(branches) - _size(self._chats.pop(conversation, ()))
+        self._chats[conversation] = branches
         while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:
-            _, forgotten = self._chats.popitem(last=False)
-            self._size -= _size(forgotten)
+            _, evicted = self._chats.popitem(last=False)
+            self._size -= _size(evicted)
 
     # On disk …
 
-    def _read(self, conversation: bytes) -> tuple[Line, ...]:
+    def _read(self, conversation: bytes) -> tuple[ChatBranch, ...]:
         with self._faults.guard("look up"), self._database.reader() as connection:
             rows = connection.execute(
                 "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
-                (conversation, _LINES_PER_CHAT),
+                (conversation, _BRANCHES_PER_CHAT),
             )
-            return tuple(Line(tuple(json.loads(names)), None, used_at) for names, used_at in rows)
+            return tuple(ChatBranch(tuple(json.loads(names)), None, used_at) for names, used_at in rows)
         return ()
 
-    def _written(self, conversation: bytes, before: Line | None, line: Line) -> Line:
-        """The line with the time of its row, which is written if its order is news or has long been none."""
-        if not line.order or len(line.order) > _MOST_TOOLS:
-            return line
+    def _write(self, conversation: bytes, before: ChatBranch | None, branch: ChatBranch) -> ChatBranch:
+        """The branch with the time of its row, which is written if its order is new or the time is a day old."""
+        if not branch.order or len(branch.order) > _MOST_TOOLS:
+            return branch
         now = self._clock()
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
-        known = [each.written_at for each in (before, *others) if each is not None and each.order == line.order]
-        line = Line(line.order, line.last, max(known, default=float("-inf")))
-        if now - line.written_at < _USE_RESOLUTION_SECONDS:
-            return line
-        names = json.dumps(line.order)
-        # The line's own row, unless another line still goes by it.
-        gone = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
+        known = [each.written_at for each in (before, *others) if each is not None and each.order == branch.order]
+        branch = branch._replace(written_at=max(known, default=float("-inf")))
+        if now - branch.written_at < _USE_RESOLUTION_SECONDS:
+            return branch
+        names = json.dumps(branch.order)
+        # The branch's former row, unless another branch still has that order.
+        former = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
         with self._faults.guard("record"), self._database.transaction() as connection:
             connection.execute(
-                "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, gone)
+                "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, former)
             )
             connection.execute(
                 "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (conversation, names, now)
             )
             self._pruner.count_writes()
-            return Line(line.order, line.last, now)
-        return line
+            return branch._replace(written_at=now)
+        return branch
 
-    # Forgetting …
+    # Pruning …
 
     def prune(self) -> int:
-        """Forget the rows that are too old or too many; how many. What is lost costs a chat one cache miss."""
-        forgotten = 0
+        """Delete the rows that are too old or too many; how many. A lost row costs a chat one cache miss."""
+        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._forget_some()):
-                forgotten += step
-        return forgotten
+            while not self._pruner.is_closed and (step := self._delete_some()):
+                deleted += step
+        return deleted
 
-    def _forget_some(self) -> int:
+    def _delete_some(self) -> int:
         with self._database.transaction() as connection:
             rows = connection.execute("SELECT count(*) FROM tool_orders").fetchone()[0]
             excess = min(max(0, rows - self._max_rows), _ROWS_PER_STEP)
@@ -166,10 +166,11 @@ class ConversationStore:
         self._pruner.close()
 
 
-def _goes_on(found: Line, now: RequestOutline) -> bool:
-    """Whether a request replaces the line it was found to belong to; else it is a branch of it."""
+def _continues(found: ChatBranch, now: RequestOutline) -> bool:
+    """Whether a request replaces the last one of the branch that was found; else it begins another branch."""
     return set(found.order) == now.tools.keys() if found.last is None else now.replaces(found.last)
 
 
-def _size(lines: Sequence[Line]) -> int:
-    return sum(1 + (len(line.last.marks) + len(line.last.tools) if line.last is not None else 0) for line in lines)
+def _size(branches: Sequence[ChatBranch]) -> int:
+    outlines = [branch.last for branch in branches if branch.last is not None]
+    return len(branches) + sum(len(outline.messages) + len(outline.tools) for outline in outlines)

@@ -1,4 +1,4 @@
-"""In which order tools go out.
+"""The order in which tools are sent.
 
 Tools stand at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole chat
 anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request. Therefore:
@@ -7,7 +7,8 @@ anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from requ
     sorted   always by name: nothing to remember, but a new tool moves its neighbours
     client   as they came
 
-Rule: sent again in any order, the same tools are the same bytes. This file remembers nothing.
+Rule: in whatever order a client sends the same tools again, DeepSeek gets the same bytes. Pure: the order last sent is
+an argument.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,13 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def order(tools: Sequence[Mapping[str, Any]], last_sent: Sequence[str] | None, mode: str) -> Tools:
-    """The tools as they should go out; `last_sent` are the names as they last went out in this chat."""
+    """The tools in the order to send; `last_sent` are the names as this chat last sent them."""
     sent = names(tools)
     if mode == "client" or len(sent) < 2 or len(set(sent)) < len(sent):
-        # Two tools of one name are told apart by their places alone.
+        # Two tools of one name differ by their positions alone.
         return tuple(tools)
-    places = {name: place for place, name in enumerate(last_sent or ())} if mode == "sticky" else {}
-    return tuple(sorted(tools, key=lambda tool: (places.get(_name(tool), len(places)), _name(tool))))
+    positions = {name: at for at, name in enumerate(last_sent or ())} if mode == "sticky" else {}
+    return tuple(sorted(tools, key=lambda tool: (positions.get(_name(tool), len(positions)), _name(tool))))
 
 
 def names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""One request's place in its chat: its tools in the chat's order, and where it left the path of the last request.
+"""One request in its chat: order its tools as the chat did before, and find where it diverged from the last request.
 
-place      before it is sent: find the chat's line, order the tools, diagnose
-accepted   DeepSeek took it: from here the chat goes on
+order_tools   before it is sent: find the branch of the chat, order the tools, diagnose
+record        after DeepSeek accepted it: it is the last request of its branch now
 """
 
 from deepseek_cursor_proxy.chats import divergence, tool_order
-from deepseek_cursor_proxy.chats.store import ConversationStore, Line
+from deepseek_cursor_proxy.chats.store import ChatBranch, ConversationStore
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
@@ -18,26 +18,26 @@ class ChatTracker:
         self._store = store
         self._mode = mode
         self._conversation = history.conversation
-        # As the client sent it: what is restored and repaired is the same in every request.
-        self._looks = divergence.outline(request, history)
-        self._line: Line | None = None
-        # Where the request parted from the last one of its chat; known once it is placed.
+        # As the client sent it: restoring and repairing do the same to every request.
+        self._outline = divergence.outline(request, history)
+        self._branch: ChatBranch | None = None
+        # Known after `order_tools`.
         self.divergence: divergence.Divergence | None = None
 
-    def place(self, prepared: PreparedRequest) -> PreparedRequest:
-        """The request with its tools in the order the chat is used to."""
-        self._line = self._store.find(self._conversation, self._looks)
-        tools = tool_order.order(prepared.request.tools, self._line.order if self._line else None, self._mode)
-        self._looks = self._looks.with_tools(tool_order.names(tools))
-        last = self._line.last if self._line else None
-        self.divergence = divergence.diagnose(last, self._looks) if last is not None else None
-        # Most requests are in place already.
+    def order_tools(self, prepared: PreparedRequest) -> PreparedRequest:
+        """The request with its tools in the order of the chat."""
+        self._branch = self._store.find(self._conversation, self._outline)
+        tools = tool_order.order(prepared.request.tools, self._branch.order if self._branch else None, self._mode)
+        self._outline = self._outline.with_tools(tool_order.names(tools))
+        last = self._branch.last if self._branch else None
+        self.divergence = divergence.diagnose(last, self._outline) if last is not None else None
+        # Most requests are in order already.
         if tools == prepared.request.tools:
             return prepared
         return prepared._replace(request=prepared.request._replace(tools=tools))
 
-    def accepted(self) -> None:
-        """Remember what was sent; before the end of the answer is seen, because from then on the chat may go on."""
-        # Only an order of ours is worth keeping; the client brings its own, and sorting needs none.
-        order = tuple(self._looks.tools) if self._mode == "sticky" else ()
-        self._store.record(self._conversation, self._line, self._looks, order)
+    def record(self) -> None:
+        """Record the request in the store; before the client sees the end of the answer and sends the next one."""
+        # The other modes need no recorded order.
+        order = tuple(self._outline.tools) if self._mode == "sticky" else ()
+        self._store.record(self._conversation, self._branch, self._outline, order)

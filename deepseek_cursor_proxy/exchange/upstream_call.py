@@ -68,7 +68,7 @@ class UpstreamCall:
         self._has_healed = False
         self._emit: Callable[[Event], None] = services.observers.emit
         self._found: StoredTexts = {}
-        self._continuation: ChatTracker | None = None
+        self._tracker: ChatTracker | None = None
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
         self.answer: UpstreamResponse | None = None
@@ -76,7 +76,7 @@ class UpstreamCall:
     @property
     def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
-        return self._continuation.divergence if self._continuation is not None else None
+        return self._tracker.divergence if self._tracker is not None else None
 
     @property
     def retries(self) -> int:
@@ -87,7 +87,7 @@ class UpstreamCall:
         request, config = self._request, self._services.config
         history = identify(self._context.namespace, request.messages, request.conversation)
         self._found = look_up(request, history, self._services.reasoning_store.find)
-        self._continuation = ChatTracker(request, history, self._services.conversations, config.tool_order)
+        self._tracker = ChatTracker(request, history, self._services.conversations, config.tool_order)
         try:
             self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))
         except UpstreamRefused as refusal:
@@ -128,9 +128,9 @@ class UpstreamCall:
 
         Before its end is seen, though: from then on the chat may go on.
         """
-        if self._sent is not None and self._continuation is not None:
+        if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
-            self._continuation.accepted()
+            self._tracker.record()
             self._emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
@@ -139,9 +139,9 @@ class UpstreamCall:
             self.answer.close(was_complete=was_complete)
 
     def _send(self, prepared: PreparedRequest) -> None:
-        assert self._continuation is not None
+        assert self._tracker is not None
         self._check_size(prepared)
-        self.prepared = self._continuation.place(prepared)
+        self.prepared = self._tracker.order_tools(prepared)
         self._emit(Restored(self._number, self.prepared, self._has_healed, self._upstream_api, self.divergence))
         self._transmit(self.prepared)
 

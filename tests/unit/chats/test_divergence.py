@@ -1,4 +1,4 @@
-"""Where a request parted from the last one: as a table of edits, as a law, and over real sockets."""
+"""Where a request differs from the last one: as a table of edits, as a law, and over real sockets."""
 
 import json
 import logging
@@ -44,27 +44,27 @@ class TestDiagnosis(unittest.TestCase):
         found = diagnose(seen(CHAT), seen(messages, tools, **descriptions))
         return found.words() if found else ""
 
-    def test_a_chat_that_only_grows_does_not_drift(self) -> None:
+    def test_a_chat_that_only_grows_does_not_diverge(self) -> None:
         for more in ((), NEXT[:1], NEXT, (user("and"), user("more"))):
             self.assertEqual("", self.words((*CHAT, *more)))
 
-    def test_edits_that_change_nothing_are_no_drift(self) -> None:
+    def test_edits_that_change_nothing_are_no_divergence(self) -> None:
         respaced = assistant(" looking\n", ("call_1", "read", '{ "path": "a" }'))
         self.assertEqual("", self.words(changed(2, respaced)))
 
     def test_tools_are_told_apart_by_whatever_their_json_tells_apart(self) -> None:
-        def looks(*values: Any) -> list[int]:
+        def hashes(*values: Any) -> list[int]:
             tools = tuple({"type": "function", "function": {"name": "a", "parameters": each}} for each in values)
             requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
             return [outline(each, identify(b"me", CHAT)).tools["a"] for each in requests]
 
-        different = looks(
+        different = hashes(
             {"a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "\ud800"}
         )
         self.assertEqual(len(different), len(set(different)))
         shared = ["x" * 50, "é"]
         again = [json.loads(json.dumps(shared)), ["x" * 50, "".join(["", "é"])]]
-        self.assertEqual(1, len(set(looks({"a": [shared, shared]}, {"a": again}))))
+        self.assertEqual(1, len(set(hashes({"a": [shared, shared]}, {"a": again}))))
 
     def test_the_table_of_edits(self) -> None:
         for expected, messages in (
@@ -131,7 +131,7 @@ class TestDiagnosis(unittest.TestCase):
                 self.assertEqual(Divergence(message=at, role="user", what="content"), diagnose(before, seen(edited)))
 
 
-class TestKinship(unittest.TestCase):
+class TestNearest(unittest.TestCase):
     """Which of the last requests that began with the same words a request goes on from."""
 
     def assert_nearest(
@@ -154,8 +154,8 @@ class TestKinship(unittest.TestCase):
     def test_sub_agents_that_begin_alike_are_told_apart_by_what_was_said(self) -> None:
         openings = [(system("s"), user("hi"), assistant(f"agent {number}"), user("go")) for number in range(4)]
         known = [seen(each) for each in openings]
-        for line, opening in zip(known, openings, strict=True):
-            self.assert_nearest(line, known, seen((*opening, *NEXT)))
+        for outline_, opening in zip(known, openings, strict=True):
+            self.assert_nearest(outline_, known, seen((*opening, *NEXT)))
 
     def test_an_agent_that_has_just_begun_is_preferred_to_one_that_went_elsewhere(self) -> None:
         gone, begun = seen(CHAT), seen(CHAT[:2])
@@ -172,9 +172,9 @@ class TestKinship(unittest.TestCase):
 
     def test_a_rewritten_system_prompt_or_tool_set_does_not_hide_the_chat(self) -> None:
         for now in (seen((system("new"), *CHAT[1:], *NEXT)), seen((*CHAT, *NEXT), "abc")):
-            self.assert_nearest(line := seen(CHAT), [line], now)
+            self.assert_nearest(last := seen(CHAT), [last], now)
         for now in (seen((system("new"), *CHAT[1:])), seen(CHAT, "abc")):
-            self.assert_nearest(line := seen(CHAT[:2]), [line], now)
+            self.assert_nearest(last := seen(CHAT[:2]), [last], now)
 
 
 class TestOverSockets(SocketTestCase):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.chats import store as conversation_store
 from deepseek_cursor_proxy.chats.divergence import RequestOutline
-from deepseek_cursor_proxy.chats.store import ConversationStore, Line
+from deepseek_cursor_proxy.chats.store import ChatBranch, ConversationStore
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -45,16 +45,16 @@ class StoreTestCase(unittest.TestCase):
         self.database = self.open()
         self.store = self.over(self.database)
 
-    def accept(self, messages: Sequence[Message], tools: str, chat: bytes = b"chat") -> Line | None:
-        """A request that went out with its tools in this order; the line it was found to belong to."""
-        looks = seen(messages, tools)
-        found = self.store.find(chat, looks)
-        self.store.record(chat, found, looks, tuple(tools))
+    def accept(self, messages: Sequence[Message], tools: str, chat: bytes = b"chat") -> ChatBranch | None:
+        """A request that went out with its tools in this order; the branch it was found to belong to."""
+        outline = seen(messages, tools)
+        found = self.store.find(chat, outline)
+        self.store.record(chat, found, outline, tuple(tools))
         return found
 
     def found(self, messages: Sequence[Message], tools: str, chat: bytes = b"chat") -> str | None:
-        line = self.store.find(chat, seen(messages, tools))
-        return None if line is None else "".join(line.order)
+        branch = self.store.find(chat, seen(messages, tools))
+        return None if branch is None else "".join(branch.order)
 
     def rows(self) -> list[str]:
         with self.database.reader() as connection:
@@ -65,20 +65,20 @@ class StoreTestCase(unittest.TestCase):
             return connection.total_changes
 
 
-class TestRemembering(StoreTestCase):
+class TestConversationStore(StoreTestCase):
     def test_what_was_accepted_is_found_by_the_next_request(self) -> None:
         self.assertIsNone(self.accept(CHAT, "ba"))
-        line = self.accept((*CHAT, *NEXT), "ab")
-        assert line is not None
-        self.assertEqual((("b", "a"), seen(CHAT, "ba")), (line.order, line.last))
+        branch = self.accept((*CHAT, *NEXT), "ab")
+        assert branch is not None
+        self.assertEqual((("b", "a"), seen(CHAT, "ba")), (branch.order, branch.last))
         self.assertIsNone(self.found(CHAT, "ab", chat=b"another chat"))
 
-    def test_the_order_survives_a_restart_and_the_looks_do_not(self) -> None:
+    def test_the_order_survives_a_restart_and_the_outline_does_not(self) -> None:
         self.accept(CHAT, "cab")
         self.restart()
-        line = self.store.find(b"chat", seen((*CHAT, *NEXT), "abc"))
-        assert line is not None
-        self.assertEqual((("c", "a", "b"), None), (line.order, line.last))
+        branch = self.store.find(b"chat", seen((*CHAT, *NEXT), "abc"))
+        assert branch is not None
+        self.assertEqual((("c", "a", "b"), None), (branch.order, branch.last))
         self.assertEqual(['["c", "a", "b"]'], self.rows())
 
     def test_only_a_changed_order_is_written(self) -> None:
@@ -165,16 +165,16 @@ class TestForgetting(StoreTestCase):
         self.assertTrue(done.wait(10))
         self.assertNotIn(threading.current_thread().name, threads)
 
-    def test_memory_is_bounded_by_messages_tools_and_lines(self) -> None:
+    def test_memory_is_bounded_by_messages_tools_and_branches(self) -> None:
         self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)
         conversation_store._MESSAGES_IN_MEMORY = 80
         self.fill(100)
         self.assertEqual(10, len(self.store._chats))
         for number in range(100):
             self.accept((*CHAT[:2], assistant(str(number)), user("go")), "ba", chat=b"one")
-        self.assertEqual(conversation_store._LINES_PER_CHAT, len(self.store._chats[b"one"]))
-        looks = [line.last for lines in self.store._chats.values() for line in lines if line.last]
-        self.assertEqual(sum(1 + len(each.marks) + len(each.tools) for each in looks), self.store._size)
+        self.assertEqual(conversation_store._BRANCHES_PER_CHAT, len(self.store._chats[b"one"]))
+        outlines = [branch.last for branches in self.store._chats.values() for branch in branches if branch.last]
+        self.assertEqual(sum(1 + len(each.messages) + len(each.tools) for each in outlines), self.store._size)
 
     def test_what_memory_forgot_is_still_on_disk(self) -> None:
         self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)
