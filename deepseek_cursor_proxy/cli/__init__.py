@@ -15,9 +15,17 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.config import CONFIG_PATH, DECLARED, SETTINGS, Loaded, ProxyConfig, expanded, shown
+from deepseek_cursor_proxy.config import (
+    CONFIG_PATH,
+    DECLARATIONS,
+    SETTINGS,
+    LoadedConfig,
+    ProxyConfig,
+    expand_home,
+    to_toml,
+)
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
-from deepseek_cursor_proxy.config.settings import Setting, nearest
+from deepseek_cursor_proxy.config.declaration import Setting, nearest
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.redaction import safe_text
@@ -72,14 +80,14 @@ def _serve(options: dict[str, Any]) -> int:
 def _config_show(options: dict[str, Any]) -> int:
     loaded = _load(options)
     width = max(len(each.key) for each in SETTINGS)
-    for each in DECLARED:
-        value = shown(getattr(loaded.config, each.field))
+    for each in DECLARATIONS:
+        value = to_toml(getattr(loaded.config, each.field))
         print(f"{each.key:<{width}} = {value:<42} # {loaded.origins[each.field]}")
     return 0
 
 
 def _config_show_path(options: dict[str, Any]) -> int:
-    print(expanded(_config_path(options)))
+    print(expand_home(_config_path(options)))
     return 0
 
 
@@ -108,7 +116,7 @@ def _store_clear(options: dict[str, Any]) -> int:
 def _explain(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.observers import explain_trace
 
-    print(explain_trace.explain(expanded(options["trace"])))
+    print(explain_trace.explain(expand_home(options["trace"])))
     return 0
 
 
@@ -326,7 +334,7 @@ def _port(text: str) -> int:
 
 
 def _flag_details(each: Setting) -> dict[str, Any]:
-    help = f"{each.help} (default {shown(each.default)})".replace("%", "%%")
+    help = f"{each.help} (default {to_toml(each.default)})".replace("%", "%%")
     if each.kind is bool:
         return {"action": argparse.BooleanOptionalAction, "help": help}
     kind = "LIST" if each.kind is tuple else each.kind.__name__.upper()
@@ -339,11 +347,11 @@ def _config_path(options: dict[str, Any]) -> Path:
     return options.get("config") or CONFIG_PATH
 
 
-def _load(options: dict[str, Any]) -> Loaded:
+def _load(options: dict[str, Any]) -> LoadedConfig:
     path = _config_path(options)
     # Whatever else is wrong with the file, reading it will tell.
     with contextlib.suppress(OSError):
-        if options.get("config") is not None and not expanded(path).exists():
+        if options.get("config") is not None and not expand_home(path).exists():
             raise StartupError(
                 f"config: {safe_text(path)} does not exist; write it, or leave --config out for the default"
             )

@@ -19,10 +19,10 @@ from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.cli.signals import Asked, Signals
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
-    DECLARED,
+    DECLARATIONS,
     SETTINGS,
     ProxyConfig,
-    expanded,
+    expand_home,
     https_proxy,
     lacks_home,
     template,
@@ -94,7 +94,7 @@ def _serve(
 @contextlib.contextmanager
 def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
     """The store the configuration names, closed in the end; StartupError when a file that must open cannot be used."""
-    path = expanded(config.reasoning_content_path)
+    path = expand_home(config.reasoning_content_path)
     try:
         opened = ReasoningStore(
             path,
@@ -139,7 +139,7 @@ def ensure_config_file() -> None:
         # A container that was given the number of a user it does not know.
         _warn("there is no home directory, so the settings have their defaults; set HOME, or pass a file with --config")
         return
-    path = expanded(CONFIG_PATH)
+    path = expand_home(CONFIG_PATH)
     try:
         if not path.exists():
             private_files.make_directory(path.parent)
@@ -167,7 +167,7 @@ def _warn(line: str) -> None:
 def _find_tokenizer(path: Path) -> None:
     """Whether it is one is found out when it is first needed: reading it takes a second."""
     try:
-        with expanded(path).open("rb"):
+        with expand_home(path).open("rb"):
             pass
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}; choose another file with --tokenizer") from None
@@ -175,7 +175,7 @@ def _find_tokenizer(path: Path) -> None:
 
 def _make_trace_directory(trace_dir: Path) -> None:
     """Find out now, not at the first request, that there is no place for traces."""
-    probe = expanded(trace_dir) / ".can-write"
+    probe = expand_home(trace_dir) / ".can-write"
     try:
         private_files.make_directory(probe.parent)
         private_files.write(probe, b"")
@@ -271,7 +271,7 @@ def _reload(server: DeepSeekProxyServer, config_path: Path, reread: Reread | Non
 
 
 def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:
-    return [each.key for each in DECLARED if getattr(one, each.field) != getattr(other, each.field)]
+    return [each.key for each in DECLARATIONS if getattr(one, each.field) != getattr(other, each.field)]
 
 
 def _say(text: str) -> None:

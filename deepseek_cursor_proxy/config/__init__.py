@@ -1,356 +1,38 @@
-"""Every setting, declared once.
+"""The configuration of the proxy.
 
-One line per setting gives its default and its help; the command-line flag, the key in the TOML file, the environment
-variable, `config show` and the table in .github/docs/settings.md come from it. Tables of models have neither flag nor
-variable. Where values are read from, and what is refused, is config_sources' part.
-Building a ProxyConfig touches no file and no network.
+    settings        every setting with default, limits and help: change a timeout or add a setting there
+    declaration     what a setting declares, and how its value is parsed and printed
+    sources         the sources of values: defaults, file, environment, flags; the template and the table for people
+    access_keys, public_hosts, https_proxy    settings with rules of their own
+
+Other folders import the names below from here, `declaration` for errors in settings, `access_keys` and `https_proxy`.
+Building a ProxyConfig touches no file and no network; only `ProxyConfig.load` reads a file.
 """
 
-import types
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
-
-from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
-from deepseek_cursor_proxy.config import sources
-from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config.public_hosts import public_host
-from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
 from deepseek_cursor_proxy.config.settings import (
-    PassthroughRoute,
-    Setting,
-    Table,
-    frozen,
-    is_loopback,
-    is_private,
-    items,
-    model_name,
-    passthrough_route,
-    refused,
-    setting,
-    switched,
-    table,
-    toml,
+    CONFIG_PATH,
+    DECLARATIONS,
+    SETTINGS,
+    TABLES,
+    LoadedConfig,
+    ProxyConfig,
+    settings_table,
+    template,
 )
-from deepseek_cursor_proxy.config.sources import expanded as expanded
-from deepseek_cursor_proxy.config.sources import lacks_home as lacks_home
+from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 
-HOME = Path("~/.deepseek-cursor-proxy")
-CONFIG_PATH = HOME / "config.toml"
-
-# Timers of the system overflow beyond some weeks (on Windows first); no one waits for a day.
-_DAY = 24 * 3600
-# More than any machine has room for, and still exact in whatever arithmetic meets it.
-_PLENTY = 10**12
-
-
-@dataclass(frozen=True)
-class ProxyConfig:
-    """The settings of one proxy."""
-
-    host: str = setting(
-        "127.0.0.1",
-        "address to listen on; anything but loopback opens the proxy to your network",
-        needs_restart=True,
-        group="address",
-    )
-    port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
-    upstream_base_url: str = setting(
-        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", group="model"
-    )
-    upstream_model: str = setting(
-        "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
-    )
-    thinking: str = setting(
-        "enabled",
-        "whether the model thinks before it answers",
-        choices=("enabled", "disabled"),
-        group="reasoning and history",
-    )
-    reasoning_effort: str = setting(
-        "high",
-        "how much it thinks when a request does not say",
-        choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
-    )
-    display_reasoning: str | bool = setting(
-        "auto",
-        "show the thinking inside the answer; auto: not to clients that act on text or show reasoning elsewhere",
-        choices=("auto", "on", "off"),
-        switch=True,
-    )
-    messages_thinking: str = setting(
-        "requested",
-        "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
-        choices=("requested", "always"),
-    )
-    collapsible_reasoning: bool = setting(True, "show it as a <details> block that folds; else as <think> text")
-    missing_reasoning_strategy: str = setting(
-        "recover",
-        "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
-        choices=("recover", "placeholder", "reject"),
-    )
-    tool_order: str = setting(
-        "sticky",
-        "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
-        choices=("sticky", "sorted", "client"),
-    )
-    request_timeout: float = setting(
-        300.0,
-        "seconds DeepSeek may stay silent before the answer is given up",
-        at_least=0.1,
-        at_most=_DAY,
-        group="calls to DeepSeek",
-    )
-    # DeepSeek closes the connection of a call that was queued for ten minutes.
-    queue_patience: float = setting(
-        630.0,
-        "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then",
-        at_least=0,
-        at_most=_DAY,
-    )
-    # Long enough for a hiccup, short enough that nobody wonders what is going on.
-    retry_budget: float = setting(
-        3.0,
-        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: nothing is ever sent twice",
-        at_least=0,
-        at_most=_DAY,
-    )
-    connect_timeout: float = setting(
-        10.0, "seconds to reach DeepSeek: name, connection and certificate together", at_least=0.1, at_most=_DAY
-    )
-    # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
-    max_upstream_calls: int = setting(
-        480, "calls to a model at once; further ones wait for a place", at_least=1, at_most=_PLENTY
-    )
-    # DeepSeek allows 2500.
-    max_flash_calls: int = setting(
-        2400, "the same for Flash, of which DeepSeek allows more", at_least=1, at_most=_PLENTY
-    )
-    # Whoever got no place by then is better told than kept: tunnels give up on a silent answer after 100 seconds.
-    queue_timeout: float = setting(
-        30.0, "seconds a call may wait for a place before 429 is answered", at_least=0, at_most=_DAY
-    )
-    https_proxy: str = setting(
-        "environment",
-        "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
-        choices=("environment", "off"),
-    )
-    allow_plain_http_upstream: bool = setting(
-        False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
-    )
-    heartbeat_interval: float = setting(
-        15.0,
-        "seconds of silence after which the client gets an empty event, so that it keeps waiting",
-        at_least=0.1,
-        at_most=_DAY,
-        group="clients",
-    )
-    header_timeout: float = setting(
-        10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
-    )
-    # A body of 48 MiB may take a quarter of an hour, one that does not come ten seconds: slower than a bad mobile link
-    # is an attack.
-    body_timeout: float = setting(
-        10.0, "seconds a client may take to send a body, besides what body_rate allows", at_least=0.1, at_most=_DAY
-    )
-    body_rate: int = setting(50_000, "bytes of a body that earn the client another second", at_least=1, at_most=_PLENTY)
-    # Clients take 15 seconds for granted; after 30 it is somebody who only wants to sit here, at the price of a thread.
-    idle_timeout: float = setting(20.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
-    write_timeout: float = setting(
-        30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
-    )
-    shutdown_grace: float = setting(
-        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, at_most=_DAY
-    )
-    # Each costs a thread; an editor uses a handful.
-    max_connections: int = setting(
-        1024, "clients connected at the same time; more are answered 503", at_least=1, at_most=100_000
-    )
-    # 48 MiB is DeepSeek's own limit: more would only be refused further away.
-    max_request_body_bytes: int = setting(
-        48 * 1024 * 1024, "largest request body, unpacked", at_least=1, at_most=_PLENTY
-    )
-    reasoning_content_path: Path = setting(
-        HOME / "reasoning_content.sqlite3",
-        "where reasoning is kept; :memory: keeps it until the proxy stops",
-        needs_restart=True,
-        group="stored reasoning and responses",
-    )
-    reasoning_cache_max_age_seconds: int = setting(
-        30 * 24 * 3600,
-        "seconds after its last use that a reasoning is forgotten",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
-    )
-    reasoning_cache_max_rows: int = setting(
-        100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
-    )
-    reasoning_cache_max_bytes: int = setting(
-        1024**3,
-        "how many bytes of reasoning are kept; the longest unused go first",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
-    )
-    durability: str = setting(
-        "normal",
-        "what stored reasoning survives: normal, any death of the proxy; full, a power cut too, at a wait per answer",
-        choices=("normal", "full"),
-        needs_restart=True,
-    )
-    response_max_age_seconds: int = setting(
-        30 * 24 * 3600,
-        "seconds after which a stored response (of the Responses API) is forgotten",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
-    )
-    response_max_rows: int = setting(
-        10_000, "how many responses are stored; the oldest go first", at_least=1, at_most=_PLENTY, needs_restart=True
-    )
-    response_max_bytes: int = setting(
-        1024**3,
-        "how much they may take up, packed; the oldest go first",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
-    )
-    background_workers: int = setting(
-        4,
-        "responses that are generated in the background at once",
-        at_least=1,
-        at_most=256,
-        needs_restart=True,
-        group="Responses API",
-    )
-    # Each holds two descriptors from the beginning, so that it can be cancelled in whatever it waits for.
-    background_queue: int = setting(
-        64, "further ones that wait for their turn; more are answered 429", at_least=0, at_most=4096, needs_restart=True
-    )
-    responses_upstream: str = setting(
-        "translate",
-        "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
-        choices=("translate", "native"),
-    )
-    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True, group="who may use it")
-    access_keys: tuple[AccessKey, ...] = setting(
-        (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
-    )
-    pin_key: str = setting(
-        "exposed",
-        "serve only the first key that DeepSeek accepts: when others can get here, always, or never",
-        choices=("exposed", "always", "never"),
-    )
-    public_hosts: tuple[str, ...] = setting(
-        (),
-        "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
-        item=public_host,
-    )
-    verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
-    cors: bool = setting(False, "let web pages of any origin call the proxy")
-    trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
-    # It takes a second to read and stays in memory, so it is not read anew while the proxy runs.
-    tokenizer: Path | None = setting(
-        None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
-    )
-    models: Mapping[str, str] = table(
-        "more names for DeepSeek's models; one that ends in * stands for all that begin so",
-        model_name,
-        "[models]",
-        '"gpt-5.6-sol" = "deepseek-v4-pro"',
-        '"gpt-4o*" = "deepseek-flash"',
-    )
-    passthrough: Mapping[str, PassthroughRoute] = table(
-        "models that are asked elsewhere, untouched, with the key that an environment variable holds",
-        passthrough_route,
-        '[passthrough."gpt-*"]',
-        'base_url = "https://api.openai.com/v1"',
-        'key_env = "OPENAI_API_KEY"',
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("reasoning_content_path", "trace_dir", "tokenizer"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                object.__setattr__(self, name, Path(value))
-        object.__setattr__(self, "display_reasoning", switched(self.display_reasoning))
-        given = items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
-        object.__setattr__(self, "access_keys", given)
-        hosts = items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
-        object.__setattr__(self, "public_hosts", hosts)
-        object.__setattr__(self, "models", frozen(self.models))
-        object.__setattr__(self, "passthrough", frozen(self.passthrough, PassthroughRoute))
-
-    def most_calls(self, model: str) -> int:
-        """How many calls to a model may run at once."""
-        return self.max_flash_calls if "flash" in model else self.max_upstream_calls
-
-    @property
-    def is_exposed(self) -> bool:
-        """Whether others than this machine's programs can get here, as far as the settings tell."""
-        return self.ngrok or bool(self.public_hosts) or not is_loopback(self.host)
-
-    @classmethod
-    def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "Loaded":
-        """Defaults, then the file if there is one, then the environment, then flags; StartupError for what is wrong."""
-        given = sources.read(DECLARED, path, environment, flags)
-        config = cls(**given.values)
-        _refuse_key_in_clear(config, given.origins)
-        if config.https_proxy == "environment":
-            outbound_proxy.named_by(environment)
-        return Loaded(config, given.origins)
-
-
-class Loaded(NamedTuple):
-    """A configuration and, for each field, where its value comes from."""
-
-    config: ProxyConfig
-    origins: Mapping[str, str]
-
-
-def _declared() -> tuple[Setting, ...]:
-    hints = get_type_hints(ProxyConfig)
-    found = []
-    group = ""
-    for each in fields(ProxyConfig):
-        if "entry" in each.metadata:
-            continue
-        hint = hints[each.name]
-        origin = get_origin(hint)
-        kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
-        meta = dict(each.metadata)
-        key = meta.pop("key") or each.name
-        meta["group"] = group = meta["group"] or group
-        found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
-    return tuple(found)
-
-
-SETTINGS = _declared()
-TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
-DECLARED: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
-
-
-def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> None:
-    if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
-        why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
-        raise refused("base_url", config.upstream_base_url, why, origins["upstream_base_url"])
-
-
-# What people read …
-
-
-def template() -> str:
-    """A configuration file with every setting at its default, commented out."""
-    return sources.template(DECLARED)
-
-
-def settings_table() -> str:
-    """The settings as a Markdown table."""
-    return sources.settings_table(DECLARED)
-
-
-def shown(value: Any) -> str:
-    """A value as `config show` prints it."""
-    return toml(value)
+__all__ = [
+    "CONFIG_PATH",
+    "DECLARATIONS",
+    "ENVIRONMENT_PREFIX",
+    "SETTINGS",
+    "TABLES",
+    "LoadedConfig",
+    "ProxyConfig",
+    "expand_home",
+    "lacks_home",
+    "settings_table",
+    "template",
+    "to_toml",
+]

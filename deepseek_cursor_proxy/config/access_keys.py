@@ -1,7 +1,7 @@
-"""Keys that open the proxy, known by their digests alone.
+"""Access keys, kept as digests only.
 
-A key is digested where it is read and never kept, so nothing that prints, logs or compares settings can give it away.
-The digest is plain SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`.
+A key is digested where it is read, so nothing that prints, logs or compares settings can reveal it. The digest is plain
+SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`. Who is served is decided in `access`.
 """
 
 import re
@@ -10,23 +10,23 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
 
-# Visible ASCII: everything else in a key would be an attempt to write headers of its own.
+# Visible ASCII: any other character could inject a header.
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
-# Words and birthdays are shorter; nobody finds 16 random characters by asking a server.
+# Words and dates are shorter; 16 random characters cannot be guessed by asking a server.
 _GUESSABLE_LENGTH = 15
 
 
 @dataclass(frozen=True)
 class AccessKey:
-    """A key by its digest; `is_guessable` when it was seen to be short."""
+    """A key by its digest; `is_guessable` when the key itself was given and is short."""
 
     digest: bytes = field(repr=False)
     is_guessable: bool = False
 
     @classmethod
     def of(cls, credential: str) -> "AccessKey":
-        # Here, because it brings OpenSSL with it, which a proxy without access_keys can start without.
+        # Imported late: it loads OpenSSL, which a proxy without access_keys does not need to start.
         import hashlib
 
         digest = hashlib.sha256(credential.encode()).digest()
@@ -34,21 +34,21 @@ class AccessKey:
 
     @property
     def line(self) -> str:
-        """The digest as settings spell it."""
+        """The digest as an entry of access_keys."""
         return f"sha256:{self.digest.hex()}"
 
     def __str__(self) -> str:
-        """Enough to tell two keys apart."""
+        """Enough of the digest to tell two keys apart."""
         return f"sha256:{self.digest.hex()[:12]}…"
 
 
 def is_credential(text: str) -> bool:
-    """Whether a client could send this as its key."""
+    """Whether this text can be sent as a key."""
     return _CREDENTIAL.fullmatch(text) is not None
 
 
 def access_key(key: str, value: Any, origin: str) -> AccessKey:
-    """An entry of a list of keys, as a client sends it or as its digest. A refusal never repeats it."""
+    """Parse an entry of access_keys, a key or its digest. No error repeats it."""
     if isinstance(value, AccessKey):
         return value
     if not isinstance(value, str):
@@ -67,7 +67,7 @@ def access_key(key: str, value: Any, origin: str) -> AccessKey:
 
 
 def new_key() -> str:
-    """A key that nobody guesses; some editors take only those that begin like OpenAI's."""
+    """A new random key; some editors accept only keys that begin like OpenAI's."""
     import secrets
 
     return f"sk-{secrets.token_urlsafe(32)}"

@@ -1,8 +1,8 @@
-"""The proxy that the environment names for https: whether there is one, and for whom it is not meant.
+"""HTTPS_PROXY and NO_PROXY: the outbound proxy for https, and the hosts that are called directly.
 
-It is only ever asked to CONNECT: what passes through it is TLS, so it sees which host is called and never the key.
-Plain http goes through no proxy (HTTP_PROXY and ALL_PROXY are not looked at), and neither does this machine itself.
-Its own credentials appear in no message.
+The outbound proxy only gets CONNECT: what passes through it is TLS, so it sees which host is called and never the key.
+Plain http goes through no proxy (HTTP_PROXY and ALL_PROXY are ignored), and neither do calls to this machine. No
+message contains the proxy's credentials.
 """
 
 import ipaddress
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from deepseek_cursor_proxy.config.settings import is_loopback
+from deepseek_cursor_proxy.config.declaration import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 
-# As curl reads them: in lower case first.
+# In curl's order.
 _NAMES = ("https_proxy", "HTTPS_PROXY")
-_EXEMPTING_NAMES = ("no_proxy", "NO_PROXY")
+_EXEMPTION_NAMES = ("no_proxy", "NO_PROXY")
 _REMEDY = 'correct it, or set https_proxy = "off"'
 
 
@@ -30,16 +30,16 @@ class OutboundProxy(NamedTuple):
         return authority(self.host, self.port)
 
 
-def named_by(environment: Mapping[str, str]) -> OutboundProxy | None:
-    """The proxy the environment names for https; StartupError for one that cannot be used."""
+def from_environment(environment: Mapping[str, str]) -> OutboundProxy | None:
+    """The outbound proxy that the environment names; StartupError for one that cannot be used."""
     name, value = _first(_NAMES, environment)
     if not value:
         return None
     scheme, separator, _ = value.partition("://")
     if separator and scheme.lower() != "http":
-        # Neither the whole value nor its parser's complaint is shown: a password may stand in it.
-        shown = re.sub(r"[^a-z0-9+.-]", "?", scheme.lower()[:20])
-        why = f"names a proxy of the kind {shown}://, but only http:// is supported"
+        # The rest of the value is not printed: it may contain a password.
+        kind = re.sub(r"[^a-z0-9+.-]", "?", scheme.lower()[:20])
+        why = f"names a proxy of the kind {kind}://, but only http:// is supported"
         raise StartupError(f"config: {name} {why}; {_REMEDY}")
     try:
         parts = urlsplit(value if separator else f"http://{value}")
@@ -52,10 +52,10 @@ def named_by(environment: Mapping[str, str]) -> OutboundProxy | None:
 
 
 def for_host(host: str, port: int, environment: Mapping[str, str]) -> OutboundProxy | None:
-    """The proxy to reach an https host through; None when it is to be called directly."""
-    if is_loopback(host) or is_exempt(host, port, _first(_EXEMPTING_NAMES, environment)[1]):
+    """The outbound proxy for an https host; None when it is called directly."""
+    if is_loopback(host) or is_exempt(host, port, _first(_EXEMPTION_NAMES, environment)[1]):
         return None
-    return named_by(environment)
+    return from_environment(environment)
 
 
 def is_exempt(host: str, port: int, exemptions: str) -> bool:
@@ -97,7 +97,7 @@ def _first(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, s
 def _authorization(user: str | None, password: str | None) -> str | None:
     if user is None:
         return None
-    # Few proxies want a password.
+    # Imported late: few proxies want a password.
     import base64
 
     pair = f"{unquote(user)}:{unquote(password or '')}"
@@ -105,5 +105,5 @@ def _authorization(user: str | None, password: str | None) -> str | None:
 
 
 def authority(host: str, port: int) -> str:
-    """Host and port as a URL and CONNECT write them."""
+    """Format host and port for a URL or CONNECT."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

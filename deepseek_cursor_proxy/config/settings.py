@@ -1,319 +1,344 @@
-"""How a setting is declared, read from outside and written down again.
+"""Every setting of the proxy, declared once: the fields of ProxyConfig.
 
-A value is refused in one line that names the setting, the value, what is allowed and where it came from.
-A Setting is one value, or a list of them, and comes from everywhere; a Table maps names of models and comes from the
-file only.
-Which of them there are is config's part.
+To change a default, a timeout or a limit, edit its field. To add a setting, add a field with `setting(default, help)`;
+its command-line flag, environment variable, TOML key, `config show` and `--help` come from it, and so does the table in
+.github/docs/settings.md, which a test compares. Code reads the value as `config.<field>`. Tables of models are fields
+with `table(…)` and have neither flag nor variable.
 """
 
-import ipaddress
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
+from deepseek_cursor_proxy.config import sources
+from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
+from deepseek_cursor_proxy.config.declaration import (
+    PassthroughRoute,
+    Setting,
+    Table,
+    freeze,
+    is_loopback,
+    is_private,
+    model_name,
+    parse_items,
+    passthrough_route,
+    refusal,
+    setting,
+    switch_word,
+    table,
+)
+from deepseek_cursor_proxy.config.public_hosts import public_host
 
-ENVIRONMENT_PREFIX = "DEEPSEEK_CURSOR_PROXY_"
+HOME = Path("~/.deepseek-cursor-proxy")
+CONFIG_PATH = HOME / "config.toml"
 
-_BOOL_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    key: str | None = None,
-    choices: tuple[str, ...] = (),
-    switch: bool = False,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    item: "Entry | None" = None,
-    needs_restart: bool = False,
-    group: str = "",
-) -> Any:
-    """Declare one setting; `key` is its name outside Python where that differs from the field.
-
-    A `switch` has choices of which `on` and `off` may also be said as true and false, and by flags without a value.
-    A setting with `item` is a list: that reads what stands between two commas. One that `needs_restart` is read when
-    the proxy starts and stays as it is when the others are read again. `group` is the heading in `--help` of this
-    setting and of those that follow, up to the next heading.
-    """
-    limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    more = {"switch": switch, "needs_restart": needs_restart, "group": group}
-    return field(default=default, metadata={**limits, **more})
-
-
-class Setting(NamedTuple):
-    """One declared setting, as the outside sees it."""
-
-    field: str
-    key: str
-    kind: type
-    default: Any
-    help: str
-    choices: tuple[str, ...]
-    at_least: float | None
-    at_most: float | None
-    item: "Entry | None" = None
-    switch: bool = False
-    needs_restart: bool = False
-    group: str = ""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.key.replace("_", "-")
-
-    @property
-    def can_be_negated(self) -> bool:
-        """Whether there is a flag that begins with --no-."""
-        return self.switch or self.kind is bool
-
-    @property
-    def environment(self) -> str:
-        return ENVIRONMENT_PREFIX + self.key.upper()
-
-    def parse(self, value: Any, origin: str) -> Any:
-        """A value of the right kind from a TOML value, an environment string or a flag."""
-        if self.default is None and value == "":
-            return None
-        if self.item is not None:
-            return items(self.key, value, origin, self.item)
-        allowed = f"one of {', '.join(self.choices)}" if self.choices else _KIND_NAMES[self.kind]
-        try:
-            parsed = self._convert(value)
-        # RuntimeError: a path that begins with the home of a user who does not exist.
-        except (TypeError, ValueError, OverflowError, KeyError, RuntimeError):
-            raise self._refused(value, f"is not {allowed}", origin) from None
-        if self.choices and parsed not in self.choices:
-            raise self._refused(value, f"is not {allowed}", origin)
-        if self.at_least is not None and parsed < self.at_least:
-            raise self._refused(value, f"is less than {self.at_least}", origin)
-        if self.at_most is not None and parsed > self.at_most:
-            raise self._refused(value, f"is more than {self.at_most}", origin)
-        if self.field == "upstream_base_url":
-            return self._base_url(parsed, origin)
-        return parsed
-
-    def _convert(self, value: Any) -> Any:
-        """The value in this setting's kind; TypeError, ValueError or KeyError when it has no such meaning."""
-        if self.kind is bool:
-            return value if isinstance(value, bool) else _BOOL_WORDS[str(value).strip().lower()]
-        if self.switch and str(value).strip().lower() in _BOOL_WORDS:
-            return switched(_BOOL_WORDS[str(value).strip().lower()])
-        if isinstance(value, bool) or (self.kind is int and isinstance(value, float)):
-            raise TypeError
-        if self.kind in (int, float):
-            number = self.kind(value)
-            if number != number:
-                # No bound would catch it: nan is neither less nor more than anything.
-                raise ValueError
-            return number
-        if not isinstance(value, str):
-            raise TypeError
-        text = value.strip()
-        # A control character is a slip, and the system answers NUL with a traceback.
-        if not text or min(text) < " ":
-            raise ValueError
-        return Path(text).expanduser() if self.kind is Path else text
-
-    def _base_url(self, url: str, origin: str) -> str:
-        if not is_base_url(url):
-            raise self._refused(url, "is not an http(s) address such as https://api.deepseek.com", origin)
-        return url.rstrip("/")
-
-    def _refused(self, value: Any, why: str, origin: str) -> StartupError:
-        return refused(self.key, value, why, origin)
-
-
-def switched(value: Any) -> Any:
-    """A switch's word for true or false; any other value as it is."""
-    return ("off", "on")[value] if isinstance(value, bool) else value
-
-
-def items(key: str, value: Any, origin: str, item: "Entry") -> tuple[Any, ...]:
-    """A list from TOML or Python, or from a text with commas. What is wrong is not repeated: it may be a secret."""
-    if isinstance(value, str):
-        value = [each.strip() for each in value.split(",")]
-    if not isinstance(value, (list, tuple)):
-        raise StartupError(f'config: {key} is not a list such as ["one", "two"] ({origin})')
-    return tuple(item(key, each, origin) for each in value)
-
-
-_KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
-
-
-def refused(key: str, value: Any, why: str, origin: str) -> StartupError:
-    shown = f'"{quoted(value)}"' if isinstance(value, str) else quoted(value)
-    return StartupError(f"config: {key} = {shown} {why} ({origin})")
-
-
-def quoted(value: Any) -> str:
-    """A value we refuse, made fit for one line."""
-    try:
-        return safe_text(value, 100)
-    except ValueError:
-        return "…"  # a number of more digits than Python is willing to write
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that somebody may have meant."""
-    # Only a mistake needs it, and the start is faster without.
-    import difflib
-
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
-
-
-def is_base_url(url: str) -> bool:
-    """Whether calls can be made below it: no user (the client's key is the credential), no query, a possible port."""
-    try:
-        parts = urlsplit(url)
-        is_reachable = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    is_plain = re.fullmatch(r"[!-~]+", url) and not (parts.query or parts.fragment or "@" in parts.netloc)
-    return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
-
-
-# Tables …
+# Timers of the system overflow beyond some weeks (on Windows first); a day is longer than any useful wait.
+_DAY = 24 * 3600
+# More than any machine has memory for, and still exact as a float.
+_PLENTY = 10**12
 
 
 @dataclass(frozen=True)
-class PassthroughRoute:
-    """Another place that speaks chat completions, and the environment variable that holds the key for it."""
+class ProxyConfig:
+    """The settings of one proxy. Comments give the reason for a default."""
 
-    base_url: str
-    key_env: str
-
-
-Entry = Callable[[str, Any, str], Any]
-
-
-def table(help: str, entry: Entry, *example: str) -> Any:
-    """Declare a table; `entry` reads what stands on the right of one of its names, `example` is TOML."""
-    metadata = {"help": help, "entry": entry, "example": example}
-    # Left out of the hash: a mapping has none.
-    return field(default_factory=dict, hash=False, metadata=metadata)
-
-
-class Table(NamedTuple):
-    """One declared table, as the outside sees it."""
-
-    field: str
-    help: str
-    entry: Entry
-    example: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return self.field
-
-    def parse(self, value: Any, origin: str) -> Mapping[str, Any]:
-        """The table with every name and entry checked."""
-        if not isinstance(value, dict):
-            raise refused(self.key, value, f"is not a table; write [{self.key}] into the configuration file", origin)
-        return {name: self._entry(name, entry, origin) for name, entry in value.items()}
-
-    def _entry(self, name: str, value: Any, origin: str) -> Any:
-        key = f"{self.key}.{toml_key(name)}"
-        if name != "*" and not _is_model_name(name.removesuffix("*")):
-            allowed = "a model's name, or the beginning of one with * behind it"
-            raise StartupError(f'config: "{quoted(name)}" in [{self.key}] is not {allowed} ({origin})')
-        return self.entry(key, value, origin)
-
-
-def frozen(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> Mapping[str, Any]:
-    """A table that nobody can change any more; with `kind`, entries that are plain mappings become one."""
-    return MappingProxyType(
-        {name: kind(**entry) if kind and isinstance(entry, Mapping) else entry for name, entry in table.items()}
+    host: str = setting(
+        "127.0.0.1",
+        "address to listen on; anything but loopback opens the proxy to your network",
+        needs_restart=True,
+        group="address",
+    )
+    port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
+    upstream_base_url: str = setting(
+        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", group="model"
+    )
+    upstream_model: str = setting(
+        "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
+    )
+    thinking: str = setting(
+        "enabled",
+        "whether the model thinks before it answers",
+        choices=("enabled", "disabled"),
+        group="reasoning and history",
+    )
+    reasoning_effort: str = setting(
+        "high",
+        "how much it thinks when a request does not say",
+        choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
+    )
+    display_reasoning: str | bool = setting(
+        "auto",
+        "show the thinking inside the answer; auto: not to clients that act on text or show reasoning elsewhere",
+        choices=("auto", "on", "off"),
+        switch=True,
+    )
+    messages_thinking: str = setting(
+        "requested",
+        "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
+        choices=("requested", "always"),
+    )
+    collapsible_reasoning: bool = setting(True, "show it as a <details> block that folds; else as <think> text")
+    missing_reasoning_strategy: str = setting(
+        "recover",
+        "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
+        choices=("recover", "placeholder", "reject"),
+    )
+    tool_order: str = setting(
+        "sticky",
+        "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
+        choices=("sticky", "sorted", "client"),
+    )
+    request_timeout: float = setting(
+        300.0,
+        "seconds DeepSeek may stay silent before the answer is given up",
+        at_least=0.1,
+        at_most=_DAY,
+        group="calls to DeepSeek",
+    )
+    # DeepSeek closes the connection of a call that was queued for ten minutes.
+    queue_patience: float = setting(
+        630.0,
+        "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then",
+        at_least=0,
+        at_most=_DAY,
+    )
+    # Long enough for a hiccup, short enough that the user sees no delay.
+    retry_budget: float = setting(
+        3.0,
+        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: nothing is ever sent twice",
+        at_least=0,
+        at_most=_DAY,
+    )
+    connect_timeout: float = setting(
+        10.0, "seconds to reach DeepSeek: name, connection and certificate together", at_least=0.1, at_most=_DAY
+    )
+    # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
+    max_upstream_calls: int = setting(
+        480, "calls to a model at once; further ones wait for a place", at_least=1, at_most=_PLENTY
+    )
+    # DeepSeek allows 2500.
+    max_flash_calls: int = setting(
+        2400, "the same for Flash, of which DeepSeek allows more", at_least=1, at_most=_PLENTY
+    )
+    # Tunnels give up on a silent answer after 100 seconds; a 429 before that says why.
+    queue_timeout: float = setting(
+        30.0, "seconds a call may wait for a place before 429 is answered", at_least=0, at_most=_DAY
+    )
+    https_proxy: str = setting(
+        "environment",
+        "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
+        choices=("environment", "off"),
+    )
+    allow_plain_http_upstream: bool = setting(
+        False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
+    )
+    heartbeat_interval: float = setting(
+        15.0,
+        "seconds of silence after which the client gets an empty event, so that it keeps waiting",
+        at_least=0.1,
+        at_most=_DAY,
+        group="clients",
+    )
+    header_timeout: float = setting(
+        10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
+    )
+    # A body of 48 MiB may take a quarter of an hour, a body that does not come ten seconds: slower than a bad mobile
+    # link is an attack.
+    body_timeout: float = setting(
+        10.0, "seconds a client may take to send a body, besides what body_rate allows", at_least=0.1, at_most=_DAY
+    )
+    body_rate: int = setting(50_000, "bytes of a body that earn the client another second", at_least=1, at_most=_PLENTY)
+    # Clients rely on 15 seconds; each unused connection costs a thread.
+    idle_timeout: float = setting(20.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
+    write_timeout: float = setting(
+        30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
+    )
+    shutdown_grace: float = setting(
+        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, at_most=_DAY
+    )
+    # Each costs a thread; an editor uses a handful.
+    max_connections: int = setting(
+        1024, "clients connected at the same time; more are answered 503", at_least=1, at_most=100_000
+    )
+    # DeepSeek's own limit.
+    max_request_body_bytes: int = setting(
+        48 * 1024 * 1024, "largest request body, unpacked", at_least=1, at_most=_PLENTY
+    )
+    reasoning_content_path: Path = setting(
+        HOME / "reasoning_content.sqlite3",
+        "where reasoning is kept; :memory: keeps it until the proxy stops",
+        needs_restart=True,
+        group="stored reasoning and responses",
+    )
+    reasoning_cache_max_age_seconds: int = setting(
+        30 * 24 * 3600,
+        "seconds after its last use that a reasoning is forgotten",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    reasoning_cache_max_rows: int = setting(
+        100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
+    )
+    reasoning_cache_max_bytes: int = setting(
+        1024**3,
+        "how many bytes of reasoning are kept; the longest unused go first",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    durability: str = setting(
+        "normal",
+        "what stored reasoning survives: normal, any death of the proxy; full, a power cut too, at a wait per answer",
+        choices=("normal", "full"),
+        needs_restart=True,
+    )
+    response_max_age_seconds: int = setting(
+        30 * 24 * 3600,
+        "seconds after which a stored response (of the Responses API) is forgotten",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    response_max_rows: int = setting(
+        10_000, "how many responses are stored; the oldest go first", at_least=1, at_most=_PLENTY, needs_restart=True
+    )
+    response_max_bytes: int = setting(
+        1024**3,
+        "how much they may take up, packed; the oldest go first",
+        at_least=1,
+        at_most=_PLENTY,
+        needs_restart=True,
+    )
+    background_workers: int = setting(
+        4,
+        "responses that are generated in the background at once",
+        at_least=1,
+        at_most=256,
+        needs_restart=True,
+        group="Responses API",
+    )
+    # Each holds two descriptors from the start, so that it can be cancelled while it waits.
+    background_queue: int = setting(
+        64, "further ones that wait for their turn; more are answered 429", at_least=0, at_most=4096, needs_restart=True
+    )
+    responses_upstream: str = setting(
+        "translate",
+        "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
+        choices=("translate", "native"),
+    )
+    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True, group="who may use it")
+    access_keys: tuple[AccessKey, ...] = setting(
+        (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
+    )
+    pin_key: str = setting(
+        "exposed",
+        "serve only the first key that DeepSeek accepts: when others can get here, always, or never",
+        choices=("exposed", "always", "never"),
+    )
+    public_hosts: tuple[str, ...] = setting(
+        (),
+        "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
+        item=public_host,
+    )
+    verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
+    cors: bool = setting(False, "let web pages of any origin call the proxy")
+    trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
+    # It takes a second to read and stays in memory, so a reload does not read it again.
+    tokenizer: Path | None = setting(
+        None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
+    )
+    models: Mapping[str, str] = table(
+        "more names for DeepSeek's models; one that ends in * stands for all that begin so",
+        model_name,
+        "[models]",
+        '"gpt-5.6-sol" = "deepseek-v4-pro"',
+        '"gpt-4o*" = "deepseek-flash"',
+    )
+    passthrough: Mapping[str, PassthroughRoute] = table(
+        "models that are asked elsewhere, untouched, with the key that an environment variable holds",
+        passthrough_route,
+        '[passthrough."gpt-*"]',
+        'base_url = "https://api.openai.com/v1"',
+        'key_env = "OPENAI_API_KEY"',
     )
 
+    def __post_init__(self) -> None:
+        for name in ("reasoning_content_path", "trace_dir", "tokenizer"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
+        object.__setattr__(self, "display_reasoning", switch_word(self.display_reasoning))
+        keys = parse_items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
+        object.__setattr__(self, "access_keys", keys)
+        hosts = parse_items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
+        object.__setattr__(self, "public_hosts", hosts)
+        object.__setattr__(self, "models", freeze(self.models))
+        object.__setattr__(self, "passthrough", freeze(self.passthrough, PassthroughRoute))
 
-def model_name(key: str, value: Any, origin: str) -> str:
-    """An entry of [models]."""
-    if not (isinstance(value, str) and _is_model_name(value)):
-        raise refused(key, value, "is not a model's name such as deepseek-v4-pro", origin)
-    return value
+    def most_calls(self, model: str) -> int:
+        """The number of calls to a model that may run at once."""
+        return self.max_flash_calls if "flash" in model else self.max_upstream_calls
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether the settings let other machines reach the proxy."""
+        return self.ngrok or bool(self.public_hosts) or not is_loopback(self.host)
 
-def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
-    """An entry of [passthrough]."""
-    if not isinstance(value, dict):
-        raise refused(key, value, "is not a table with base_url and key_env", origin)
-    for name in value:
-        if name not in _ROUTE_KEYS:
-            near = nearest(name, _ROUTE_KEYS)
-            hint = f'; did you mean "{near}"?' if near else ""
-            raise StartupError(f"config: unknown key {key}.{toml_key(name)} ({origin}){hint}")
-    if missing := [name for name in _ROUTE_KEYS if name not in value]:
-        raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
-    url, variable = value["base_url"], value["key_env"]
-    if not (isinstance(url, str) and is_base_url(url) and is_private(url)):
-        allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
-        raise refused(f"{key}.base_url", url, allowed, origin)
-    if not (isinstance(variable, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)):
-        # The value is not repeated: it is likely to be the key itself, put where its variable belongs.
-        why = "is not the name of an environment variable such as OPENAI_API_KEY; the key itself belongs there"
-        raise StartupError(f"config: {key}.key_env {why} ({origin})")
-    return PassthroughRoute(url.rstrip("/"), variable)
-
-
-_ROUTE_KEYS = ("base_url", "key_env")
-
-
-def _is_model_name(name: str) -> bool:
-    return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
+    @classmethod
+    def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
+        """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
+        found = sources.read(DECLARATIONS, path, environment, flags)
+        config = cls(**found.values)
+        _refuse_key_in_clear(config, found.origins)
+        if config.https_proxy == "environment":
+            outbound_proxy.from_environment(environment)
+        return LoadedConfig(config, found.origins)
 
 
-def is_private(url: str) -> bool:
-    """Whether a key may be sent there: not in clear over a network."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")
+class LoadedConfig(NamedTuple):
+    """A configuration and the origin of each field's value."""
+
+    config: ProxyConfig
+    origins: Mapping[str, str]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address means this machine and no other."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _collect_settings() -> tuple[Setting, ...]:
+    hints = get_type_hints(ProxyConfig)
+    found = []
+    group = ""
+    for each in fields(ProxyConfig):
+        if "entry" in each.metadata:
+            continue
+        hint = hints[each.name]
+        origin = get_origin(hint)
+        kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
+        meta = dict(each.metadata)
+        key = meta.pop("key") or each.name
+        meta["group"] = group = meta["group"] or group
+        found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
+    return tuple(found)
 
 
-# As TOML …
+SETTINGS = _collect_settings()
+TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
+DECLARATIONS: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
 
 
-def from_toml(text: str) -> dict[str, Any]:
-    """What a TOML document says; raises ValueError or RecursionError."""
-    # Beyond doubt nothing: TOML has rules for the characters of comments, too.
-    if all(not line or (line.startswith("#") and line.isprintable()) for line in text.split("\n")):
-        return {}
-    # Most people never change the file that the first run left; then the start is faster without.
-    import tomllib
-
-    return tomllib.loads(text)
+def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> None:
+    if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
+        why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
+        raise refusal("base_url", config.upstream_base_url, why, origins["upstream_base_url"])
 
 
-def toml(value: Any) -> str:
-    """A value as TOML writes it, in one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, PassthroughRoute):
-        value = vars(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(toml(each) for each in value) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_key(name)} = {toml(entry)}" for name, entry in value.items()) + "}"
-    if isinstance(value, Path):
-        # Windows takes both kinds of slash, and one of them needs no escape.
-        value = value.as_posix()
-    return '"' + str(value or "").replace("\\", "\\\\").replace('"', '\\"') + '"'
+def template() -> str:
+    """A configuration file with every setting at its default, commented out."""
+    return sources.template(DECLARATIONS)
 
 
-def toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{quoted(name)}"'
+def settings_table() -> str:
+    """The settings as a Markdown table."""
+    return sources.settings_table(DECLARATIONS)

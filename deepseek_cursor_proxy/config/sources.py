@@ -1,7 +1,8 @@
-"""Where the values of settings come from, and what people get to read about them.
+"""The sources of values: defaults, file, environment, flags. Later ones win.
 
-Later sources win: defaults, file, environment, flags. What is not understood is refused with the place it came from,
-never silently replaced. Which settings there are is told by config, which calls this room.
+An unknown key or a bad value is a StartupError that names its origin; nothing is silently replaced. This module also
+writes the commented configuration file of the first run and the settings table of the documentation. The settings
+themselves are in `settings`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,35 +10,43 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX, Setting, Table, from_toml, nearest, quoted, toml
+from deepseek_cursor_proxy.config.declaration import (
+    ENVIRONMENT_PREFIX,
+    Setting,
+    Table,
+    nearest,
+    parse_toml,
+    quote,
+    to_toml,
+)
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
-Declared = Sequence[Setting | Table]
+Declarations = Sequence[Setting | Table]
 
 
-class Given(NamedTuple):
-    """By field: the values that some source has, and for each that is declared where its value comes from."""
+class SourceValues(NamedTuple):
+    """By field: the values from any source, and the origin of every declared setting."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
 
 
-def read(declared: Declared, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Given:
-    """The file if there is one, then the environment, then flags; StartupError for what is wrong."""
+def read(declared: Declarations, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> SourceValues:
+    """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
     values: dict[str, Any] = {}
     origins = {each.field: "default" for each in declared}
     names = _names(declared)
     for name, value, origin in _sources(path, environment, flags):
-        found = _by_name(names, name, origin)
+        found = _find(names, name, origin)
         _refuse_misplaced(names, found, value, origin)
         values[found.field] = found.parse(value, origin)
         origins[found.field] = origin
-    return Given(values, origins)
+    return SourceValues(values, origins)
 
 
 def _sources(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Name, value and origin of everything that is given, in the order in which later ones win."""
+    """Yield name, value and origin of every value; later ones win."""
     for name, value in _read_file(path).items():
         yield name, value, str(path)
     for name, value in sorted(environment.items()):
@@ -47,28 +56,28 @@ def _sources(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any
         yield name, value, f"flag --{name.replace('_', '-')}"
 
 
-def _names(declared: Declared) -> dict[str, Setting | Table]:
-    # The field's own name works as well: it is what Python callers and older files write.
+def _names(declared: Declarations) -> dict[str, Setting | Table]:
+    # Older files use the field's name.
     return {name: each for each in declared for name in (each.field, each.key)}
 
 
-def _by_name(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setting | Table:
+def _find(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setting | Table:
     if name in names:
         return names[name]
     near = nearest(name, names)
     hint = f'; did you mean "{names[near].key}"?' if near else ""
-    raise StartupError(f'config: unknown key "{quoted(name)}" ({origin}){hint}')
+    raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
 
 
 def _refuse_misplaced(names: Mapping[str, object], found: Setting | Table, value: Any, origin: str) -> None:
-    """TOML takes every line below a [table] for a part of it; a setting that ended up there would do nothing."""
+    """Refuse a setting below a [table]: TOML reads it as part of the table, and it would do nothing."""
     for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
         if name in names:
             raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
 
 
-def expanded(path: Path) -> Path:
-    """The path with its `~` replaced; StartupError when there is no such home."""
+def expand_home(path: Path) -> Path:
+    """Replace `~` in a path; StartupError when there is no such home."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -78,7 +87,7 @@ def expanded(path: Path) -> Path:
 
 
 def lacks_home(path: Path) -> bool:
-    """Whether a path lies in our home directory and we have none: HOME is not set, and no user has our number."""
+    """Whether a path is in our home directory and we have none: HOME is not set, and our user id is unknown."""
     try:
         path.expanduser()
     except RuntimeError:
@@ -90,8 +99,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     if lacks_home(path):
         return {}
     try:
-        # With or without the mark that Windows' Notepad puts in front.
-        text = expanded(path).read_text(encoding="utf-8-sig")
+        # With or without the byte order mark of Windows' Notepad.
+        text = expand_home(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -100,22 +109,22 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"config: cannot read {safe_text(path)}: {reason}; fix it or pass another file with --config"
         ) from None
     try:
-        return from_toml(text)
-    # tomllib leaves numbers of thousands of digits and deep nesting to Python's own limits.
+        return parse_toml(text)
+    # RecursionError: tomllib leaves deep nesting to Python's own limit.
     except (ValueError, RecursionError) as error:
         raise StartupError(f"config: {safe_text(path)} is not valid TOML: {safe_text(error)}") from None
 
 
-# What people read: the file written on the first run, and the table in .github/docs/settings.md.
+# For people: the file written on the first run, and the table in .github/docs/settings.md.
 
 
-def template(declared: Declared) -> str:
+def template(declared: Declarations) -> str:
     """A configuration file with every setting at its default, commented out."""
     lines = [
         "# deepseek-cursor-proxy. Remove the # in front of a line to change it.",
         "# Flags win over environment variables, those over this file, this file over the defaults shown.",
     ]
-    # Tables last, because TOML takes what follows a table for a part of it.
+    # Tables last, because TOML reads what follows a table as part of it.
     for each in sorted(declared, key=lambda each: isinstance(each, Table)):
         lines += ["", *(f"# {line}" for line in _lines(each))]
     return "\n".join(lines) + "\n"
@@ -125,11 +134,11 @@ def _lines(each: Setting | Table) -> list[str]:
     if isinstance(each, Table):
         return [each.help, *each.example]
     choices = f" ({', '.join(each.choices)})" if each.choices else ""
-    return [each.help + choices, f"{each.key} = {toml(each.default)}"]
+    return [each.help + choices, f"{each.key} = {to_toml(each.default)}"]
 
 
-def settings_table(declared: Declared) -> str:
-    """The settings as a Markdown table, with a row of its own before each group."""
+def settings_table(declared: Declarations) -> str:
+    """The settings as a Markdown table, with a heading row before each group."""
     rows = ["| flag and key | default | meaning |", "|---|---|---|"]
     for name, settings in groupby(declared, lambda each: "" if isinstance(each, Table) else each.group):
         rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
@@ -143,4 +152,4 @@ def _row(each: Setting | Table) -> str:
     flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag
     restart = "; needs a restart" if each.needs_restart else ""
     text = each.help.replace("<", "&lt;")
-    return f"| `{flag}` · `{each.key}` | `{toml(each.default)}` | {text}{choices}{restart} |"
+    return f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | {text}{choices}{restart} |"

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.settings import nearest, refused, toml_key
+from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.models import KNOWN_MODELS, MODELS
 
@@ -90,7 +90,7 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
             suggestion = nearest(target.lower(), known)
             hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
             why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
-            raise refused(f"models.{toml_key(name)}", target, why, origin)
+            raise refusal(f"models.{to_toml_key(name)}", target, why, origin)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 
 # A proxy that is asked to stop gives running answers five seconds.
 _LAST_SECONDS = 10.0

@@ -16,7 +16,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.config import DECLARED, SETTINGS
+from deepseek_cursor_proxy.config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab import bench
 from deepseek_cursor_proxy.storage import database
@@ -180,7 +180,7 @@ class BenchCommandTest(CliTest):
 
 class ConfigCommandTest(CliTest):
     def test_show_has_a_line_for_every_setting(self) -> None:
-        self.assertEqual(list(self.shown()), [each.key for each in DECLARED])
+        self.assertEqual(list(self.shown()), [each.key for each in DECLARATIONS])
         self.assertEqual({origin for _, origin in self.shown().values()}, {"default"})
 
     def test_show_tells_where_each_value_comes_from(self) -> None:

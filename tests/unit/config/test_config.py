@@ -12,19 +12,19 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
-    DECLARED,
-    HOME,
+    DECLARATIONS,
     SETTINGS,
     TABLES,
-    Loaded,
+    LoadedConfig,
     ProxyConfig,
-    expanded,
+    expand_home,
     settings_table,
-    shown,
     template,
+    to_toml,
 )
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.config.settings import ENVIRONMENT_PREFIX, PassthroughRoute
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, PassthroughRoute
+from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
@@ -65,7 +65,7 @@ class ConfigTest(unittest.TestCase):
         self.enterContext(mock.patch.dict(os.environ, {"HOME": str(self.home), "USERPROFILE": str(self.home)}))
         self.file = self.home / "config.toml"
 
-    def load(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> Loaded:
+    def load(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> LoadedConfig:
         self.file.write_bytes(text if isinstance(text, bytes) else text.encode())
         return ProxyConfig.load(self.file, environment or {}, flags)
 
@@ -90,7 +90,7 @@ class DeclarationTest(unittest.TestCase):
         self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
 
     def test_every_field_is_a_setting(self) -> None:
-        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in DECLARED])
+        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in DECLARATIONS])
 
     def test_every_setting_has_a_flag_a_key_an_environment_name_and_help(self) -> None:
         for each in SETTINGS:
@@ -114,7 +114,7 @@ class DeclarationTest(unittest.TestCase):
         for each in SETTINGS:
             with self.subTest(each.key):
                 given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
-                default = expanded(each.default) if isinstance(each.default, Path) else each.default
+                default = expand_home(each.default) if isinstance(each.default, Path) else each.default
                 self.assertEqual(each.parse(given, "here"), default)
 
 
@@ -174,7 +174,7 @@ class PrecedenceTest(ConfigTest):
     def test_nothing_given_is_the_defaults(self) -> None:
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
-        self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARED})
+        self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARATIONS})
 
     def test_a_missing_file_is_the_defaults(self) -> None:
         self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
@@ -196,7 +196,7 @@ class PrecedenceTest(ConfigTest):
                 continue  # see ListTest
             value: Any = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x"}[each.kind]
             value = each.choices[-1] if each.choices else "https://x" if each.key == "base_url" else value
-            written = shown(value)
+            written = to_toml(value)
             for loaded in (
                 self.load(f"{each.key} = {written}"),
                 self.load("", {each.environment: str(value)}),
@@ -436,10 +436,10 @@ class ListTest(ConfigTest):
 
     def test_a_configuration_holds_no_key(self) -> None:
         config = self.load(f'access_keys = ["{KEY}"]').config
-        for text in (repr(config), shown(config.access_keys), str(config.access_keys)):
+        for text in (repr(config), to_toml(config.access_keys), str(config.access_keys)):
             self.assertNotIn(KEY, text)
             self.assertNotIn(AccessKey.of(KEY).digest.hex(), text)
-        self.assertRegex(shown(config.access_keys), r'^\["sha256:[0-9a-f]{12}…"\]$')
+        self.assertRegex(to_toml(config.access_keys), r'^\["sha256:[0-9a-f]{12}…"\]$')
 
 
 KEY, OTHER = "sk-the-first-of-two-keys", "sk-the-second-of-two-keys"
@@ -518,7 +518,7 @@ class TablesTest(ConfigTest):
 
     def test_a_shown_table_reads_back_as_itself(self) -> None:
         tables: dict[str, Any] = {"models": {"gpt-5.6-sol": 'a "b"', "x*": "y"}, "passthrough": {"gpt-*": OPENAI}}
-        text = "\n".join(f"{name} = {shown(table)}" for name, table in tables.items())
+        text = "\n".join(f"{name} = {to_toml(table)}" for name, table in tables.items())
         self.assertEqual(self.load(text).config, ProxyConfig(**tables))
 
 
@@ -531,7 +531,7 @@ class TextsTest(ConfigTest):
         lines = [line.removeprefix("# ") for line in settings.splitlines() if " = " in line]
         self.assertEqual(list(tomllib.loads("\n".join(lines))), [each.key for each in SETTINGS])
         loaded = self.load("\n".join(lines))
-        home = expanded(ProxyConfig().reasoning_content_path)
+        home = expand_home(ProxyConfig().reasoning_content_path)
         self.assertEqual(loaded.config, ProxyConfig(reasoning_content_path=home))
         self.assertEqual({loaded.origins[each.field] for each in SETTINGS}, {str(self.file)})
 
@@ -549,27 +549,27 @@ class TextsTest(ConfigTest):
         self.assertTrue(all(line.startswith("#") or not line for line in lines))
         for each in SETTINGS:
             with self.subTest(each.key):
-                above = lines[lines.index(f"# {each.key} = {shown(each.default)}") - 1]
+                above = lines[lines.index(f"# {each.key} = {to_toml(each.default)}") - 1]
                 self.assertTrue(above.startswith(f"# {each.help}"), above)
                 self.assertTrue(all(choice in above for choice in each.choices))
 
     def test_the_table_has_a_row_of_three_cells_for_every_setting(self) -> None:
         rows = [row for row in settings_table().splitlines()[2:] if not row.startswith("| **")]
-        self.assertEqual(len(rows), len(DECLARED))
+        self.assertEqual(len(rows), len(DECLARATIONS))
         for each in TABLES:
             self.assertIn(f"| `[{each.key}]` | `{{}}` | {each.help} |", rows)
         for each, row in zip(SETTINGS, rows, strict=False):
             with self.subTest(each.key):
                 self.assertEqual(row.count("|"), 4)
                 flag = f"--[no-]{each.flag[2:]}" if each.can_be_negated else each.flag
-                self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{shown(each.default)}` | "), row)
+                self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | "), row)
                 self.assertIn(each.help.split("<")[0], row)
                 self.assertNotIn("<", row)
                 self.assertTrue(all(f"`{choice}`" in row for choice in each.choices))
 
     def test_a_shown_value_reads_back_as_itself(self) -> None:
         odd = 'C:\\x "y"'
-        self.assertEqual(tomllib.loads(f"value = {shown(odd)}"), {"value": odd})
+        self.assertEqual(tomllib.loads(f"value = {to_toml(odd)}"), {"value": odd})
 
     def test_the_file_lives_in_the_home_directory(self) -> None:
-        self.assertEqual(expanded(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")
+        self.assertEqual(expand_home(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")

@@ -2,7 +2,7 @@ import base64
 import unittest
 
 from deepseek_cursor_proxy.config import https_proxy
-from deepseek_cursor_proxy.config.https_proxy import OutboundProxy, for_host, is_exempt, named_by
+from deepseek_cursor_proxy.config.https_proxy import OutboundProxy, for_host, from_environment, is_exempt
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -17,20 +17,20 @@ class NamedTest(unittest.TestCase):
             ("http://[::1]:8080", "::1", 8080),
         ):
             with self.subTest(value):
-                self.assertEqual(OutboundProxy(host, port), named_by({"HTTPS_PROXY": value}))
+                self.assertEqual(OutboundProxy(host, port), from_environment({"HTTPS_PROXY": value}))
 
     def test_nothing_named_is_no_proxy(self) -> None:
         for environment in ({}, {"HTTPS_PROXY": ""}, {"HTTPS_PROXY": " "}):
-            self.assertIsNone(named_by(environment))
+            self.assertIsNone(from_environment(environment))
 
     def test_only_https_proxy_counts_and_lower_case_first(self) -> None:
         others = {"HTTP_PROXY": "http://a:1", "http_proxy": "http://a:1", "ALL_PROXY": "http://a:1"}
-        self.assertIsNone(named_by({**others, "all_proxy": "http://a:1"}))
+        self.assertIsNone(from_environment({**others, "all_proxy": "http://a:1"}))
         both = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://lower:1"}
-        self.assertEqual("lower:1", str(named_by(both)))
+        self.assertEqual("lower:1", str(from_environment(both)))
 
     def test_credentials_become_a_header_and_are_shown_nowhere(self) -> None:
-        proxy = named_by({"HTTPS_PROXY": "http://me:p%40ss%2Fw@proxy.example:3128"})
+        proxy = from_environment({"HTTPS_PROXY": "http://me:p%40ss%2Fw@proxy.example:3128"})
         assert proxy is not None
         self.assertEqual("Basic " + base64.b64encode(b"me:p@ss/w").decode(), proxy.authorization)
         self.assertEqual("proxy.example:3128", str(proxy))
@@ -50,7 +50,7 @@ class NamedTest(unittest.TestCase):
             "http://pro xy:1",
         ):
             with self.subTest(value), self.assertRaises(StartupError) as caught:
-                named_by({"HTTPS_PROXY": value})
+                from_environment({"HTTPS_PROXY": value})
             message = str(caught.exception)
             self.assertTrue(message.startswith("config: HTTPS_PROXY ") and message.isprintable(), message)
             self.assertIn('https_proxy = "off"', message)
