@@ -130,13 +130,13 @@ class TestChains(ResponsesTestCase):
 
     def test_a_chain_is_read_from_where_it_grew(self) -> None:
         proxy, previous, taken = self.proxy(), None, []
-        take = responses_items._Reader.take
+        take = responses_items._Reader.read
 
         def counted(reader: Any, item: Any, param: str) -> None:
             taken.append(param)
             take(reader, item, param)
 
-        with mock.patch.object(responses_items._Reader, "take", counted):
+        with mock.patch.object(responses_items._Reader, "read", counted):
             for number in range(8):
                 self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
                 taken.clear()

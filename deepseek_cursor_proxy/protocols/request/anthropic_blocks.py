@@ -1,14 +1,14 @@
-"""Anthropic's content blocks as canonical messages, wherever they stand.
+"""Reads Anthropic's content blocks, which Cursor also writes inside chat messages for models named "claude".
 
-Cursor writes them inside chat messages for models with "claude" in their name. One message of blocks can be several of
-ours: what tools answered comes first, as DeepSeek wants results right behind their calls, then what the user added.
+One message of blocks may be several canonical ones: tool results first, because DeepSeek requires them right behind
+their calls, then the text of the user.
 
     tool_use            a tool call of the assistant
-    thinking            its reasoning; an empty one was hidden from the client, so the store is asked for it
-    redacted_thinking   readable by Anthropic alone: left out, and named
-    tool_result         a tool message; an error says so in its first line, because DeepSeek has no field for it
+    thinking            its reasoning; empty if it was hidden from the client: `reasoning.restore` looks it up
+    redacted_thinking   readable by Anthropic alone: left out, in `dropped`
+    tool_result         a tool message; an error is marked in its first line, because DeepSeek has no field for it
 
-Every other block is content like any other. `cache_control` means nothing here and is ignored.
+Every other block is ordinary content (see content). `cache_control` is ignored.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ ERROR_LINE = "[the tool reported an error]"
 
 
 class Blocks(NamedTuple):
-    """What the content of one message says; for content without blocks that is the content alone."""
+    """The parts of one message's content."""
 
     content: str | Parts
     reasoning: str | None = None
@@ -54,13 +54,13 @@ def read(value: Any, role: str, param: str) -> Blocks:
             case _:
                 parts.append(content.read_part(block, at))
     reasoning = "\n\n".join(filter(None, thoughts)) or None
-    shown = _shown(parts) if role == "assistant" else None
-    said = content.join_parts(parts) if shown is None else shown
-    return Blocks(said, reasoning, tuple(calls), tuple(results), tuple(dropped))
+    text = _rejoin_thinking(parts) if role == "assistant" else None
+    rest = content.join_parts(parts) if text is None else text
+    return Blocks(rest, reasoning, tuple(calls), tuple(results), tuple(dropped))
 
 
-def _shown(parts: list[Json]) -> str | None:
-    """The text of an answer that shows our thinking block, which a client split into parts."""
+def _rejoin_thinking(parts: list[Json]) -> str | None:
+    """The text of an answer with a thinking block of ours that the client split into parts; None if it has none."""
     return (
         thinking_blocks.join_split_text([part["text"] for part in parts])
         if all(part["type"] == "text" for part in parts)
@@ -80,7 +80,7 @@ def _call(block: Json, param: str) -> ToolCall:
 
 
 def _result(block: Json, param: str) -> Message:
-    said = content.read(block.get("content"), f"{param}.content")
+    output = content.read(block.get("content"), f"{param}.content")
     if optional(block, "is_error", bool, "true or false", f"{param}.is_error"):
-        said = f"{ERROR_LINE}\n{said}" if isinstance(said, str) else (content.text_part(ERROR_LINE), *said)
-    return Message("tool", said, tool_call_id=optional_string(block, "tool_use_id", param) or "")
+        output = f"{ERROR_LINE}\n{output}" if isinstance(output, str) else (content.text_part(ERROR_LINE), *output)
+    return Message("tool", output, tool_call_id=optional_string(block, "tool_use_id", param) or "")

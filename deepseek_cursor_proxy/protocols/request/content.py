@@ -1,9 +1,9 @@
-"""Message content of every dialect, as text or as parts in OpenAI's chat shape.
+"""Reads message content of every API as text, or as parts in the shape of chat completions.
 
-Text parts are joined by line breaks, because DeepSeek takes plain strings. Pictures stay parts, whichever dialect they
-come in: `image_url` (chat), `input_image` (Responses) and `image` (Anthropic) become one canonical `image_url` part,
-so the same picture is the same history. A part of an unknown kind is passed on as its JSON, in which long base64
-(sound, a picture, something encrypted) is only named, because no model can read it.
+Text parts are joined by line breaks, because DeepSeek takes plain strings. Images stay parts: `image_url` (chat),
+`input_image` (Responses) and `image` (Anthropic) become one canonical `image_url` part, so that the same image is the
+same history. A part of an unknown kind becomes its JSON as text, with a placeholder for long base64 (sound, images,
+encrypted data), which no model can read.
 """
 
 import re
@@ -14,14 +14,14 @@ from deepseek_cursor_proxy.conversation import Parts
 from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, json_text, object_at, optional_string
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
-# Longer than any hash or token that a model could make use of.
+# Longer than any hash or token that a model could use.
 _OPAQUE = re.compile(r"(?:data:[\w/.+;=-]{0,100},)?[A-Za-z0-9+/_-]{1000,}={0,2}")
-# What DeepSeek's vision guide allows; the hint of a newer client is worth less than the picture it comes with.
+# Of DeepSeek's vision guide; any other value is left out rather than refused.
 _DETAILS = ("low", "high", "original", "auto")
 
 
 def read(content: Any, param: str) -> str | Parts:
-    """Content as the canonical conversation holds it; absent content is empty text."""
+    """Canonical content; absent content is empty text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -32,7 +32,7 @@ def read(content: Any, param: str) -> str | Parts:
 
 
 def join_parts(parts: Sequence[Json]) -> str | Parts:
-    """Parts as one text if they are nothing else."""
+    """Parts as one text if all of them are text."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return tuple(parts)
@@ -51,29 +51,31 @@ def read_part(part: Any, param: str) -> Json:
     if kind in _TEXTS or (kind is None and "text" in part):
         return text_part(optional_string(part, "refusal" if kind == "refusal" else "text", param) or "")
     if kind in ("image_url", "input_image"):
-        return _picture(part, param)
+        return _image(part, param)
     if kind in ("image", "document"):
         return _anthropic_source(part, param)
     if kind in ("file", "input_file"):
         return _file(part, param)
-    return _in_words(part)
+    return _json_part(part)
 
 
-def _in_words(part: Json) -> Json:
-    """A part as its JSON; without the marks of a cache, which move on with every turn of a chat."""
-    return text_part(json_text({name: _readable(value) for name, value in part.items() if name != "cache_control"}))
+def _json_part(part: Json) -> Json:
+    """A part as its JSON, without `cache_control`, which moves with every turn of a chat."""
+    return text_part(
+        json_text({name: _shorten_opaque(value) for name, value in part.items() if name != "cache_control"})
+    )
 
 
-def _readable(value: Any) -> Any:
+def _shorten_opaque(value: Any) -> Any:
     if isinstance(value, str):
         return f"[{len(value)} characters]" if _OPAQUE.fullmatch(value) else value
     if isinstance(value, dict):
-        return {name: _readable(inner) for name, inner in value.items()}
-    return [_readable(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _shorten_opaque(inner) for name, inner in value.items()}
+    return [_shorten_opaque(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _picture(part: Json, param: str) -> Json:
-    """Chat nests the URL in an object; Responses has it bare, or the id of an uploaded file in its place."""
+def _image(part: Json, param: str) -> Json:
+    """Chat nests the URL in an object; Responses has the bare URL, or the id of an uploaded file."""
     image = part.get("image_url")
     detail = optional_string(part, "detail", param)
     if isinstance(image, dict):
@@ -110,7 +112,7 @@ def _anthropic_source(part: Json, param: str) -> Json:
     if kind == "text" and text is not None:
         title = optional_string(part, "title", param)
         return text_part(f"[document: {title}]\n{text}" if title else text)
-    return _in_words(part)
+    return _json_part(part)
 
 
 def _document(part: Json, url: str, param: str) -> Json:
@@ -119,10 +121,10 @@ def _document(part: Json, url: str, param: str) -> Json:
 
 
 def _file(part: Json, param: str) -> Json:
-    """Chat nests the fields of a file, Responses does not; a file by URL is nothing DeepSeek could fetch."""
+    """Chat nests the fields of a file, Responses does not. A file by URL becomes text: DeepSeek cannot fetch it."""
     nested = part.get("file")
     source, at = (nested, f"{param}.file") if isinstance(nested, dict) else (part, param)
     fields = {name: optional_string(source, name, at) for name in ("file_id", "file_data", "filename")}
     if fields["file_id"] is None and fields["file_data"] is None:
-        return _in_words(part)
+        return _json_part(part)
     return {"type": "file", "file": {name: value for name, value in fields.items() if value is not None}}

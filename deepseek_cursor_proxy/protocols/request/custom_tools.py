@@ -1,9 +1,9 @@
 """Calls of custom tools: free text to the client, a JSON object with one field to DeepSeek.
 
-`lowered` and `Raiser` are a pair. Cursor (3.14) wants a custom call as `type: function` whose arguments are the raw
-text, and sends it back like that; DeepSeek is sent an object again. Not every way there and back gives the bytes the
-model wrote (it may have spaced its JSON, or been stopped), so turns are recorded `as_echoed`: as the client will
-send them back.
+CustomCallUnwrapper takes the text out of the object for the client, and `wrap_text` puts it back for DeepSeek. Cursor
+(3.14) takes and sends a custom call as `type: function` with the raw text as its arguments. The round trip may change
+the bytes (the model may have spaced its JSON, or been stopped), so a turn is stored as `echoed_message`: as the client
+will send it back.
 """
 
 import json
@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.protocols.request.free_text import FIELD, FreeTextRea
 
 
 def wrap_text(arguments: str) -> str:
-    """Raw text as the arguments of the function DeepSeek knows; arguments that are such already stay."""
+    """Raw text as the arguments of the function that DeepSeek has; arguments in this form stay."""
     if arguments.lstrip()[:1] == "{":
         try:
             read = json.loads(arguments)
@@ -28,14 +28,14 @@ def wrap_text(arguments: str) -> str:
 
 
 def wrap_custom_calls(message: Message, names: Container[str], known: Container[str] = ()) -> Message:
-    """A message with its custom calls lowered; `names` are the custom tools of the request, `known` all its tools.
+    """A message with its custom calls wrapped; `names` are the custom tools of the request, `known` all its tools.
 
-    A custom tool may be gone from the request (Cursor's modes differ in their tools). Then its calls are known by their
-    arguments: text that cannot be the beginning of an object, and for a tool that is not known anything else that is
-    no object. Half the arguments of a function that is known stay as they are.
+    A custom tool may be gone from the request (Cursor's modes differ in their tools). Its calls are then recognized by
+    their arguments: text that cannot begin an object or, for a tool that is not known, anything that is no object.
+    Incomplete arguments of a known function stay.
     """
     for call in message.tool_calls:
-        # Nearly every call is one of a function that is known, with an object: told by a look, for all of a history.
+        # Nearly every call is one of a known function with an object: the fast path for all of a history.
         if call.arguments[:1] != "{" or call.name in names or call.name not in known:
             break
     else:
@@ -54,7 +54,7 @@ def _wrap_call(call: ToolCall, names: Container[str], known: Container[str]) -> 
 
 
 def echoed_message(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
-    """An answer of DeepSeek's with its custom calls as they will come back from the client."""
+    """An answer of DeepSeek with its custom calls as the client will send them back."""
     if not answer.tool_calls:
         return answer
     calls = [
@@ -73,7 +73,7 @@ class CustomCallUnwrapper:
         self._readers: dict[tuple[int, int], FreeTextReader | None] = {}
 
     def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
-        """The delta with raw text in place of arguments; with the last one comes what was held back."""
+        """The delta with raw text in place of arguments; the last delta brings the text that was held back."""
         is_last = is_whole or delta.finish_reason is not None
         calls = [self._unwrap(delta.choice, piece, is_last) for piece in delta.calls]
         if is_last:
@@ -91,8 +91,8 @@ class CustomCallUnwrapper:
         return replace(piece, arguments=text + reader.end() if is_last else text)
 
     def _held_back(self, choice: int) -> Iterable[CallPiece]:
-        for (of, index), reader in self._readers.items():
-            if of == choice and reader is not None and (rest := reader.end()):
+        for (owner, index), reader in self._readers.items():
+            if owner == choice and reader is not None and (rest := reader.end()):
                 yield CallPiece(index, arguments=rest)
 
 
@@ -108,7 +108,7 @@ def _is_free_text(arguments: str) -> bool:
 
 
 def _is_object(arguments: str) -> bool:
-    """Whether arguments are a JSON object, or one of the ways in which clients write none at all."""
+    """Whether arguments are a JSON object, or a client's way of writing none: blank, null or []."""
     if not arguments.strip():
         return True
     try:
@@ -119,5 +119,5 @@ def _is_object(arguments: str) -> bool:
 
 
 def custom_call(call_id: str, name: str, text: str) -> ToolCall:
-    """A call that the client itself declares to be one of a custom tool."""
+    """A call of a custom tool from its raw text."""
     return ToolCall(call_id, name, wrap_text(text))

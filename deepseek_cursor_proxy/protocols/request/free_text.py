@@ -1,18 +1,20 @@
-r"""The free text inside the arguments of a custom tool call, taken out while the arguments are still being written.
+r"""FreeTextReader reads the free text in the arguments of a custom tool call, while the arguments arrive.
 
-A custom tool reaches DeepSeek as a function with one string field, `{"input": "…"}`; the client wants the text alone.
+DeepSeek has a custom tool as a function with one string field, `{"input": "…"}`; the client gets the text alone.
 Fragments may end anywhere: in the key, inside an escape, inside `\uXXXX`, between the halves of a surrogate pair.
 
-    head     `{"input":"` with white space wherever JSON allows it; nothing to say yet
-    inside   the text, unescaped; a half-written escape or character waits for its rest
-    after    the closing quote was read; what the object says behind it is not part of the text
-    other    not what we asked the model for: kept until the end, then read as a whole or passed on unchanged
+    head     `{"input":"` with white space wherever JSON allows it; no text yet
+    inside   the text, unescaped; an incomplete escape or character waits for its rest
+    after    the closing quote was read; the rest of the object is not part of the text
+    other    other arguments than declared: held until the end, then parsed as a whole or returned unchanged
 
-A text that breaks off is as long as what was said of it. Escapes JSON does not know are taken literally.
+Arguments that break off give the text up to there. Escapes that JSON does not have are taken literally.
 """
 
 import json
 import re
+
+from deepseek_cursor_proxy.conversation import joined
 
 FIELD = "input"
 
@@ -25,14 +27,14 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\
 
 
 class FreeTextReader:
-    """Reads the arguments of one call; `feed` and `end` return what the client should see next."""
+    """Reads the arguments of one call; `feed` and `end` return the next text for the client."""
 
     def __init__(self) -> None:
         self._state = "head"
-        # How much of the head was seen, and everything that was: it may turn out to be no head.
+        # How much of the head matched, and all fragments so far: they may turn out to be no head.
         self._matched = 0
         self._seen: list[str] = []
-        # An escape or character whose second half is still to come.
+        # An incomplete escape, and the first half of a surrogate pair.
         self._unfinished = ""
         self._surrogate = ""
 
@@ -46,7 +48,7 @@ class FreeTextReader:
         return ""
 
     def end(self) -> str:
-        """What is left to say when no more fragments come."""
+        """The rest of the text, when no more fragments come."""
         if self._state != "other":
             return ""
         self._state = "after"
@@ -55,12 +57,12 @@ class FreeTextReader:
             read = json.loads(whole)
         except (ValueError, RecursionError):
             return whole
-        # The text may stand behind fields that nobody asked for.
+        # Other fields may stand before the text.
         text = read.get(FIELD) if isinstance(read, dict) else None
         return text if isinstance(text, str) else whole
 
     def _read_head(self, fragment: str) -> str:
-        """Match as much of the head as there is; returns what follows it."""
+        """Match the head as far as the fragment goes; returns the text behind it."""
         for position, char in enumerate(fragment):
             if char == _HEAD[self._matched]:
                 self._matched += 1
@@ -77,7 +79,7 @@ class FreeTextReader:
     def _read_inside(self, fragment: str) -> str:
         text = self._unfinished + fragment
         self._unfinished = ""
-        said = [self._surrogate]
+        pieces = [self._surrogate]
         position = 0
         while position < len(text) and self._state == "inside":
             if text[position] == "\\" and _UNFINISHED.match(text, position):
@@ -89,27 +91,23 @@ class FreeTextReader:
             if found.group() == '"':
                 self._state = "after"
             else:
-                said.append(_unescaped(found.group()))
-        return self._whole_characters("".join(said))
+                pieces.append(_unescape(found.group()))
+        return self._whole_characters("".join(pieces))
 
-    def _whole_characters(self, said: str) -> str:
+    def _whole_characters(self, text: str) -> str:
         self._surrogate = ""
-        if self._state == "inside" and "\ud800" <= said[-1:] <= "\udbff":
-            said, self._surrogate = said[:-1], said[-1]
-        try:
-            said.encode()
-        except UnicodeEncodeError:
-            return said.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        return said
+        if self._state == "inside" and "\ud800" <= text[-1:] <= "\udbff":
+            text, self._surrogate = text[:-1], text[-1]
+        return joined([text])
 
 
 def read_free_text(arguments: str) -> str:
-    """The free text of arguments that are there as a whole."""
+    """The free text of complete arguments."""
     reader = FreeTextReader()
     return reader.feed(arguments) + reader.end()
 
 
-def _unescaped(piece: str) -> str:
+def _unescape(piece: str) -> str:
     if piece[0] != "\\":
         return piece
     if piece[1] == "u" and len(piece) == 6:

@@ -1,22 +1,22 @@
-"""Items of the Responses API as canonical messages.
+"""Reads the items of the Responses API as canonical messages.
 
-A Responses history is a flat list; ours has turns. Reasoning, text and calls that follow each other are one assistant
-message, up to the first result or the next question:
+A Responses history is a flat list; a canonical one has turns. Consecutive reasoning, text and calls are one assistant
+message, up to the first result or the next user message:
 
     reasoning, message(assistant), function_call, function_call, function_call_output, …
     └───────────────── one assistant message ─────────────────┘  └─ a tool message
 
-A turn also ends where the next one visibly begins: new reasoning or new text after text, as long as nothing was called.
-Items of our own say by their ids which answer they are of, so that one which thinks or speaks twice stays one turn.
-Only reasoning in plain words counts: a summary is not what the model thought, and encrypted content is opaque here, so
-both leave the reasoning unknown and the store is asked for it.
+A turn also ends where the next one begins: with new reasoning or new text after text, as long as it has no call. Items
+of our own have the id of their response in their ids, so that a response that thinks or speaks twice stays one turn.
+Only plain reasoning counts. A summary is not what the model thought and encrypted content cannot be read here, so both
+leave the reasoning unknown, and `reasoning.restore` looks it up.
 
-Items that other servers made for themselves (`web_search_call`, `mcp_call`, `image_generation_call`, …) and those of
-unknown kinds are left out and named in `dropped`: their JSON, pictures in base64 included, is nobody's message.
-So is a foreign `compaction` item; one of ours is a system message by now (see protocols.responses.compaction).
+Items of other servers (`web_search_call`, `mcp_call`, `image_generation_call`, …) and of unknown kinds are left out, in
+`dropped`: their JSON, with images in base64, is no message. So is a foreign `compaction` item; one of ours is a system
+message by now (see protocols.responses.compaction).
 
-Tools may be declared in the list as well. They are read first, by `declared_tools`: what a call into a namespace is
-called depends on what other tools there are.
+Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
+namespace depends on the other tools.
 """
 
 import re
@@ -31,39 +31,39 @@ from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, memo
 from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
-# An item of an answer of ours: the mark of that answer, and its place there.
+# The id of an item of ours: the suffix of the response's id, and the index in its output.
 OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")
 
-_CALLS = ("function_call", "custom_tool_call")
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_TOOLS = "additional_tools"
-_KINDS = ("message", "reasoning", _TOOLS, *_CALLS, *_OUTPUTS)
-# Parts of a message that some clients send in the place of the message.
-_PARTS = ("input_text", "text", "input_image", "image_url", "input_file")
+_CALL_KINDS = ("function_call", "custom_tool_call")
+_OUTPUT_KINDS = ("function_call_output", "custom_tool_call_output")
+_TOOLS_KIND = "additional_tools"
+_KINDS = ("message", "reasoning", _TOOLS_KIND, *_CALL_KINDS, *_OUTPUT_KINDS)
+# Parts of a message that some clients send in place of the message.
+_PART_KINDS = ("input_text", "text", "input_image", "image_url", "input_file")
 
 
 def is_item(value: Any) -> bool:
-    """Whether a value in a list of messages is an item of this API and no chat message."""
+    """Whether a value in a list of messages is an item and no chat message."""
     return isinstance(value, dict) and "role" not in value and value.get("type") in _KINDS
 
 
 def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
-    """The tools that are declared inside a history, each with the place it stands at."""
+    """The tools declared inside a history, each with its path."""
     found: list[tuple[Any, str]] = []
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict) and item.get("type") == _TOOLS:
+        if isinstance(item, dict) and item.get("type") == _TOOLS_KIND:
             at = f"{param}[{index}].tools"
             tools = optional(item, "tools", list, "a list", at) or []
-            found += [(tool, f"{at}[{place}]") for place, tool in enumerate(tools)]
+            found += [(tool, f"{at}[{position}]") for position, tool in enumerate(tools)]
     return found
 
 
 def read(
     items: Any, param: str = "input", upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None
 ) -> History:
-    """The history an `input` stands for; a string is one user message.
+    """The history of an `input`; a string is one user message.
 
-    `upstream_names` are those of tools inside namespaces; a call of a tool that is gone gets the name it would have.
+    `upstream_names` are those of tools inside namespaces; a call of a tool that is gone gets its default name.
     """
     if isinstance(items, str):
         return History((Message("user", items),))
@@ -73,52 +73,52 @@ def read(
     count, known = _known.longest(items, under)
     reader = known.copy() if known is not None else _Reader(upstream_names or {})
     for index, item in enumerate(items[count:], count):
-        reader.take(item, f"{param}[{index}]")
+        reader.read(item, f"{param}[{index}]")
     _known.keep(tuple(items), reader.copy(), under)
-    return reader.finished()
+    return reader.history()
 
 
 class _Turn:
-    """The assistant message that is being put together."""
+    """The items of one assistant message."""
 
     def __init__(self) -> None:
-        # The answer of ours that this is, if it is one.
-        self.mark: str | None = None
+        # Of the response of ours that the turn comes from, if it does.
+        self.id_suffix: str | None = None
         self.thoughts: list[str] = []
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
         self.calls: list[ToolCall] = []
 
     def copy(self) -> "_Turn":
         twin = _Turn()
-        twin.mark = self.mark
-        twin.thoughts, twin.said, twin.calls = self.thoughts.copy(), self.said.copy(), self.calls.copy()
+        twin.id_suffix = self.id_suffix
+        twin.thoughts, twin.messages, twin.calls = self.thoughts.copy(), self.messages.copy(), self.calls.copy()
         return twin
 
     def message(self) -> Message | None:
-        """The message, or None if nothing was said; a reasoning that nobody can read says nothing."""
-        if not (self.thoughts or self.said or self.calls):
+        """The message; None if the turn is empty or has nothing but unreadable reasoning."""
+        if not (self.thoughts or self.messages or self.calls):
             return None
         reasoning = self._reasoning()
-        for each in self.said:
+        for each in self.messages:
             if is_blank(reasoning) and each.reasoning is not None:
                 reasoning = each.reasoning
-        calls = [call for each in self.said for call in each.tool_calls] + self.calls
-        name = next((each.name for each in self.said if each.name is not None), None)
+        calls = [call for each in self.messages for call in each.tool_calls] + self.calls
+        name = next((each.name for each in self.messages if each.name is not None), None)
         return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
 
     def _reasoning(self) -> str | None:
         if not self.thoughts:
             return None
-        if self.mark is not None:
+        if self.id_suffix is not None:
             return joined(self.thoughts)
         return "\n\n".join([thought for thought in self.thoughts if not is_blank(thought)] or self.thoughts)
 
     def _content(self) -> str | Parts:
-        texts = [each.content for each in self.said if isinstance(each.content, str)]
-        if self.mark is not None and len(texts) == len(self.said):
+        texts = [each.content for each in self.messages if isinstance(each.content, str)]
+        if self.id_suffix is not None and len(texts) == len(self.messages):
             return joined(texts)
         parts: list[Json] = []
-        for each in self.said:
+        for each in self.messages:
             parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content
         return content.join_parts(parts)
 
@@ -132,63 +132,63 @@ class _Reader:
         self._turn = _Turn()
 
     def copy(self) -> "_Reader":
-        """Another one, which goes on from here."""
+        """An independent reader in the same state."""
         twin = _Reader(self._upstream_names)
         twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
         twin._chat, twin._turn = self._chat.copy(), self._turn.copy()
         return twin
 
-    def take(self, item: Any, param: str) -> None:
+    def read(self, item: Any, param: str) -> None:
         item = object_at(item, param)
         kind = optional_string(item, "type", param)
         if kind is None or kind == "message":
-            self._take_message(item, param)
+            self._read_message(item, param)
         elif kind == "reasoning":
-            self._take_reasoning(item, param)
-        elif kind in _CALLS:
-            self._go_on(item, begins=False)
+            self._read_reasoning(item, param)
+        elif kind in _CALL_KINDS:
+            self._continue_turn(item, begins=False)
             self._turn.calls.append(self._call(item, kind, param))
-        elif kind in _OUTPUTS:
+        elif kind in _OUTPUT_KINDS:
             self._end_turn()
-            said = content.read(item.get("output"), f"{param}.output")
-            self._messages.append(Message("tool", said, tool_call_id=_call_id(item, param)))
-        elif kind in _PARTS:
+            output = content.read(item.get("output"), f"{param}.output")
+            self._messages.append(Message("tool", output, tool_call_id=_call_id(item, param)))
+        elif kind in _PART_KINDS:
             self._end_turn()
             self._messages.append(Message("user", content.join_parts([content.read_part(item, param)])))
-        elif kind != _TOOLS:
-            self._take_foreign(kind)
+        elif kind != _TOOLS_KIND:
+            self._drop_item(kind)
 
-    def finished(self) -> History:
+    def history(self) -> History:
         self._end_turn()
         return History(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
-    def _take_message(self, item: Json, param: str) -> None:
+    def _read_message(self, item: Json, param: str) -> None:
         found = self._chat.read(item, param)
         if found[-1].role != "assistant":
             self._end_turn()
-            self._messages += _in_parts(item, found)
+            self._messages += _keep_parts(item, found)
             return
-        self._go_on(item, begins=bool(self._turn.said))
-        self._turn.said += found
+        self._continue_turn(item, begins=bool(self._turn.messages))
+        self._turn.messages += found
 
-    def _take_reasoning(self, item: Json, param: str) -> None:
-        self._go_on(item, begins=bool(self._turn.said))
+    def _read_reasoning(self, item: Json, param: str) -> None:
+        self._continue_turn(item, begins=bool(self._turn.messages))
         parts = optional(item, "content", list, "a list", f"{param}.content") or []
         texts = [_reasoning_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts)]
-        if said := [text for text in texts if text is not None]:
-            self._turn.thoughts.append("\n".join(said))
+        if readable := [text for text in texts if text is not None]:
+            self._turn.thoughts.append("\n".join(readable))
 
-    def _go_on(self, item: Json, *, begins: bool) -> None:
-        """Go on with the turn that an item belongs to; without a word of ours one begins where it looks like it."""
-        found = OWN_ID.fullmatch(given) if isinstance(given := item.get("id"), str) else None
-        mark = found[1] if found is not None else None
-        if mark is not None and self._turn.mark is not None:
-            is_another = mark != self._turn.mark
+    def _continue_turn(self, item: Json, *, begins: bool) -> None:
+        """Begin a new turn if the item is of another response of ours or, without our ids, if it `begins` one."""
+        found = OWN_ID.fullmatch(item_id) if isinstance(item_id := item.get("id"), str) else None
+        id_suffix = found[1] if found is not None else None
+        if id_suffix is not None and self._turn.id_suffix is not None:
+            is_another = id_suffix != self._turn.id_suffix
         else:
             is_another = begins and not self._turn.calls
         if is_another:
             self._end_turn()
-        self._turn.mark = self._turn.mark or mark
+        self._turn.id_suffix = self._turn.id_suffix or id_suffix
 
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
@@ -198,9 +198,9 @@ class _Reader:
             return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
 
-    def _take_foreign(self, kind: str) -> None:
+    def _drop_item(self, kind: str) -> None:
         if kind.endswith("_output"):
-            # What follows a result is the next turn, even if the result can't be told.
+            # The next turn follows a result, even a dropped one.
             self._end_turn()
         self._dropped.append(f"input item {safe_text(kind, 60)}")
 
@@ -211,12 +211,12 @@ class _Reader:
         self._turn = _Turn()
 
 
-# As in chat_history: an item that comes back is the very same object as before, and so are the messages it becomes.
+# As in `messages`: an item that comes back is the same object as before, and so are its messages.
 _known: Beginnings[Any, _Reader] = Beginnings(16 * 1024 * 1024, memory)
 
 
-def _in_parts(item: Json, found: list[Message]) -> list[Message]:
-    """A user's message whose several texts stay apart, as DeepSeek takes them; nobody else's may be a list there."""
+def _keep_parts(item: Json, found: list[Message]) -> list[Message]:
+    """A user message keeps its text parts as a list; DeepSeek accepts a list from no other role."""
     parts = item.get("content")
     message = found[-1]
     if message.role != "user" or len(found) != 1 or not isinstance(message.content, str):
