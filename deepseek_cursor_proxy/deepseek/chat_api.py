@@ -60,7 +60,7 @@ def messages(request: ChatRequest) -> list[dict[str, Any]]:
             request.messages, lambda message: _message(message, _text_content(message), request), request.thinking
         )
     sent = []
-    # Only user messages may hold images, so those that tools returned go into a user message of ours right behind the
+    # Only user messages may hold images, so those that tools returned go into a user message of ours right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
     pending: list[Mapping[str, Any]] = []
     for message in request.messages:
@@ -113,7 +113,7 @@ def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
 
 
 def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
-    """Put a JSON schema behind the system prompt: this API has JSON mode, but no schemas."""
+    """Put a JSON schema after the system prompt: this API has JSON mode, but no schemas."""
     form = body.get("response_format")
     if not isinstance(form, dict) or form.get("type") != "json_schema":
         return body

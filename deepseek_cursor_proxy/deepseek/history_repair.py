@@ -1,10 +1,10 @@
 """Repairs a tool history so that DeepSeek accepts it.
 
-DeepSeek requires the result of every tool call, by id, right behind the message with the calls. Clients that were
+DeepSeek requires the result of every tool call, by id, right after the message with the calls. Clients that were
 stopped, restarted or summarised send other histories. The repairs, by their names in log and trace:
 
     cancelled   a call without a result gets a neutral one
-    moved       a result behind other messages goes next to its call, if no answer of the model is in between
+    moved       a result after other messages goes next to its call, if no answer of the model is in between
     repeated    the same result again is dropped
     orphaned    a result without a call, or a second and different one, becomes a user message
     named       a call without an id, or with a duplicate, gets an id made of its position; its result the same
@@ -35,7 +35,7 @@ class RepairedHistory(NamedTuple):
 
 
 def repair(messages: Sequence[Message]) -> RepairedHistory:
-    """The same history with every call answered right behind it."""
+    """The same history with every call answered right after it."""
     if _is_in_order(messages):
         return RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
     builder = _HistoryBuilder()
@@ -196,18 +196,18 @@ class _HistoryBuilder:
         self._entries.append((index, message))
 
     def _assign_ids(self, index: int, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-        taken: set[str] = set()
-        written = {call.id for call in calls}
+        used: set[str] = set()
+        sent = {call.id for call in calls}
         named = []
         for position, call in enumerate(calls):
-            if not call.id or call.id in taken:
+            if not call.id or call.id in used:
                 self._repairs["named"] += 1
                 # By position, so that every later request gets the same id.
                 name = f"call_{index}_{position}"
-                while name in written or name in taken:
+                while name in sent or name in used:
                     name += "_"
                 call = call._replace(id=name)
-            taken.add(call.id)
+            used.add(call.id)
             named.append(call)
         return tuple(named)
 

@@ -97,17 +97,17 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
 class _Match:
     model: str
     # Suffixes of the name, the last one first.
-    words: tuple[str, ...]
+    suffixes: tuple[str, ...]
     # How exact the match is: the length of the matching key, infinity for a whole name, 0 for none.
     weight: float
 
     @property
     def effort(self) -> str | None:
-        return next((word for word in self.words if word in rules.EFFORTS), None)
+        return next((suffix for suffix in self.suffixes if suffix in rules.EFFORTS), None)
 
     @property
     def thinking(self) -> bool | None:
-        return next((_THINKING_WORDS[word] for word in self.words if word in _THINKING_WORDS), None)
+        return next((_THINKING_WORDS[suffix] for suffix in self.suffixes if suffix in _THINKING_WORDS), None)
 
 
 def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
@@ -115,39 +115,39 @@ def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
     known = _by_lower((*KNOWN_MODELS, default))
     found = _Match(default, (), 0)
     needed = 0
-    for name, words in _suffix_variants(requested.strip().lower()):
+    for name, suffixes in _suffix_variants(requested.strip().lower()):
         if len(name) < needed:
             # The suffix just taken off belongs to the prefix that matched.
             break
         if name in aliases:
-            return _match(models[aliases[name]], words, float("inf"))
+            return _match(models[aliases[name]], suffixes, float("inf"))
         if name in known:
-            return _match(known[name], words, float("inf"))
+            return _match(known[name], suffixes, float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
-            found = _match(default, words, 0)
+            found = _match(default, suffixes, 0)
         else:
-            found, needed = _match(models[prefix], words, len(prefix)), len(prefix) - 1
+            found, needed = _match(models[prefix], suffixes, len(prefix)), len(prefix) - 1
     return found
 
 
-def _match(target: str, words: tuple[str, ...], weight: float) -> _Match:
+def _match(target: str, suffixes: tuple[str, ...], weight: float) -> _Match:
     """The match for a target of the table: a name to send as it is, or DeepSeek's with suffixes of its own."""
     known = _by_lower(KNOWN_MODELS)
-    for name, more in _suffix_variants(target.lower()):
+    for name, own in _suffix_variants(target.lower()):
         if name in known:
-            return _Match(known[name], words + more, weight)
-    return _Match(target, words, weight)
+            return _Match(known[name], suffixes + own, weight)
+    return _Match(target, suffixes, weight)
 
 
 def _suffix_variants(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name, then the name with one suffix less each time, with the suffixes taken off so far."""
-    words: tuple[str, ...] = ()
-    yield name, words
+    suffixes: tuple[str, ...] = ()
+    yield name, suffixes
     while len(name) <= _LONGEST_NAME and (found := _SUFFIX.search(name)) and found.start():
-        words += tuple(word for word in found.groups() if word)
+        suffixes += tuple(suffix for suffix in found.groups() if suffix)
         name = name[: found.start()].rstrip()
-        yield name, words
+        yield name, suffixes
 
 
 def _longest_prefix(name: str, table: Mapping[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ def encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
         # The payload has messages of ours: images that tools returned, or a JSON schema.
         return encode_json(payload)
     # Everything else is encoded with zeros as placeholders. The first match is the placeholder: only strings and
-    # `thinking` stand before it, and JSON escapes quotes inside strings.
+    # `thinking` precede it, and JSON escapes quotes inside strings.
     shell = {**payload, "messages": 0, "tools": 0} if "tools" in payload else {**payload, "messages": 0}
     before, name, after = encode_json(shell).partition(b'"messages":0')
     pieces = [before, name[:-1], _encode_messages(request, payload["messages"])]

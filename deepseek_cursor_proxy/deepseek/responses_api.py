@@ -263,9 +263,9 @@ class ResponseReader(EventReader):
         self._items = ItemReader()
         self._keys = _ItemKeys()
 
-    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
-        deltas = super()._read_event(said, data)
-        said.is_done = said.is_done or any(delta.finish_reason for delta in deltas)
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        deltas = super()._read_event(events, data)
+        events.is_done = events.is_done or any(delta.finish_reason for delta in deltas)
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:

@@ -1,6 +1,6 @@
 """The tokens of a prompt: DeepSeek's layout of it, and an estimate for a text that needs no vocabulary.
 
-The estimate maps a text to classes of bytes and counts short patterns of classes: a word behind a space, a digit behind
+The estimate maps a text to classes of bytes and counts short patterns of classes: a word after a space, a digit after
 a letter, a Chinese character. The result is the weighted sum. Counting one pattern takes 2 ms per MB, so all of them
 together are twice as fast as one pass of a regular expression over the words.
 
@@ -152,7 +152,7 @@ _FIRST_BYTES = (
     (0x100, "E"),  # emoji and what else is rare
 )
 _CLASSES = "".join(map(_class, range(256))).encode()
-# A text counts as if it stood behind a space.
+# A text counts as if it stood after a space.
 _START = b"s"
 _SEPARATOR = "\0 "
 

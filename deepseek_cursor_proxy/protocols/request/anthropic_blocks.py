@@ -1,6 +1,6 @@
 """Reads Anthropic's content blocks, which Cursor also writes inside chat messages for models named "claude".
 
-One message of blocks may be several canonical ones: tool results first, because DeepSeek requires them right behind
+One message of blocks may be several canonical ones: tool results first, because DeepSeek requires them right after
 their calls, then the text of the user.
 
     tool_use            a tool call of the assistant

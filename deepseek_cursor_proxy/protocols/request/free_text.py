@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.conversation import joined
 FIELD = "input"
 
 _HEAD = f'{{"{FIELD}":"'
-# Where in the head JSON allows white space: before and behind the brace, and around the colon.
+# Where in the head JSON allows white space: before and after the brace, and around the colon.
 _GAPS = (0, 1, len(_HEAD) - 2, len(_HEAD) - 1)
 _PIECE = re.compile(r'[^"\\]+|\\u[0-9a-fA-F]{4}|\\.|"', re.DOTALL)
 _UNFINISHED = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -57,12 +57,12 @@ class FreeTextReader:
             read = json.loads(whole)
         except (ValueError, RecursionError):
             return whole
-        # Other fields may stand before the text.
+        # Other fields may precede the text.
         text = read.get(FIELD) if isinstance(read, dict) else None
         return text if isinstance(text, str) else whole
 
     def _read_head(self, fragment: str) -> str:
-        """Match the head as far as the fragment goes; returns the text behind it."""
+        """Match the head as far as the fragment goes; returns the text after it."""
         for position, char in enumerate(fragment):
             if char == _HEAD[self._matched]:
                 self._matched += 1

@@ -211,7 +211,7 @@ def _find_history(body: Json) -> _HistorySource:
 
 
 def _read_history(body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str]) -> History:
-    """The messages of a body, behind its `instructions` and `system`."""
+    """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
         history = responses_items.read(source.values, source.param, upstream_names)
     else:

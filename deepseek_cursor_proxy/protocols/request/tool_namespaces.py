@@ -36,15 +36,15 @@ def upstream_name(qualified: QualifiedName) -> str:
     return name if _NAME.fullmatch(name) else _hashed_name(qualified, 0)
 
 
-def upstream_names(qualified: Iterable[QualifiedName], taken: Collection[str]) -> dict[QualifiedName, str]:
-    """A unique name for each tool; `taken` are the names of the tools without a namespace.
+def upstream_names(qualified: Iterable[QualifiedName], reserved: Collection[str]) -> dict[QualifiedName, str]:
+    """A unique name for each tool; `reserved` are the names of the tools without a namespace.
 
     `a__b` with `c` and `a` with `b__c` collide. Neither gets the name, because their order may change.
     """
     preferred = {each: upstream_name(each) for each in qualified}
-    uses = Counter([*preferred.values(), *taken])
+    uses = Counter([*preferred.values(), *reserved])
     names = {each: name for each, name in preferred.items() if uses[name] == 1}
-    used = {*taken, *names.values()}
+    used = {*reserved, *names.values()}
     for each in sorted(preferred.keys() - names.keys()):
         names[each] = next(name for name in (_hashed_name(each, attempt) for attempt in count()) if name not in used)
         used.add(names[each])
@@ -52,7 +52,7 @@ def upstream_names(qualified: Iterable[QualifiedName], taken: Collection[str]) -
 
 
 def describe(description: str | None, namespace: str, about: str | None) -> str | None:
-    """A function's description behind that of its namespace, `about`."""
+    """A function's description after that of its namespace, `about`."""
     purpose = " ".join((about or "").split())
     if not purpose:
         return description
