@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.support.generated_chats import Chat, World
 from tests.support.harness import SocketTestCase
 from tests.support.histories import TOOLS
+from tests.support.width import width
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 DOOR = ChatCompletions(lambda: 0)
@@ -68,7 +69,7 @@ def chunks(answer: Answer, stream: bool) -> Batches:
 
 class TestTheLaw(unittest.TestCase):
     def test_what_the_door_writes_comes_back_and_is_found(self) -> None:
-        for seed in range(60):
+        for seed in range(width(30, 60)):
             rng = random.Random(seed)
             stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
             history: list[dict[str, Any]] = [{"role": "user", "content": words(rng, 5)}]
@@ -137,10 +138,10 @@ class TestTheFiveLaws(unittest.TestCase):
                 self.fail(f"seed {seed}, smallest after {fewest} steps: {_first_failure(seed, fewest, details)}")
 
     def test_every_law_holds_on_every_request_of_generated_chats(self) -> None:
-        self.run_worlds(range(120), 14)
+        self.run_worlds(range(width(30, 120)), 14)
 
     def test_a_proxy_that_forgot_everything_restores_from_what_clients_show(self) -> None:
-        self.run_worlds(range(60), 10, forgets=True)
+        self.run_worlds(range(width(20, 60)), 10, forgets=True)
 
 
 def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | None:
@@ -161,7 +162,7 @@ class TestTheLawsOverSockets(SocketTestCase):
             proxy = self.proxy(**settings)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
                 world = _SocketWorld(7, self.fake, connection, form)
-                for _ in range(120):
+                for _ in range(width(40, 120)):
                     world.step()
 
 

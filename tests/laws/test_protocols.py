@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_chats import words
 from tests.support.generated_talks import APIS, SYSTEM, Api, Talk, Turn
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.support.width import width
 
 CALLERS = ("sk-alice-and-her-key", "sk-bob-and-his-key")
 
@@ -49,7 +50,7 @@ class Visible:
 
 class TestTheLawAcrossApis(SocketTestCase):
     def test_every_thought_comes_back_byte_for_byte_and_to_nobody_else(self) -> None:
-        for seed in range(8):
+        for seed in range(width(3, 8)):
             proxy = self.proxy(display_reasoning=seed % 3 > 0)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
                 for number in range(3):

@@ -1,7 +1,6 @@
 """The laws over generated chains: whichever door a turn comes through, all reasoning is there in the next request."""
 
 import contextlib
-import os
 import unittest
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.response_rows import unpack_json
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.support.generated_chains import Proxy, Twins
+from tests.support.width import width
 
-CHAINS = 20_000 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") else 2_000
+CHAINS = width(200, 2_000, 20_000)
 
 
 class TestChains(unittest.TestCase):
@@ -42,7 +42,7 @@ class TestChains(unittest.TestCase):
 
     def test_long_chains_too(self) -> None:
         with contextlib.closing(Proxy(InstallationSecret(Path(":memory:")))) as proxy:
-            for seed in range(3):
+            for seed in range(width(1, 3)):
                 with self.subTest(seed=seed):
                     twins = Twins(seed, proxy)
                     for _ in range(20):

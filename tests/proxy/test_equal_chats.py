@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
+from tests.support.width import width
 
 Json = dict[str, Any]
 
@@ -109,7 +110,7 @@ class TestEqualChats(EqualChatsTestCase):
             self.assertEqual(f"Thought of {name}.", sent[1]["reasoning_content"])
 
     def test_no_interleaving_of_equal_chats_moves_a_prefix(self) -> None:
-        for seed in range(40):
+        for seed in range(width(6, 40)):
             rng = random.Random(seed)
             self.restart(display_reasoning=rng.random() < 0.3)
             chats: list[tuple[list[Json], list[Json]]] = [([], []) for _ in range(4)]

@@ -17,9 +17,9 @@ from typing import Any
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.proxy.test_serve import Process, ServeTest, address
+from tests.support.width import IS_LONG, width
 
-IS_LONG = bool(os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS"))
-ROUNDS = 200 if IS_LONG else 4
+ROUNDS = width(1, 4, 200)
 CHATS = 4
 # A chat that has so many turns is checked once more and makes room for another.
 LONGEST_CHAT = 16

@@ -30,6 +30,7 @@ from deepseek_cursor_proxy.server import client_connection
 from tests.support.gauges import StartLine
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.width import width
 
 BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**BODY, "stream": True}
@@ -71,8 +72,8 @@ class TestCrowds(CrowdTestCase):
             sock.sendall(HEALTH)
         self.assertEqual([200] * 300, [read_reply(sock)[0] for sock in socks])
 
-    def test_a_hundred_streams_side_by_side_are_whole_and_never_mixed_up(self) -> None:
-        count, fake = 100, FakeDeepSeek(responder=_own_words)
+    def test_many_streams_side_by_side_are_whole_and_never_mixed_up(self) -> None:
+        count, fake = width(30, 100), FakeDeepSeek(responder=_own_words)
         self.addCleanup(fake.close)
         fake.start()
         proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False)
@@ -101,7 +102,7 @@ class TestCrowds(CrowdTestCase):
         fake = FakeDeepSeek(responder=lambda payload: Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01))
         self.addCleanup(fake.close)
         fake.start()
-        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + 2.0
+        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + width(0.4, 2.0)
 
         def stay() -> list[bytes]:
             replies = []

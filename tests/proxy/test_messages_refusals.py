@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, Told, assistant, result, user
+from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 USE = {"type": "tool_use", "id": CALL.id, "name": "read_file", "input": {"path": "a.py"}}
@@ -165,14 +166,15 @@ class TestSizes(MessagesTestCase):
         # Measured at a fifth of that on a slow machine; what grows with the square of it would take minutes.
         self.assertLess(time.monotonic() - began, 30)
 
-    def test_ten_megabytes_in_one_block_are_no_trouble(self) -> None:
-        proxy, text = self.proxy(), "words and \n" * MIB
+    def test_a_block_of_megabytes_costs_no_more_than_its_length(self) -> None:
+        mebibytes = width(1, 10)
+        proxy, text = self.proxy(), "words and \n" * (mebibytes * MIB // 10)
         for block in (
             {"type": "text", "text": text},
             result("a", text),
             result("a", [{"type": "text", "text": text}]),
-            picture("A" * 10 * MIB),
-            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * 10 * MIB},
+            picture("A" * mebibytes * MIB),
+            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * mebibytes * MIB},
             {"type": "thinking", "thinking": text, "signature": "x"},
             {"type": "a block of tomorrow", "x": text},
         ):
@@ -181,30 +183,30 @@ class TestSizes(MessagesTestCase):
                 self.good(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
                 self.quickly(began)
 
-    def test_a_thought_of_ten_megabytes_is_signed_and_comes_back(self) -> None:
+    def test_a_thought_of_megabytes_is_signed_and_comes_back(self) -> None:
         proxy, began = self.proxy(), time.monotonic()
-        thought = "".join(f"thought {number} " for number in range(400_000))
+        thought = "".join(f"thought {number} " for number in range(width(80_000, 400_000)))
         self.fake.answer(Answer(reasoning=thought, content="x", piece=100_000))
         first = self.good(proxy, tools=TOOLS, thinking={"type": "adaptive", "display": "omitted"}, stream=True)
         self.good(proxy, user("q"), assistant(first), user("go on"), tools=TOOLS)
         self.assert_upstream_saw(thought)
         self.quickly(began)
 
-    def test_ten_thousand_turns_and_results_are_no_trouble(self) -> None:
-        proxy, began = self.proxy(), time.monotonic()
+    def test_thousands_of_turns_and_results_cost_no_more_than_their_number(self) -> None:
+        proxy, began, turns = self.proxy(), time.monotonic(), width(800, 2500)
         history: list[Json] = []
-        for number in range(2500):
+        for number in range(turns):
             use = {**USE, "id": f"toolu_{number}"}
             thought = {"type": "thinking", "thinking": f"thought {number}", "signature": ""}
             history += [user(f"question {number}"), {"role": "assistant", "content": [thought, use]}]
             history.append(user(result(use["id"])))
         self.good(proxy, *history, tools=TOOLS)
-        self.assert_upstream_saw(*[f"thought {number}" for number in range(2500)])
+        self.assert_upstream_saw(*[f"thought {number}" for number in range(turns)])
         self.quickly(began)
 
-    def test_a_turn_of_thousands_of_calls_is_no_trouble(self) -> None:
+    def test_a_turn_of_thousands_of_calls_costs_no_more_than_their_number(self) -> None:
         proxy, began = self.proxy(), time.monotonic()
-        ids = [f"toolu_{number}" for number in range(5000)]
+        ids = [f"toolu_{number}" for number in range(width(1500, 5000))]
         thought = {"type": "thinking", "thinking": "All of them.", "signature": ""}
         said = {"role": "assistant", "content": [thought, *({**USE, "id": each} for each in ids)]}
         self.good(proxy, user("q"), said, user(*map(result, reversed(ids))), tools=TOOLS)

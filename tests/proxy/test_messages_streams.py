@@ -14,6 +14,7 @@ from tests.support.gauges import StartLine, eventually
 from tests.support.harness import PATIENCE
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
 from tests.support.raw_upstream import Play, RawUpstream
+from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 
@@ -118,7 +119,8 @@ class TestTheStream(MessagesTestCase):
     def test_many_streams_at_once_do_not_mix(self) -> None:
         proxy = self.proxy()
         text = " ".join(f"word{number}" for number in range(200))
-        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * 24)
+        streams = width(8, 24)
+        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
         problems: list[BaseException] = []
 
         def ask() -> None:
@@ -129,7 +131,7 @@ class TestTheStream(MessagesTestCase):
             except BaseException as error:
                 problems.append(error)
 
-        threads = [threading.Thread(target=ask) for _ in range(24)]
+        threads = [threading.Thread(target=ask) for _ in range(streams)]
         for thread in threads:
             thread.start()
         for thread in threads:

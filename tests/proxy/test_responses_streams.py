@@ -20,6 +20,7 @@ from tests.proxy.test_responses_background import first_response, types
 from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
+from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 SEALED = "reasoning.encrypted_content"
@@ -220,7 +221,8 @@ class TestACrowd(ResponsesTestCase):
     def test_many_streams_at_once_all_come_to_their_end_in_order(self) -> None:
         proxy = self.proxy()
         text = " ".join(f"word{number}" for number in range(200))
-        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * 24)
+        streams = width(8, 24)
+        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
         problems: list[BaseException] = []
 
         def ask() -> None:
@@ -231,7 +233,7 @@ class TestACrowd(ResponsesTestCase):
             except BaseException as error:
                 problems.append(error)
 
-        threads = [threading.Thread(target=ask) for _ in range(24)]
+        threads = [threading.Thread(target=ask) for _ in range(streams)]
         for thread in threads:
             thread.start()
         for thread in threads:

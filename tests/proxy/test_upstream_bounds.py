@@ -29,6 +29,7 @@ from tests.support.faults import (
 )
 from tests.support.harness import request_bytes
 from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, Play, wait_until
+from tests.support.width import width
 
 
 class TestTime(FaultTestCase):
@@ -260,7 +261,7 @@ class TestMemory(FaultTestCase):
         ):
             packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
             mebibyte = unit * (1024 * 1024 // len(unit))
-            bomb = b"".join([*map(packer.compress, (start, *[mebibyte] * 10, end)), packer.flush()])
+            bomb = b"".join([*map(packer.compress, (start, *[mebibyte] * width(2, 10), end)), packer.flush()])
             for kind, stream in ((SSE, True), (JSON, False)):
                 with self.subTest(unit[:5], kind=kind):
                     self.assert_bounded(Play.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)

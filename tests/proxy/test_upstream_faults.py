@@ -1,10 +1,10 @@
 """An upstream that fails at any byte: the client is told, in time and in order, and nothing is left behind.
 
-LONG_TESTS=1 in the environment tries every byte; otherwise every byte of the head and a seeded sample of the rest.
+The widest run (see `tests.support.width`) tries every byte; otherwise every byte of the head and a seeded sample of
+the rest are tried, or a sample of both.
 """
 
 import json
-import os
 import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +33,8 @@ from tests.support.faults import (
 )
 from tests.support.harness import RunningProxy
 from tests.support.raw_upstream import CLOSE, HANG, KEEP, RESET, Play
+from tests.support.width import IS_LONG, width
 
-LONG = bool(os.environ.get("LONG_TESTS"))
 SEED = 20_261_116
 BODY_SAMPLE = 40
 ODD_CHOICES: tuple[Any, ...] = (None, 7, "x", {}, [], [7], [None], [[]])
@@ -43,12 +43,12 @@ ODD_CALLS: tuple[Any, ...] = (7, "x", {}, [7], [{"index": 400_000}], [{"index": 
 
 def cuts(good: Good, *, sample: int = BODY_SAMPLE) -> list[int]:
     """After how many bytes to fail: all of the head, some of the rest, and what lies around the end."""
-    if LONG:
+    if IS_LONG:
         return list(range(len(good.data) + 1))
     rest = range(good.head_bytes, len(good.data))
     edges = {good.complete_at - 1, good.complete_at, len(good.data)}
     some = random.Random(SEED).sample(rest, min(sample, len(rest)))
-    return sorted({*range(good.head_bytes), *some, *edges})
+    return sorted({*range(0, good.head_bytes, width(4, 1)), *some, *edges})
 
 
 class TestAnyByte(FaultTestCase):
@@ -64,12 +64,12 @@ class TestAnyByte(FaultTestCase):
 
     def test_reset_at_any_byte(self) -> None:
         for good in GOOD:
-            self.assert_told(good, RESET, cuts(good) if LONG else cuts(good)[::3])
+            self.assert_told(good, RESET, cuts(good) if IS_LONG else cuts(good)[::3])
 
     def test_hanging_at_any_byte(self) -> None:
         for good in GOOD:
             some = random.Random(SEED).sample(cuts(good), 12)
-            at = cuts(good) if LONG else [*some, good.complete_at - 1, good.complete_at, len(good.data)]
+            at = cuts(good) if IS_LONG else [*some, good.complete_at - 1, good.complete_at, len(good.data)]
             # Without a length, only the end of the connection ends the answer, and that never comes.
             complete_at = good.complete_at if good is not GOOD[2] else len(good.data) + 1
             self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.25)

@@ -1,7 +1,7 @@
 """Mutations from a seed: of bytes, and of JSON values.
 
-A case is its seed and its number, so any one can be run again alone. How many are run is the caller's default, fifty
-times as many with DEEPSEEK_CURSOR_PROXY_LONG_TESTS=1, and exactly FUZZ_CASES where that is set; FUZZ_SEED changes all.
+A case is its seed and its number, so any one can be run again alone. How many are run follows the width of the suite
+(see `width`), and is exactly FUZZ_CASES where that is set; FUZZ_SEED changes all.
 """
 
 import copy
@@ -9,6 +9,8 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from tests.support.width import width
 
 # Bytes that decide something in HTTP, and those that look as if they did.
 _WORDS = (
@@ -61,7 +63,7 @@ _VALUES: tuple[Any, ...] = (
 
 def cases(default: int) -> Iterator[tuple[str, random.Random]]:
     """The name of each case, and its own source of chance."""
-    count = default * (50 if os.environ.get("DEEPSEEK_CURSOR_PROXY_LONG_TESTS") == "1" else 1)
+    count = width(default // 5, default, default * 50)
     seed = os.environ.get("FUZZ_SEED", "0")
     for number in range(int(os.environ.get("FUZZ_CASES") or count)):
         name = f"FUZZ_SEED={seed} case {number}"

@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat import ChatCompletions
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from tests.support.width import width
 from tests.unit.deepseek.test_repeated_chunks import TEXTS, chunk, event
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
@@ -69,7 +70,7 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
 
 class TestTheSame(unittest.TestCase):
     def test_with_and_without_stencils_in_pieces_of_any_size(self) -> None:
-        for seed in range(25):
+        for seed in range(width(5, 25)):
             data = b"".join(stream(random.Random(seed)))
             for form in (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None):
                 with mock.patch.object(chat_stream, "_MOST_IN_VAIN", 0):

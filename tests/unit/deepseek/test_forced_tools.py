@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.generated_answers import parts
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import MessagesTestCase, Told, added_up, events
+from tests.support.width import width
 
 NAMED = {"type": "function", "function": {"name": "look_up"}}
 WANTED = {"path": 'a\n"b"', "deep": {"n": 1, "é": [None]}}
@@ -179,7 +180,7 @@ class TestRaising(unittest.TestCase):
         return list(forced_tools.convert_stream(([each] for each in deltas), asked or request(), "call_x"))
 
     def test_however_the_words_are_cut_they_become_one_call(self) -> None:
-        for seed in range(50):
+        for seed in range(width(10, 50)):
             rng = random.Random(seed)
             text = rng.choice(list(CALLS.values()))
             deltas = [Delta(text=part) for part in parts(rng, text)]

@@ -8,6 +8,7 @@ from deepseek_cursor_proxy.deepseek import chat_api, history_repair
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.width import width
 
 
 def calls(*ids: str, text: str = "") -> Message:
@@ -37,13 +38,13 @@ class TestRepair(unittest.TestCase):
         some = (U, A, system("s"), empty, thinking, calls("1"), calls("1", "2"), calls(""), calls("1", "1"))
         some += (result("1"), result("1", "x"), result("2"), result(""))
         in_order = 0
-        for _ in range(4000):
+        for _ in range(width(1000, 4000)):
             history = tuple(rng.choices(some, k=rng.randint(1, 6)))
             repaired = repair(history)
             with mock.patch.object(history_repair, "_is_in_order", return_value=False):
                 self.assertEqual(repair(history), repaired, history)
             in_order += history_repair._is_in_order(history)
-        self.assertGreater(in_order, 200)
+        self.assertGreater(in_order, width(50, 200))
 
     def test_what_is_done_to_each_kind_of_damage(self) -> None:
         for name, history, expected, repairs in (

@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NO_ANSWER, early_end_notice
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN, Form
+from tests.support.width import width
 
 FORMS = (COLLAPSIBLE, PLAIN)
 
@@ -153,7 +154,8 @@ class TestDisplay(unittest.TestCase):
 
     def test_a_long_run_of_half_tags_stays_quick(self) -> None:
         """Each of these made a naive pattern quadratic."""
-        for hostile in ("<" * 200_000, "<\\" * 100_000, "<details" * 20_000, "\\" * 200_000):
+        count = width(20_000, 100_000)
+        for hostile in ("<" * count * 2, "<\\" * count, "<details" * (count // 5), "\\" * count * 2):
             (written,) = shown(Delta(reasoning=hostile, text="x"))
             assert written is not None
             block = thinking_blocks.block_at(written)

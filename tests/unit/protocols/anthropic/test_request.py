@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.support.generated_answers import answer, batches, message, stream, words
 from tests.support.messages_client import TOOLS, Json, result, user
+from tests.support.width import width
 
 CONFIG = ProxyConfig()
 SEALER = Sealer(b"secret", b"caller")
@@ -48,7 +49,7 @@ def blocks_of(said: Any) -> list[Json]:
 
 class TestThereAndBack(unittest.TestCase):
     def test_what_is_told_is_read_as_what_was_said(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             found = list(batches(rng, stream(rng, answer(rng))))
             said, told = message(found), blocks_of(found)

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, added_up, blocks, events, kinds
+from tests.support.width import width
 from tests.unit.protocols.responses.test_writer import completion
 
 SEALER = Sealer(b"secret", b"caller")
@@ -54,7 +55,7 @@ def interleaved(rng: random.Random, calls: int) -> list[Delta]:
 
 class TestTheLawsOfAStream(unittest.TestCase):
     def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             omits = rng.random() < 0.3
             writing = writer(omits_thinking=omits)
@@ -90,7 +91,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assertEqual(streamed.message(), whole.message())
 
     def test_however_it_breaks_off_no_block_stays_open(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             data = stream(rng, answer(rng))
             writing = writer()
@@ -105,7 +106,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assertEqual(opened, closed)
 
     def test_interleaved_calls_come_one_after_another_and_complete(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             deltas = interleaved(rng, rng.choice((1, 2, 3, 4)))
             writing = writer()

@@ -10,6 +10,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, 
 from deepseek_cursor_proxy.protocols.responses.writer import told_error
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
 from tests.support.responses_client import Json, check_stream, events
+from tests.support.width import width
 
 WISHES: tuple[Json, ...] = (
     {},
@@ -25,7 +26,7 @@ def types(found: list[Json]) -> list[str]:
 
 class TestTheLawsOfAStream(unittest.TestCase):
     def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             wishes = rng.choice(WISHES)
             writing = writer(**wishes)
@@ -52,7 +53,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assertEqual(streamed.response, whole.response)
 
     def test_however_it_breaks_off_what_was_said_is_whole(self) -> None:
-        for seed in range(200):
+        for seed in range(width(50, 200)):
             rng = random.Random(seed)
             data = stream(rng, answer(rng))
             writing = writer(**rng.choice(WISHES))
