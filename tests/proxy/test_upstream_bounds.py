@@ -253,15 +253,15 @@ class TestMemory(FaultTestCase):
         self.assertLess(peak, 64 * 1024 * 1024)
 
     def test_bombs(self) -> None:
-        for start, unit, end in (
-            (b"", b"\n", b""),
-            (b"", b": " + b"x" * 90 + b"\n\n", b""),
-            (b"data: ", b"x", b""),
-            (b'{"x": "', b"x", b'"}'),
+        lines = width(256 * 1024, 10 * 1024 * 1024)
+        for start, unit, end, size in (
+            (b"", b"\n", b"", lines),
+            (b"", b": " + b"x" * 90 + b"\n\n", b"", lines),
+            (b"data: ", b"x", b"", 10 * 1024 * 1024),
+            (b'{"x": "', b"x", b'"}', 10 * 1024 * 1024),
         ):
             packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
-            mebibyte = unit * (1024 * 1024 // len(unit))
-            bomb = b"".join([*map(packer.compress, (start, *[mebibyte] * width(2, 10), end)), packer.flush()])
+            bomb = packer.compress(start + unit * (size // len(unit)) + end) + packer.flush()
             for kind, stream in ((SSE, True), (JSON, False)):
                 with self.subTest(unit[:5], kind=kind):
                     self.assert_bounded(Play.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)
