@@ -1,0 +1,3 @@
+from tests.support.width import scale_waits
+
+scale_waits()

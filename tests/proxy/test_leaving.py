@@ -164,7 +164,7 @@ class TestWriting(unittest.TestCase):
     def test_not_reading_alone_is_not_leaving(self) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs, self.assertRaises(TimeoutError):
-            ClientConnection(ours, mock.Mock(config=ProxyConfig(write_timeout=0.4))).send(bytes(10_000_000))
+            ClientConnection(ours, mock.Mock(config=ProxyConfig(write_timeout=0.1))).send(bytes(10_000_000))
 
 
 class TestWhatIsKept(LeavingTestCase):

@@ -194,7 +194,7 @@ class StopTest(RunningTest):
 
     def test_a_stream_that_never_pauses_is_ended_all_the_same(self) -> None:
         fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Answer(content="x" * 200_000, piece=1))
+        fake.answer(Answer(content="x" * 80_000, piece=1))
         process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)

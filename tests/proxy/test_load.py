@@ -150,7 +150,7 @@ class TestSlowness(CrowdTestCase):
         self.enterContext(mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05))
 
     def test_heads_that_drip_are_cut_short_while_others_are_served(self) -> None:
-        proxy = self.proxy(header_timeout=0.5)
+        proxy = self.proxy(header_timeout=0.25)
         start = StartLine(proxy.address)
         slow = self.crowd(proxy, 50)
         with self.dripping(slow, b"GET /healthz HTTP/1.1\r\nX: "):
@@ -163,7 +163,7 @@ class TestSlowness(CrowdTestCase):
         start.assert_reached(self)
 
     def test_bodies_that_drip_are_cut_short_and_cost_no_call(self) -> None:
-        proxy = self.proxy(body_timeout=0.5)
+        proxy = self.proxy(body_timeout=0.25)
         start = StartLine(proxy.address)
         slow = self.crowd(proxy, 30)
         with self.dripping(slow, request_bytes(b" " * 1_000_000)[:-1_000_000]):
@@ -195,7 +195,7 @@ class TestSlowness(CrowdTestCase):
             thread.join()
 
     def test_readers_that_stall_are_dropped_and_their_calls_closed(self) -> None:
-        count, proxy = 6, self.proxy(write_timeout=0.3)
+        count, proxy = 6, self.proxy(write_timeout=0.15)
         # More than the buffers between DeepSeek and a client hold.
         self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
         start = StartLine(proxy.address)

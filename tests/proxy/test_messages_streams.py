@@ -25,7 +25,7 @@ def types(found: list[Json]) -> list[str]:
 
 class TestSignsOfLife(MessagesTestCase):
     def test_silence_is_told_by_pings(self) -> None:
-        proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)
+        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
         told = self.create(proxy, stream=True)
         self.assertGreater(types(told.events).count("ping"), 3)

@@ -21,7 +21,7 @@ APIS: dict[str, dict[str, Any]] = {
 # What a client hears of a silent stream, by path.
 SIGNS = {"/v1/chat/completions": b'"content":""', "/v1/responses": b"response.in_progress", "/v1/messages": b"ping"}
 # Longer than the silence that is allowed, a few times over.
-SILENCE, QUEUED = 0.5, 1.2
+SILENCE, QUEUED = 0.25, 0.6
 PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
 
 
@@ -32,14 +32,14 @@ def queued(request: bytes, seconds: float = QUEUED, blank: bytes = b": keep-aliv
     until, pause = time.monotonic() + seconds, threading.Event()
     while time.monotonic() < until:
         yield blank if is_stream else chunk(b"\n")
-        pause.wait(0.05)
+        pause.wait(0.02)
     yield b"".join(EVENTS) if is_stream else chunk(COMPLETION) + b"0\r\n\r\n"
 
 
 class TestQueue(FaultTestCase):
     def queueing(self, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n", **settings: Any) -> RunningProxy:
         upstream = self.upstream(lambda request: Play(queued(request, seconds, blank)))
-        settings = {"request_timeout": SILENCE, "heartbeat_interval": 0.2, **settings}
+        settings = {"request_timeout": SILENCE, "heartbeat_interval": 0.1, **settings}
         return self.proxy(upstream_base_url=upstream.url, **settings)
 
     def told(self, proxy: RunningProxy, path: str, **fields: Any) -> tuple[int, bytes]:
@@ -67,10 +67,11 @@ class TestQueue(FaultTestCase):
                     self.assertIn(TEXT, json.dumps(json.loads(body), ensure_ascii=False))
 
     def test_several_choices_are_queued_as_well(self) -> None:
-        proxy = self.queueing()
-        for stream in (True, False):
+        proxy, path = self.queueing(), "/v1/chat/completions"
+        with ThreadPoolExecutor(2) as pool:
+            replies = list(pool.map(lambda stream: self.told(proxy, path, n=2, stream=stream), (True, False)))
+        for stream, (status, body) in zip((True, False), replies, strict=True):
             with self.subTest(stream=stream):
-                status, body = self.told(proxy, "/v1/chat/completions", n=2, stream=stream)
                 self.assertEqual((200, True), (status, b"[DONE]" in body if stream else len(json.loads(body)) > 0))
                 self.assertNotIn(b'"error"', body)
 
@@ -79,7 +80,7 @@ class TestQueue(FaultTestCase):
         self.assertEqual((200, True, False), (status, b"[DONE]" in body, b'"error"' in body))
 
     def test_the_patience_has_an_end_and_is_named(self) -> None:
-        proxy, started = self.queueing(seconds=30.0, queue_patience=0.7), time.monotonic()
+        proxy, started = self.queueing(seconds=30.0, queue_patience=0.3), time.monotonic()
         with ThreadPoolExecutor(len(APIS)) as pool:
             replies = list(pool.map(lambda path: self.told(proxy, path, stream=True), APIS))
         for _, body in replies:
@@ -95,7 +96,7 @@ class TestQueue(FaultTestCase):
 
     def test_a_plain_answer_that_breaks_after_a_sign_of_life_is_never_taken_for_one(self) -> None:
         """The status is sent by then: a response fails in its own words, the others break off."""
-        proxy = self.queueing(seconds=30.0, queue_patience=0.7)
+        proxy = self.queueing(seconds=30.0, queue_patience=0.3)
         status, body = self.told(proxy, "/v1/responses", stream=False)
         self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
         sock = self.connect(proxy)

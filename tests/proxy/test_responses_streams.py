@@ -75,7 +75,7 @@ class TestTheStream(ResponsesTestCase):
 
     def test_silence_and_comments_both_become_events(self) -> None:
         """Codex counts no comments."""
-        proxy = self.proxy(heartbeat_interval=0.05, request_timeout=0.5)
+        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
         told = self.create(proxy, "q", stream=True)
         self.assertGreater(types(told.events).count("response.in_progress"), 3)

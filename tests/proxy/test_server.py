@@ -283,17 +283,17 @@ class TestConnections(EdgeTestCase):
             self.assertEqual("keep-alive", read_reply(sock)[1]["connection"])
 
     def test_a_slow_but_steady_reader_gets_everything(self) -> None:
-        proxy = self.proxy(write_timeout=0.5)
-        self.fake.answer(Answer(content="x" * 12_000_000, piece=1_000_000))
+        proxy = self.proxy(write_timeout=0.25)
+        self.fake.answer(Answer(content="x" * 8_000_000, piece=1_000_000))
         sock = self.connect(proxy)
         sock.sendall(request_bytes(BODY))
         size, pause = 0, threading.Event()
-        while size < 12_000_000:
+        while size < 8_000_000:
             received = sock.recv(500_000)
             self.assertTrue(received, "cut off")
             size += len(received)
             # Slower in all than the timeout, never as long between two reads.
-            pause.wait(0.03)
+            pause.wait(0.02)
 
     def test_http_1_0_gets_its_stream_unchunked_until_the_end(self) -> None:
         sock = self.connect(self.proxy())
@@ -332,7 +332,7 @@ class TestConnections(EdgeTestCase):
         self.assert_closed(sock)
 
     def test_slow_and_idle_clients_are_let_go(self) -> None:
-        proxy = self.proxy(header_timeout=0.2, idle_timeout=0.2)
+        proxy = self.proxy(header_timeout=0.1, idle_timeout=0.1)
         idle = self.connect(proxy)
         self.assert_closed(idle)
         slow = self.connect(proxy)
@@ -340,16 +340,16 @@ class TestConnections(EdgeTestCase):
         self.assertEqual(408, read_reply(slow)[0])
 
     def test_a_body_that_does_not_arrive_is_408(self) -> None:
-        sock = self.connect(self.proxy(body_timeout=0.2))
+        sock = self.connect(self.proxy(body_timeout=0.1))
         sock.sendall(request_bytes(b"x" * 100)[:-50])
         self.assertEqual(408, read_reply(sock)[0])
 
     def test_a_slow_body_earns_time_by_what_it_brings(self) -> None:
         """With the base alone this one would be late: a byte is worth ten seconds here."""
-        sock = self.connect(self.proxy(body_timeout=0.3, body_rate=1))
+        sock = self.connect(self.proxy(body_timeout=0.15, body_rate=1))
         request, pause = request_bytes(BODY), threading.Event()
-        sock.sendall(request[:-20])
-        for byte in request[-20:]:
+        sock.sendall(request[:-10])
+        for byte in request[-10:]:
             pause.wait(0.03)
             sock.sendall(bytes([byte]))
         self.assertEqual(200, read_reply(sock)[0])
@@ -363,7 +363,7 @@ class TestConnections(EdgeTestCase):
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
 
     def test_a_client_that_does_not_read_is_dropped_and_the_call_ended(self) -> None:
-        proxy = self.proxy(write_timeout=0.3)
+        proxy = self.proxy(write_timeout=0.15)
         self.fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
         sock = socket.socket()
         self.addCleanup(sock.close)

@@ -52,7 +52,7 @@ class TestTime(FaultTestCase):
                 yield drop
 
         upstream = self.upstream(lambda _: Play(pieces()))
-        proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.4, **settings})
+        proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.15, **settings})
         return self.ask(self.connect(proxy), stream=stream)
 
     def test_a_head_that_trickles_has_one_deadline(self) -> None:
@@ -68,7 +68,7 @@ class TestTime(FaultTestCase):
         drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
         def reply(drop: bytes) -> Reply:
-            settings = {"heartbeat_interval": 0.1, "request_timeout": 1.0, "queue_patience": 0}
+            settings = {"heartbeat_interval": 0.05, "request_timeout": 0.4, "queue_patience": 0}
             return self.trickling(STREAM_HEAD + EVENTS[2], drop, **settings)
 
         with ThreadPoolExecutor(len(drops)) as pool:
@@ -90,21 +90,21 @@ class TestTime(FaultTestCase):
                 self.assertEqual((504, TOLD), (reply.status, reply.verdict))
 
     def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
-        with mock.patch.object(response, "_ERROR_SECONDS", 0.2):
+        with mock.patch.object(response, "_ERROR_SECONDS", 0.05):
             reply = self.trickling(head(JSON, status="400 Bad"), b"x", request_timeout=PATIENCE)
         self.assertEqual((400, "upstream_error"), (reply.status, reply.error["type"]))
 
     def test_after_the_finish_nothing_keeps_a_stream_open(self) -> None:
         start = STREAM_HEAD + b"".join(EVENTS[:-2])
         for drop in (b": x\n\n", event({"choices": []}), event(delta(content=""))):
-            with self.subTest(drop), mock.patch.object(response, "_AFTERMATH_SECONDS", 0.2):
+            with self.subTest(drop), mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
                 reply = self.trickling(start, drop, request_timeout=PATIENCE)
                 self.assertEqual(WHOLE, reply.verdict)
 
     def test_a_flood_ends_as_a_trickle_does(self) -> None:
         """There is always more to read, and reading it is late; that does not mean that this process was stopped."""
         # Shorter than what is flooded with: its own end would be told as another error, or as none.
-        times = {"_FLOOD_SECONDS": 0.5, "_AFTERMATH_SECONDS": 0.2}
+        times = {"_FLOOD_SECONDS": 0.1, "_AFTERMATH_SECONDS": 0.05}
         finished = STREAM_HEAD + b"".join(EVENTS[:-2])
         for name, start, drop in (
             ("in the queue", STREAM_HEAD + EVENTS[2], b": keep-alive\n\n"),
@@ -113,7 +113,7 @@ class TestTime(FaultTestCase):
         ):
             with self.subTest(name), mock.patch.multiple(response, **times):
                 started = time.monotonic()
-                reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.5, queue_patience=1)
+                reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.1, queue_patience=0.2)
                 self.assertLess(time.monotonic() - started, 7)
                 self.assertEqual(WHOLE if start is finished else TOLD, reply.verdict)
 

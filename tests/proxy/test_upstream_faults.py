@@ -72,9 +72,9 @@ class TestAnyByte(FaultTestCase):
             at = cuts(good) if IS_LONG else [*some, good.complete_at - 1, good.complete_at, len(good.data)]
             # Without a length, only the end of the connection ends the answer, and that never comes.
             complete_at = good.complete_at if good is not GOOD[2] else len(good.data) + 1
-            self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.25)
+            self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.15)
             # What is complete has no hurry to be found so by a slow machine.
-            with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.2):
+            with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
                 for cut in sorted({cut for cut in at if cut >= complete_at}):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
                     self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)

@@ -569,7 +569,7 @@ class TestStopping(SocketTestCase):
 
     def test_a_silent_stream_gets_heartbeats_and_then_an_error(self) -> None:
         self.fake.answer(Answer(reasoning="x", content="y", comments=2, stall_after=0))
-        answer = self.client(self.proxy(heartbeat_interval=0.1, request_timeout=0.5)).ask("hi").final
+        answer = self.client(self.proxy(heartbeat_interval=0.03, request_timeout=0.25)).ask("hi").final
         beats = [event for event in answer.events if event.get("choices")]
         self.assertGreaterEqual(len(beats), 3)
         self.assertEqual({""}, {event["choices"][0]["delta"]["content"] for event in beats})
@@ -580,7 +580,7 @@ class TestStopping(SocketTestCase):
 
     def test_a_silent_plain_call_is_504(self) -> None:
         self.fake.answer(Answer(content="y", comments=3, stall_after=3))
-        answer = self.client(self.proxy(request_timeout=0.3), stream=False).ask("hi").final
+        answer = self.client(self.proxy(request_timeout=0.1), stream=False).ask("hi").final
         self.assertEqual(504, answer.status)
 
     def test_done_ends_the_answer_even_if_deepseek_lingers(self) -> None:
@@ -595,9 +595,7 @@ class TestStopping(SocketTestCase):
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
 
     def test_a_lingering_end_without_done_is_not_waited_for_long(self) -> None:
-        before = response._AFTERMATH_SECONDS
-        response._AFTERMATH_SECONDS = 0.1
-        self.addCleanup(setattr, response, "_AFTERMATH_SECONDS", before)
+        self.enterContext(mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05))
         self.fake.answer(Answer(content="y", stall_after=3))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))

@@ -7,12 +7,14 @@ import threading
 import unittest
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import retry
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0
@@ -53,6 +55,7 @@ class SocketTestCase(unittest.TestCase):
 
     def setUp(self) -> None:
         threads = threading.active_count()
+        self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.02))
         # Cleanups run last to first: the count is taken after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
         self.fake = FakeDeepSeek().start()

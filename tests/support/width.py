@@ -1,13 +1,14 @@
-"""How much the wide tests cover, by the environment variable DEEPSEEK_CURSOR_PROXY_TESTS.
+"""How much the tests cover and how long they wait, by the environment variable DEEPSEEK_CURSOR_PROXY_TESTS.
 
-    unset   a sample of every test, so that the whole suite ends within a minute
-    all     the width `.ci/run` checks
+    unset   a sample of every wide test, and the private waits of the package scaled down: at most a minute
+    all     the width `.ci/run` checks, and the waits as users have them
     long    many times that, for an evening: every byte, hundreds of kills, fifty times the fuzzing
 
 Every test runs at every width; only its number of cases, rounds or bytes changes.
 """
 
 import os
+from pkgutil import resolve_name
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,9 +17,33 @@ _WIDTHS = ("", "all", "long")
 _width = _WIDTHS.index(os.environ.get("DEEPSEEK_CURSOR_PROXY_TESTS", ""))
 IS_LONG = _width == 2
 
+# Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
+_SCALED_SECONDS = {
+    "deepseek_cursor_proxy.net.wait._LOOK_UP_SECONDS": 0.05,
+    "deepseek_cursor_proxy.exchange.background_jobs._LOOK_UP_SECONDS": 0.02,
+    "deepseek_cursor_proxy.exchange.choices._LOOK_UP_SECONDS": 0.02,
+    "deepseek_cursor_proxy.server.acceptor._LINGER_SECONDS": 0.2,
+    "deepseek_cursor_proxy.server.client_connection._LOOK_UP_SECONDS": 0.05,
+    "deepseek_cursor_proxy.server.stream_loop._IDLE_SECONDS": 0.05,
+    "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
+    "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
+    "deepseek_cursor_proxy.storage.reopener._FIRST_DELAY_SECONDS": 0.02,
+    "deepseek_cursor_proxy.tokens.counter._SECONDS_BEFORE_SAMPLE": 0.005,
+    "deepseek_cursor_proxy.cli.tunnel._POLL": 0.02,
+}
+
 
 def width(sample: T, everything: T, long: T | None = None) -> T:
     """The value for the width chosen; `long` is only given where it is more than `everything`."""
     if IS_LONG and long is not None:
         return long
     return everything if _width else sample
+
+
+def scale_waits() -> None:
+    """Shorten the private waits of the package in this process, unless everything is checked."""
+    for name, seconds in _SCALED_SECONDS.items() if not _width else ():
+        module, _, constant = name.rpartition(".")
+        loaded = resolve_name(module)
+        assert hasattr(loaded, constant), name
+        setattr(loaded, constant, seconds)

@@ -132,7 +132,7 @@ class TestTheAnswer(PassthroughTestCase):
         self.assertEqual(0, proxy.store.stats().reasonings)
 
     def test_a_stream_that_lingers_after_its_end_is_not_waited_for_long(self) -> None:
-        with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.1):
+        with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
             self.other.answer(Raw(HEAD + b"\r\n" + EVENTS, then_close=False))
             self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
 
@@ -158,7 +158,7 @@ class TestFaults(PassthroughTestCase):
             for body in (BODY, STREAMED) if step is not cut else (BODY,):
                 with self.subTest(step):
                     self.other.answer(step)
-                    status, _, answer = self.ask(body, self.passing(request_timeout=0.3, retry_budget=5))
+                    status, _, answer = self.ask(body, self.passing(request_timeout=0.1, retry_budget=5))
                     self.assertEqual(expected, status)
                     self.assertNotIn("DeepSeek", json.loads(answer)["error"]["message"])
         self.assertEqual(9, len(self.other.seen))
@@ -175,7 +175,7 @@ class TestFaults(PassthroughTestCase):
         for end, then_close, code in ((b"", True, "upstream_error"), (b"", False, "upstream_timeout")):
             step = chunked(b'data: {"a":1}\n\nda', b'ta: {"half', end=end)
             self.other.answer(Raw(step.data, then_close=then_close))
-            status, _, body = self.ask(STREAMED, self.passing(request_timeout=0.3))
+            status, _, body = self.ask(STREAMED, self.passing(request_timeout=0.1))
             lines = [line for line in body.decode().split("\n") if line]
             self.assertEqual((200, 'data: {"a":1}', "data: [DONE]"), (status, lines[0], lines[-1]))
             error = json.loads(lines[1].removeprefix("data: "))["error"]

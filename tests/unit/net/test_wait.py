@@ -82,7 +82,7 @@ def soon(call: Callable[[], object]) -> Iterator[None]:
 
 def drain(sock: socket.socket) -> None:
     """Read all there is: a pair of sockets is TCP on Windows, which asks for more only after a good part was read."""
-    sock.settimeout(0.2)
+    sock.settimeout(0.05)
     with suppress(TimeoutError):
         while sock.recv(1 << 20):
             pass

@@ -129,7 +129,7 @@ class TestFailures(UpstreamTestCase):
     def assert_fails(self, step: Raw | Failure, kind: type[ProxyError], body: bytes = BODY) -> ProxyError:
         self.fake.answer(step)
         with self.assertRaises(kind) as caught:
-            answer = self.send(self.upstream(request_timeout=0.5), body)
+            answer = self.send(self.upstream(request_timeout=0.1), body)
             list(answer.stream()) if body is STREAMED else answer.read()
         return caught.exception
 
@@ -240,7 +240,7 @@ class TestStreams(UpstreamTestCase):
 
     def test_silence_is_told_and_comments_do_not_hide_it(self) -> None:
         self.fake.answer(Scripted(content="x", comments=3, stall_after=0))
-        answer = self.send(self.upstream(heartbeat_interval=0.05, request_timeout=0.3), STREAMED)
+        answer = self.send(self.upstream(heartbeat_interval=0.02, request_timeout=0.15), STREAMED)
         found: list[bytes] = []
         with self.assertRaises(UpstreamTimeout):
             found.extend(answer.stream())
@@ -268,8 +268,8 @@ class TestStreams(UpstreamTestCase):
                 self.assertGreater(answer.until, time.monotonic())
 
     def test_what_the_reader_calls_progress_is_waited_for_anew(self) -> None:
-        self.fake.answer(Scripted(content="x" * 12, piece=1, pause=0.05))
-        answer = self.send(self.upstream(heartbeat_interval=60, request_timeout=0.3), STREAMED)
+        self.fake.answer(Scripted(content="x" * 8, piece=1, pause=0.05))
+        answer = self.send(self.upstream(heartbeat_interval=60, request_timeout=0.2), STREAMED)
         found = b""
         for piece in answer.stream():
             found += piece

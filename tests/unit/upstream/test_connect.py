@@ -127,7 +127,7 @@ class TestTls(ConnectingTestCase):
     def test_a_handshake_that_stalls_is_a_timeout(self) -> None:
         stalled = self.upstream(tls=False)
         url = f"https://127.0.0.1:{stalled.port}"
-        self.assertIn("cannot be reached in time", self.failure(url, UpstreamTimeout, connect_timeout=0.2))
+        self.assertIn("cannot be reached in time", self.failure(url, UpstreamTimeout, connect_timeout=0.1))
         self.assertTrue(stalled.hung_up.wait(PATIENCE))
 
     def test_a_handshake_cut_off_may_be_tried_again(self) -> None:
@@ -165,7 +165,7 @@ class TestTls(ConnectingTestCase):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
-                connection.send(b"x" * 30_000_000, 0.2)
+                connection.send(b"x" * 30_000_000, 0.1)
         self.assertLess(len(waits), 1000)
 
     def test_an_answer_before_the_request_is_sent_is_read_inside_tls_too(self) -> None:
@@ -370,7 +370,7 @@ class TestProxies(ConnectingTestCase):
             with self.subTest(reply):
                 proxy = self.tunnel(1, reply)
                 environment = self.environment(proxy, "me:hidden@")
-                timeout = PATIENCE if reply else 0.2
+                timeout = PATIENCE if reply else 0.1
                 message = self.failure(self.URL, kind, environment=environment, connect_timeout=timeout)
                 self.assertIn(f"127.0.0.1:{proxy.port}", message)
                 self.assertIn(words, message)

@@ -153,7 +153,7 @@ class TestOverSockets(RetryTestCase):
             self.assertEqual(1, len(self.fake.seen))
 
     def test_silence_is_not_tried_again(self) -> None:
-        answer = self.ask(Raw(b"", then_close=False), request_timeout=0.2)
+        answer = self.ask(Raw(b"", then_close=False), request_timeout=0.1)
         self.assertEqual((504, 1), (answer.status, len(self.fake.seen)))
 
     def test_a_refusal_after_a_failure_still_heals(self) -> None:
