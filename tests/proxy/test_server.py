@@ -389,7 +389,7 @@ class TestUnexpected(EdgeTestCase):
 
     def test_a_bug_in_the_middle_of_a_stream_is_told_in_it(self) -> None:
         class Broken:
-            awaited = None
+            wait_handle = None
             is_over = False
 
             def __iter__(self) -> Iterator[bytes]:
