@@ -1,19 +1,19 @@
 """A local reverse proxy that makes DeepSeek's thinking models work in Cursor and other coding agents.
 
-A request walks in from the top of this list and its reply walks back; no folder imports one above it:
+A request passes this list from the top, its reply from the bottom; no folder imports one above it:
 
     cli         commands; serve, signals, tunnel
     server      accept connections, read requests, send replies
     api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
-    exchange    one generation: prepare, call, remember, hand on
-    observers   the events of an exchange; console and traces
+    exchange    one generation: restore the reasoning, call DeepSeek, store the new reasoning, yield deltas
+    observers   events of a request; console, traces
     protocols   the JSON of clients <-> the canonical conversation
-    chats       the request before this one: tool order, divergence
+    chats       memory of a chat between requests: tool order, divergence
     reasoning   identify a turn, restore its reasoning, show it, take it out again
-    upstream    calls to DeepSeek over kept connections
-    tokens      counting
-    storage     one SQLite file
-    deepseek    what DeepSeek accepts, wants and says
+    upstream    calls to DeepSeek: connect, pool, limit, retry, read the response
+    tokens      counting prompt tokens
+    storage     one SQLite file: reasonings, responses, token ratios
+    deepseek    what DeepSeek accepts and sends; errors, model names
     net, http1  waiting on sockets; HTTP as bytes
     config      every setting, declared once
 

@@ -1,7 +1,7 @@
-"""python -m deepseek_cursor_proxy, and the command that is installed.
+"""python -m deepseek_cursor_proxy, and the installed command.
 
-This file and the package's __init__ are written so that Python 2.7 can read them: a Python that is too old is told so
-in one line, with exit code 2, on which service managers do not start it again and again.
+This file and the package's __init__ parse with Python 2.7: a Python that is too old prints one line and exits with
+code 2, after which service managers do not restart it for ever.
 """
 
 import signal
@@ -11,12 +11,11 @@ OLDEST = (3, 11)
 
 
 def main():  # type: () -> int
-    """Load the command line and run it; until it is loaded, Ctrl-C ends the process without a word."""
+    """Import the command line and run it; during the import Ctrl-C ends the process without a traceback."""
     if sys.version_info < OLDEST:
         return _refuse()
-    # Loading takes a moment, in which Ctrl-C would be answered with a traceback through whatever is being imported.
     interrupted = signal.getsignal(signal.SIGINT)
-    # Whoever started us in the background, where it is ignored, is still obeyed.
+    # A background process ignores SIGINT, and continues to.
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from deepseek_cursor_proxy import cli

@@ -1,18 +1,18 @@
-"""Who may use the proxy.
+"""Access control: which caller may use the proxy, and which may spend the owner's keys.
 
-A tunnel brings strangers to the door, and all of them seem to come from this machine. So nothing is decided by where a
-request comes from or what its headers say about that: only its key counts, and it is looked at before the body.
+All requests of a tunnel seem to come from this machine. So neither the source of a request nor what its headers say
+about it decides anything: only the key counts, and it is checked before the body is read.
 
-    access_keys are set    these keys, and DeepSeek may be called with a key of the proxy's own
-    else, pinned           the first key that DeepSeek accepted since the start
-    else                   whoever DeepSeek accepts
+    access_keys set    these keys; DeepSeek may be called with the proxy's own key (DEEPSEEK_API_KEY)
+    else, pinned       the first key that DeepSeek accepted since the start
+    else               any key that DeepSeek accepts
 
-Keys of the owner ([passthrough], DEEPSEEK_API_KEY) are spent for listed keys or the pinned one only, on every address
-and also where others are served with keys of their own. A request under a foreign name (own_hosts) never spends one and
-never pins one.
+The owner's keys ([passthrough], DEEPSEEK_API_KEY) are spent for access_keys or the pinned key only, on every address,
+even where other callers are served with their own keys. A request under a foreign host name (own_hosts) never spends
+an owner's key and never pins one.
 
-Wrong keys cost their source a wait, so that nobody tries many. What cannot be guessed never waits, nor does a key that
-was right before: a stranger in the same tunnel, whose source is the same, locks nobody out.
+Wrong keys make their source wait, against guessing. A key too long to guess never waits, nor does one that was right
+before: a stranger in the same tunnel, who has the same source, cannot lock the owner out.
 """
 
 import ipaddress
@@ -35,19 +35,19 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 _log = logging.getLogger(__name__)
 
-# The one secret that is no setting, so that it is in no file of ours.
+# A secret, and therefore no setting: it is in no file of ours.
 HELD_KEY = "DEEPSEEK_API_KEY"
 
-# An editor with a stale key tries a few times; twenty in a minute is somebody who guesses.
+# An editor with a stale key tries a few times; twenty tries in a minute are guesses.
 _FAILURES_ALLOWED = 20
 _SECONDS_PER_FAILURE = 3.0
-# More are forgotten, longest unused first: strangers choose how many there are.
+# More are forgotten, longest unused first: strangers decide how many there are.
 _MAX_SOURCES = 4096
 _MAX_ACCEPTED = 1024
 
 
 class Caller(NamedTuple):
-    """Somebody at the door: the key they sent, which is also whose reasoning is found, and where they come from."""
+    """The sender of a request: its key, which also selects whose reasoning is found, its source and address."""
 
     credential: str
     key: AccessKey
@@ -60,7 +60,7 @@ class Caller(NamedTuple):
 
 
 class Access:
-    """Called by handler threads. What changes is in its memory, which a successor with other settings takes over."""
+    """Called by handler threads. All mutable state is in `_memory`, which an Access with new settings takes over."""
 
     def __init__(
         self,
@@ -70,21 +70,23 @@ class Access:
         environment: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._listed = config.access_keys
+        self._access_keys = config.access_keys
         self._memory: _Memory = former._memory if former is not None else _Memory(now)
-        self.pins = not self._listed and (
+        self.can_pin = not self._access_keys and (
             config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
         )
-        # Also where everybody is served, so that it is known who may spend the keys behind [passthrough].
-        self.pins_spender = self.pins or (not self._listed and bool(config.passthrough) and config.pin_key != "never")
+        # Also where every key is served: the pinned one may spend the keys of [passthrough].
+        self.can_pin_spender = self.can_pin or (
+            not self._access_keys and bool(config.passthrough) and config.pin_key != "never"
+        )
         self._names = (config.host, *config.public_hosts)
-        # Without a list anybody who finds the address would spend it.
-        self.held_key = _held_key(environment) if self._listed else None
+        # Without access_keys every stranger who finds the address would spend it.
+        self.held_key = _held_key(environment) if self._access_keys else None
 
-    # At the door …
+    # Checks …
 
     def admit(self, request: HttpRequest) -> Caller:
-        """Whoever may ask for an answer; BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
+        """The caller, if it is served; raises BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
         credential = _credential(request)
         if credential is None:
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
@@ -94,96 +96,96 @@ class Access:
         return caller
 
     def check(self, caller: Caller) -> None:
-        """Raises unless this caller is served now: a key may have been pinned since they were let in."""
+        """Raise unless this caller is served now: a key may have been pinned since it was admitted."""
         wait = 0 if self._memory.has_accepted(caller.key) else self._memory.seconds_to_wait(caller.source)
-        served = self._served()
+        served = self._served_keys()
         if served is None:
             if wait:
-                raise _too_many(wait)
+                raise _too_many_attempts(wait)
         elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
             self._memory.accept(caller.key)
         elif wait:
-            raise _too_many(wait)
+            raise _too_many_attempts(wait)
         else:
             self._memory.fail(caller.source)
-            raise self._stranger()
+            raise self._unknown_key()
 
     def check_call(self, caller: Caller) -> None:
-        """Raises unless DeepSeek may be called for this caller now, with their own key or with the held one."""
+        """Raise unless DeepSeek may be called for this caller now, with its own key or the held one."""
         if self.held_key is None:
             self.check(caller)
         else:
             self.check_spending(caller)
 
     def check_spending(self, caller: Caller) -> None:
-        """Raises unless a key of the owner may be spent for this caller: Unauthorized, Forbidden."""
+        """Raise Unauthorized or Forbidden unless a key of the owner may be spent for this caller."""
         self.check(caller)
         if (foreign := self._foreign_part(caller)) is not None:
             raise Forbidden(
-                "This would spend a key of whoever runs the proxy, and the request came under a name that is not the "
-                f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; whoever runs the proxy behind a "
-                "tunnel or reverse proxy names that host in public_hosts."
+                "This would spend a key of the proxy's owner, and the request came under a name that is not the "
+                f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; behind a tunnel or reverse proxy, "
+                "the owner names that host in public_hosts."
             )
-        if self._listed:
+        if self._access_keys:
             return
-        if not self.pins_spender:
+        if not self.can_pin_spender:
             raise Unauthorized(
-                "This model is asked with a key of whoever runs the proxy, and with pin_key = never it is not known "
-                "who that is. Whoever runs the proxy names the keys that may use it in access_keys."
+                "This model is asked with a key of the proxy's owner, and with pin_key = never it is not known who "
+                "that is. The owner names the keys that may use it in access_keys."
             )
         pinned = self._memory.pinned
         if pinned is None:
             raise Unauthorized(
-                "This model is asked with a key of whoever runs the proxy, and it is not known yet who that is. "
+                "This model is asked with a key of the proxy's owner, and it is not known yet who that is. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
         if not _is_among(caller.key, (pinned,)):
-            # A guess like any other, also where everybody is served with a key of their own.
-            self.refused(caller)
+            # A guess like any other, also where every key is served.
+            self.record_refused(caller)
             raise Unauthorized(
-                "This model is asked with a key of whoever runs the proxy, for the first key that DeepSeek accepted "
-                "since it started. Use that key, or restart the proxy to use another one; whoever runs it can name "
-                "several in access_keys."
+                "This model is asked with a key of the proxy's owner, for the first key that DeepSeek accepted since "
+                "it started. Use that key, or restart the proxy to use another one; the owner can name several in "
+                "access_keys."
             )
 
     def _foreign_part(self, caller: Caller) -> str | None:
         return OwnHosts((*self._names, self._memory.tunnel_host)).foreign_part(caller.address)
 
-    def name_tunnel(self, host: str) -> None:
-        """The tunnel that the proxy opened has this name now."""
+    def set_tunnel_host(self, host: str) -> None:
+        """Accept this host name, of the tunnel that the proxy opened."""
         self._memory.tunnel_host = host
 
-    def _served(self) -> tuple[AccessKey, ...] | None:
-        """The keys that are served; None when DeepSeek is to decide."""
-        if self._listed:
-            return self._listed
-        pinned = self._memory.pinned if self.pins else None
+    def _served_keys(self) -> tuple[AccessKey, ...] | None:
+        """The served keys; None when DeepSeek decides."""
+        if self._access_keys:
+            return self._access_keys
+        pinned = self._memory.pinned if self.can_pin else None
         return (pinned,) if pinned is not None else None
 
-    def _stranger(self) -> Unauthorized:
-        if self._listed:
+    def _unknown_key(self) -> Unauthorized:
+        if self._access_keys:
             return WrongKey(
-                "This key is not among the access keys of this proxy. Check the key that your client sends; whoever "
-                "runs the proxy names the keys it serves in access_keys."
+                "This key is not among the access keys of this proxy. Check the key that your client sends; the "
+                "owner of the proxy names the keys it serves in access_keys."
             )
         return WrongKey(
             "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
-            "to use another one; whoever runs it can name several in access_keys, or set pin_key to never."
+            "to use another one; its owner can name several in access_keys, or set pin_key to never."
         )
 
-    # What DeepSeek said …
+    # Verdicts of DeepSeek …
 
-    def accepted(self, caller: Caller) -> None:
-        """DeepSeek answered a call for this caller; the first time, that may decide whose proxy this is."""
+    def record_accepted(self, caller: Caller) -> None:
+        """DeepSeek accepted a call for this caller; the first one may pin its key."""
         if self._memory.accept(caller.key, pin=self._may_pin(caller)):
-            may = "is served" if self.pins else "may use [passthrough]"
+            may = "is served" if self.can_pin else "may use [passthrough]"
             _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
 
     def _may_pin(self, caller: Caller) -> bool:
-        if not self.pins_spender or self._memory.pinned is not None:
+        if not self.can_pin_spender or self._memory.pinned is not None:
             return False
         foreign = self._foreign_part(caller)
-        if foreign is not None and self._memory.first_unpinned():
+        if foreign is not None and self._memory.is_first_unpinned():
             _log.warning(
                 "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if that "
                 "is your tunnel or reverse proxy, name it in public_hosts",
@@ -191,41 +193,41 @@ class Access:
             )
         return foreign is None
 
-    def refused(self, caller: Caller) -> None:
-        """This caller's key is not known to DeepSeek, or is not the one that may spend the owner's keys."""
+    def record_refused(self, caller: Caller) -> None:
+        """DeepSeek does not know this caller's key, or the key may not spend the owner's keys."""
         if not self._memory.has_accepted(caller.key):
             self._memory.fail(caller.source)
 
 
 class _Failures(NamedTuple):
-    """How many wrong keys of a source are not forgiven yet, as of some moment; time forgives one after the other."""
+    """The number of wrong keys of a source at a moment; it shrinks by one every _SECONDS_PER_FAILURE."""
 
     number: float = 0.0
     as_of: float = 0.0
-    is_told: bool = False
+    has_warned: bool = False
 
     def at(self, now: float) -> "_Failures":
         left = max(0.0, self.number - (now - self.as_of) / _SECONDS_PER_FAILURE)
-        return _Failures(left, now, self.is_told and left > 0)
+        return _Failures(left, now, self.has_warned and left > 0)
 
     @property
     def seconds_to_wait(self) -> int:
-        """Until one more is allowed; 0 when it is right now."""
+        """Seconds until one more try is allowed."""
         return max(0, math.ceil((self.number + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
 
 
 class _Memory:
-    """What is known about keys and sources since the start. Called by handler threads."""
+    """Keys and sources since the start. Called by handler threads."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # Protects everything below.
+        # Protects all fields below but tunnel_host.
         self._lock = threading.Lock()
         self._pinned: AccessKey | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
         self._was_unpinned = False
-        # The name of the tunnel that the proxy opened; written by its watcher, as a whole.
+        # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
 
     @property
@@ -233,17 +235,17 @@ class _Memory:
         return self._pinned
 
     def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
-        """Whether this pinned the key."""
+        """Remember an accepted key and pin it if asked to; whether this call pinned it."""
         with self._lock:
             _remember(self._accepted, key.digest, None, _MAX_ACCEPTED)
             if not pin or self._pinned is not None:
                 return False
-            # Once pinned it never has to wait, however short it is.
+            # Without is_guessable: the pinned key never waits, however short it is.
             self._pinned = AccessKey(key.digest)
             return True
 
-    def first_unpinned(self) -> bool:
-        """Whether this is the first time that a key is not pinned because of its request's name."""
+    def is_first_unpinned(self) -> bool:
+        """Whether this is the first key that is not pinned because of a foreign host name."""
         with self._lock:
             was, self._was_unpinned = self._was_unpinned, True
         return not was
@@ -255,26 +257,26 @@ class _Memory:
     def fail(self, source: str) -> None:
         network = _network(source)
         with self._lock:
-            before = self._unforgiven(network)
-            # Many at once, all let in before the first was known to be wrong, do not add up to hours.
-            after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.is_told)
-            is_news = after.seconds_to_wait > 0 and not before.is_told
-            _remember(self._failures, network, after._replace(is_told=before.is_told or is_news), _MAX_SOURCES)
+            before = self._failures_of(network)
+            # Many at once, admitted before the first failed, do not add up to hours.
+            after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.has_warned)
+            is_news = after.seconds_to_wait > 0 and not before.has_warned
+            _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_SOURCES)
         if is_news:
             _log.warning("too many wrong keys from %s; unknown keys from there have to wait", source or "a client")
 
     def seconds_to_wait(self, source: str) -> int:
-        """How long until an unknown key of that source is looked at; 0 when it is right now."""
+        """Seconds until an unknown key of that source is checked again; 0 for now."""
         if not self._failures:
             return 0
         with self._lock:
-            return self._unforgiven(_network(source)).seconds_to_wait
+            return self._failures_of(_network(source)).seconds_to_wait
 
-    def _unforgiven(self, network: bytes) -> "_Failures":
+    def _failures_of(self, network: bytes) -> "_Failures":
         return self._failures.get(network, _Failures()).at(self._now())
 
 
-def _too_many(wait: int) -> TooManyAttempts:
+def _too_many_attempts(wait: int) -> TooManyAttempts:
     return TooManyAttempts(
         f"Too many wrong keys came from where you are. Check the key that your client sends and wait {wait} s.",
         retry_after=wait,
@@ -282,8 +284,8 @@ def _too_many(wait: int) -> TooManyAttempts:
 
 
 def _is_among(key: AccessKey, served: Iterable[AccessKey]) -> bool:
-    """Takes as long for a key that is nearly right, or the first of many, as for any other."""
-    # Here, because it brings OpenSSL with it, which listening does not need.
+    """Compare in constant time: as long for a key that is nearly right, or the first of many, as for any other."""
+    # Imported late: it loads OpenSSL, which listening does not need.
     import hmac
 
     found = False
@@ -300,7 +302,7 @@ def _remember(known: OrderedDict[bytes, Any], name: bytes, value: Any, limit: in
 
 
 def _network(source: str) -> bytes:
-    """Who is one stranger: an address, or the /64 that everybody with IPv6 has to themselves."""
+    """The address, or the /64 network of an IPv6 address, which one household or server has to itself."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:
@@ -311,14 +313,13 @@ def _network(source: str) -> bytes:
     return address.packed
 
 
-# Reading …
+# Keys of a request …
 
 
 def _credential(request: HttpRequest) -> str | None:
-    """The key of a request; a BadRequest when api-key, which is Azure's header, holds another one.
+    """The key of a request; BadRequest when api-key, Azure's header, holds another one.
 
-    Authorization and x-api-key may differ: clients with two variables set send both. Each API reads its own header
-    first, and the other one only where that is absent.
+    Authorization and x-api-key may differ: clients with two variables set send both. Each API's own header wins.
     """
     scheme, _, token = (request.header("authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
@@ -336,7 +337,7 @@ _SHARED_PATH = re.compile(r"(?:/+v1)*/+models(?:/|\Z)")
 
 
 def _is_anthropic(request: HttpRequest) -> bool:
-    """Whether a request speaks Anthropic's API, in which the key is in x-api-key."""
+    """Whether a request uses Anthropic's API, whose key is in x-api-key."""
     if _ANTHROPIC_PATH.match(request.path):
         return True
     return request.header("anthropic-version") is not None and bool(_SHARED_PATH.match(request.path))

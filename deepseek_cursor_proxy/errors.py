@@ -1,30 +1,30 @@
-"""Everything that can go wrong, each with a status, a code and a sentence that says what to do.
+"""The errors of the proxy, each with a status, a code and a message that says what to do.
 
     ProxyError                  a reply to the client
     ├── BadRequest       400    the body or a field is wrong; `param` names it
     ├── Unauthorized     401    no usable key
-    ├── Forbidden        403    a key of the owner would be spent under a foreign name
-    │   └── WrongKey            no key, or none of those that are served
+    │   └── WrongKey            no key, or one that is not served
+    ├── Forbidden        403    a key of the owner would be spent under a foreign host name
     ├── NotFound         404
-    ├── MethodNotAllowed 405    `allow` lists what works
+    ├── MethodNotAllowed 405    `allow` lists the methods that work
     ├── RequestTimeout   408    the client sent its request too slowly
     ├── MissingReasoning 409    strategy "reject", and some turns cannot be filled
     ├── TooLarge         413
     ├── UnknownEncoding  415
     ├── UpgradeRefused   426    a WebSocket was asked for where there is none
-    ├── TooManyAttempts  429    too many wrong keys from one place
-    ├── QueueFull        429    as many calls, or background responses, run and wait as may
+    ├── TooManyAttempts  429    too many wrong keys from one source
+    ├── QueueFull        429    the limit of running and waiting calls, or background responses, is reached
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
-    ├── Overloaded       503    a bound of this proxy is reached
-    ├── ProxyStopping    503    the proxy ends before the answer does
-    ├── UpstreamFailed   502    DeepSeek unintelligible, or not to be reached as configured
+    ├── Overloaded       503    a limit of this proxy is reached
+    ├── ProxyStopping    503    the proxy stops before the answer ends
+    ├── UpstreamFailed   502    DeepSeek's response is unintelligible, or DeepSeek cannot be reached as configured
     │   └── UpstreamDropped     the connection broke: another try may succeed
-    ├── UpstreamTimeout  504    DeepSeek silent for too long
+    ├── UpstreamTimeout  504    DeepSeek was silent for too long
     └── UpstreamRefused  its status   DeepSeek answered with an error of its own
-    ClientGone                  nobody is left to reply to
+    ClientGone                  the client closed its connection
     StartupError                the process cannot start; one line, exit code 2
 
-Foreign exceptions become these in upstream, database and server only; nothing else catches them.
+Foreign exceptions become these in upstream, storage and server only; no other code catches them.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ from typing import Any
 
 
 class ProxyError(Exception):
-    """A failure with everything a protocol needs to tell the client about it."""
+    """A failure with all that a protocol needs to report it to the client."""
 
     status = 500
     type = "server_error"
     code = "internal_error"
-    # After the first byte every failure is upstream's, and the code tells which; but for our own end.
+    # Once a stream has begun every failure is reported as upstream's, with its code, except ProxyStopping.
     type_in_stream = "upstream_error"
 
     def __init__(
@@ -57,11 +57,11 @@ class ProxyError(Exception):
         self.retry_after = retry_after
 
     def hide(self, secret: str) -> None:
-        """Take a secret out of the words: upstream may quote the key it was called with."""
+        """Remove a secret from the message: upstream may quote the key it was called with."""
         self.message = self.message.replace(secret, "***")
 
     def add(self, sentence: str) -> None:
-        """Append to the words."""
+        """Append a sentence to the message."""
         self.message = f"{self.message} {sentence}"
 
     def payload(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Forbidden(ProxyError):
 
 
 class WrongKey(Unauthorized):
-    """The client has to send another key; it is told where it keeps that."""
+    """The client has to send another key; `api/clients` adds where each client keeps its key."""
 
 
 class NotFound(ProxyError):
@@ -168,7 +168,7 @@ class Overloaded(ProxyError):
 
 
 class ProxyStopping(ProxyError):
-    """Whoever started the proxy stops it; what still runs is told so."""
+    """The proxy is being stopped while this request runs."""
 
     status = 503
     type = "server_error"
@@ -176,7 +176,7 @@ class ProxyStopping(ProxyError):
     type_in_stream = "server_error"
 
     def __init__(self) -> None:
-        # A restart takes seconds; OpenAI's libraries come back by themselves after as many as are named here.
+        # A restart takes seconds; OpenAI's libraries retry after the seconds named here.
         super().__init__("The proxy is being stopped or restarted. Ask again when it runs.", retry_after=5)
 
 
@@ -187,7 +187,7 @@ class UpstreamFailed(ProxyError):
 
 
 class UpstreamDropped(UpstreamFailed):
-    """The network's failure, not DeepSeek's answer: refused, reset or cut off."""
+    """The connection to DeepSeek was refused, reset or cut off."""
 
 
 class UpstreamTimeout(ProxyError):
@@ -197,9 +197,9 @@ class UpstreamTimeout(ProxyError):
 
 
 class UpstreamRefused(ProxyError):
-    """DeepSeek's own error: its status and, as far as it is JSON in the error shape, its body reach the client.
+    """DeepSeek's own error: its status and, if it is JSON in the error shape, its body reach the client.
 
-    `retry_after` is what DeepSeek named, if anything; deepseek_errors adds what it should have said.
+    `retry_after` is what DeepSeek named, if anything; deepseek/error_messages adds advice.
     """
 
     type = "upstream_error"
@@ -221,7 +221,7 @@ class UpstreamRefused(ProxyError):
             self.body = {**self.body, "error": {**error, "message": self.message}}
 
     def payload(self) -> dict[str, Any]:
-        """DeepSeek's own words where they fit the error shape, ours where they do not: clients count on the shape."""
+        """DeepSeek's fields where they fit the error shape, ours elsewhere: clients rely on the shape."""
         ours = super().payload()["error"]
         error = self.body.get("error") if self.body is not None else None
         theirs = dict(error) if isinstance(error, Mapping) else {}
@@ -232,7 +232,7 @@ class UpstreamRefused(ProxyError):
 
 
 def _without(value: Any, secret: str) -> Any:
-    """The same JSON, with the secret in no text and no name of it."""
+    """The same JSON with the secret removed from every string and key."""
     if isinstance(value, str):
         return value.replace(secret, "***")
     if isinstance(value, Mapping):
@@ -243,8 +243,8 @@ def _without(value: Any, secret: str) -> Any:
 
 
 class ClientGone(Exception):
-    """The client closed its connection; whatever runs for it should stop."""
+    """The client closed its connection; all work for it should stop."""
 
 
 class StartupError(Exception):
-    """The process cannot start as asked; the message is one line with the remedy."""
+    """The process cannot start with these settings; the message is one line with the remedy."""

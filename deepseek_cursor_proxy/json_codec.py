@@ -1,7 +1,7 @@
-"""The one JSON codec.
+"""The JSON codec of the proxy.
 
-JSON is read strictly (UTF-8, finite numbers, bounded depth, bounded number of values) and written compactly, as UTF-8,
-never ASCII-escaped.
+It decodes strictly (UTF-8, finite numbers, limited depth and number of values) and encodes compactly, as UTF-8, never
+ASCII-escaped.
 """
 
 import itertools
@@ -11,17 +11,17 @@ from typing import Any, NoReturn
 
 from deepseek_cursor_proxy.errors import BadRequest
 
-# Deeper than any schema people write, and shallow enough for all that walks through it on whatever stack it has left.
-# Python's own limit differs by version, and where it is generous the next encoder's may be lower.
+# Deeper than any schema people write, and shallow enough for every recursive function on any thread's stack. Python's
+# own limit differs by version, and an encoder's may be lower than the decoder's.
 MAX_JSON_DEPTH = 200
 
-# Decoding costs by the value, and nobody else runs meanwhile: 45 MB of empty lists were a gigabyte, of short keys
-# thirteen seconds. The longest histories of agents have some ten thousand.
+# Decoding costs per value and holds the GIL: 45 MB of empty lists took a gigabyte, of short keys thirteen seconds. The
+# longest histories of agents have some ten thousand values.
 MAX_JSON_VALUES = 500_000
 
 _NESTS = frozenset((dict, list))
 
-# Characters of JSON from which on walking through it takes no longer than looking for its brackets.
+# From this many characters on, walking the value takes no longer than counting brackets.
 _LONG_TO_COUNT = 16_384
 
 
@@ -36,14 +36,14 @@ def encode_json(value: Any) -> bytes:
 
 
 def decode_json_object(body: bytes) -> dict[str, Any]:
-    """A request body as a JSON object, or a BadRequest that says what is wrong with it."""
+    """A request body as a JSON object; BadRequest says what is wrong with it."""
     if not body or body.isspace():
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
         text = body.decode("utf-8-sig")
-        _refuse_crowd(body)
+        _check_value_count(body)
         value = _decode(text)
-        _refuse_depth(text, value)
+        _check_depth(text, value)
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
     except RecursionError:
@@ -51,7 +51,7 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
             f"The request body is nested too deeply: at most {MAX_JSON_DEPTH} levels.", code="invalid_json"
         ) from None
     except ValueError as error:
-        # Python's advice about numbers of thousands of digits is for programmers.
+        # Without Python's advice to programmers about numbers of thousands of digits.
         why = str(error).partition("; use sys.")[0]
         raise BadRequest(f"The request body is not valid JSON: {why}.", code="invalid_json") from None
     if not isinstance(value, dict):
@@ -59,46 +59,46 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def decode_foreign_json(data: str | bytes) -> Any:
-    """JSON of upstream's; numbers that JSON has no word for (some gateways write -Infinity) become null."""
+def decode_upstream_json(data: str | bytes) -> Any:
+    """JSON from upstream; numbers that JSON lacks (some gateways write -Infinity) become null."""
     text = data if isinstance(data, str) else data.decode()
     try:
-        value = _decode_foreign(text)
-        _refuse_depth(text, value)
+        value = _decode_upstream(text)
+        _check_depth(text, value)
         return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refuse_crowd(body: bytes) -> None:
-    """BadRequest for more values than anybody means; text may have as many commas and braces as it likes."""
-    if len(body) <= MAX_JSON_VALUES or beginnings(body) <= MAX_JSON_VALUES:
+def _check_value_count(body: bytes) -> None:
+    """Raise BadRequest for too many values; commas and brackets inside strings do not count."""
+    if len(body) <= MAX_JSON_VALUES or count_value_starts(body) <= MAX_JSON_VALUES:
         return
-    # A value has at most two strings, its name and itself, so there is no need to see more of them.
+    # A value has at most two strings, its name and itself, so more strings are too many values as well.
     rest, strings = _STRING.subn(b"", body, 2 * MAX_JSON_VALUES + 1)
-    if strings > 2 * MAX_JSON_VALUES or beginnings(rest) > MAX_JSON_VALUES:
+    if strings > 2 * MAX_JSON_VALUES or count_value_starts(rest) > MAX_JSON_VALUES:
         raise BadRequest(
             f"The request body has too many values: at most {MAX_JSON_VALUES}. Shorten its lists and objects.",
             code="too_many_values",
         )
 
 
-def beginnings(body: bytes) -> int:
-    """How often a value may begin here: behind each of these."""
+def count_value_starts(body: bytes) -> int:
+    """An upper bound for the number of values: each begins behind one of these bytes."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
-def _refuse_depth(text: str, value: Any) -> None:
-    """RecursionError, as Python itself raises for what is much deeper."""
+def _check_depth(text: str, value: Any) -> None:
+    """Raise RecursionError for a value that is nested too deeply, as Python does for a much deeper one."""
     if len(text) < _LONG_TO_COUNT and text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
-        # Counting costs nothing, and is all that events of a stream need.
+        # Counting is cheap, and enough for the events of a stream.
         return
-    refuse_depth(value)
+    check_depth(value)
 
 
-def refuse_depth(value: Any) -> None:
-    """RecursionError for a value that is nested too deeply."""
-    # Only what can be deep: strings and numbers are most of a request.
+def check_depth(value: Any) -> None:
+    """Raise RecursionError for a value that is nested too deeply."""
+    # Only dicts and lists: strings and numbers are most of a request.
     level = [value] if type(value) in _NESTS else []
     for _ in range(MAX_JSON_DEPTH):
         inside = itertools.chain.from_iterable(each.values() if type(each) is dict else each for each in level)
@@ -108,7 +108,7 @@ def refuse_depth(value: Any) -> None:
     raise RecursionError
 
 
-# One without an end is taken, too, so that no byte is looked at twice.
+# Also matches an unterminated string, so that the regex never backtracks.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
@@ -128,13 +128,13 @@ def _finite_or_none(text: str) -> float | None:
     return number if abs(number) != float("inf") else None
 
 
-_decode_foreign = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
+_decode_upstream = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 _decode = _decoder.decode
 
-# The one value that begins at a place of a text, and where it ends; ValueError where none does.
+# The value that begins at an index of a text, and the index behind it; ValueError if there is none.
 scan = _decoder.raw_decode
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

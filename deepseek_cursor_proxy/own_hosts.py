@@ -1,16 +1,16 @@
-"""The names this proxy is reached by, and whether a request came under one of them.
+"""The proxy's own host names, and whether a request came under one of them: the defence against DNS rebinding.
 
-A web page can send requests to this machine under a name of its own: after the page has loaded, its name resolves to
-127.0.0.1 (DNS rebinding). The browser then says so in Host and Origin. Such a request may be an ordinary chat, because
-tunnels have any name, but it never spends a key of the owner and never pins one.
+A web page can send requests to this machine under its own host name, if that resolves to 127.0.0.1 after the page has
+loaded. The browser then names that host in Host and Origin. Such a request may be an ordinary chat, because tunnels
+have any name, but it never spends a key of the owner and never pins one. Accepted are
 
     Host     an IP address, localhost, *.localhost, the bound host, the tunnel's name, public_hosts. In a request for a
              whole URL (absolute form) the host of that URL has to pass as well.
     Origin   none; an app's own scheme (vscode-webview://, app://), which no web page has; http(s) on this machine, on
-             the host of the request or under a name of the list above, where a wildcard does not count: in a domain of
-             many owners (*.trycloudflare.com) anybody can have a page. `null` is foreign: any page can send it.
+             the host of the request or under a name of the list above. A wildcard does not count: in a domain of many
+             owners (*.trycloudflare.com) any stranger can have a page. Nor does `null`, which any page can send.
 
-X-Forwarded-Host and the like count for nothing: anybody can write them. Ports do not count either.
+X-Forwarded-Host and the like are ignored, because any client can send them. Ports are ignored too.
 """
 
 import ipaddress
@@ -22,16 +22,12 @@ from deepseek_cursor_proxy.config.declaration import is_loopback
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s,]+))(?::[0-9]*)?")
-
-
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s,]*)")
-
-
 _WEB_SCHEMES = frozenset({"http", "https", "ws", "wss", "ftp"})
 
 
 class Address(NamedTuple):
-    """Where a request says it goes and where it comes from: its hosts, and its Origin if it has one."""
+    """The hosts that a request names, and its Origin if it has one."""
 
     hosts: tuple[str, ...] = ()
     origin: str | None = None
@@ -44,7 +40,7 @@ class Address(NamedTuple):
 
 
 class OwnHosts:
-    """The names of one proxy. Does not change."""
+    """The host names of one proxy. Immutable."""
 
     def __init__(self, names: Iterable[str]) -> None:
         known = [name.lower() for name in names if name]
@@ -52,7 +48,7 @@ class OwnHosts:
         self._endings = tuple(name[1:] for name in known if name.startswith("*."))
 
     def foreign_part(self, address: Address) -> str | None:
-        """The header that names another host, as `Host: evil.example`; None for a request under our own names."""
+        """The header with a foreign name, such as `Host: evil.example`; None for a request under our own names."""
         for host in address.hosts:
             if not self._has_host(_name(host)):
                 return f"Host: {host}"
@@ -70,7 +66,7 @@ class OwnHosts:
         if match[1] not in _WEB_SCHEMES:
             return True
         name = _name(match[2])
-        # An address is not enough here: a page may be served from any.
+        # An IP address is not enough here: a page may be served from any.
         return self._has_name(name) or is_loopback(name) or (name != "" and name in map(_name, hosts))
 
     def _has_name(self, name: str) -> bool:
@@ -78,7 +74,7 @@ class OwnHosts:
 
 
 def _name(authority: str) -> str:
-    """The host of `host[:port]` in lower case, without the brackets of IPv6 and the root's dot; empty if it is none."""
+    """The host of `host[:port]` in lower case, without IPv6 brackets and a final dot; empty if it is malformed."""
     match = _AUTHORITY.fullmatch(authority.lower())
     return "" if match is None else match[1] or match[2].removesuffix(".")
 

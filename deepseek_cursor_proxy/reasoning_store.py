@@ -1,4 +1,4 @@
-"""The public name of the reasoning store; it lives in storage.reasonings."""
+"""The public name of the reasoning store, which is in storage.reasonings."""
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 

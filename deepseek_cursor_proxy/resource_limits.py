@@ -1,7 +1,7 @@
-"""What the system grants a process, raised to what this one may need.
+"""Limits of the operating system, raised at the start to what the proxy may need: open files and thread stacks.
 
-Both are asked for at the start and never lowered. Where the system does not let us, the proxy runs within what it has:
-clients without a descriptor or a thread are turned away, and deep JSON is refused before it is walked through.
+They are never lowered. If the system refuses, the proxy runs within what it has: clients beyond the limit get 503, and
+deep JSON is refused before any recursive function sees it.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ try:
 except ImportError:  # Windows, where neither is scarce
     resource = None  # type: ignore[assignment]
 
-# What a call from the C stack of Python costs differs by version; 3.13.0 dies of deep JSON on half a megabyte, which
-# is more than musl gives a thread.
+# How much C stack a Python call takes differs by version; 3.13.0 crashes on deep JSON with half a megabyte, which is
+# more than musl gives a thread.
 _STACK_BYTES = 8 * 1024 * 1024
-# The store, the tunnel, standard streams, the door.
+# The store, the tunnel, the standard streams, the listener.
 _OTHER_DESCRIPTORS = 64
 # OPEN_MAX of macOS.
 _MACOS_DESCRIPTORS = 10_240
 
 
 def raise_limits(connections: int) -> None:
-    """Room for that many clients, each with a call to DeepSeek, and for whatever their threads do."""
+    """Allow that many clients, each with a call to DeepSeek, and stacks for their threads."""
     raise_descriptors(2 * connections + _OTHER_DESCRIPTORS)
     if resource is None:
         return
@@ -32,13 +32,13 @@ def raise_limits(connections: int) -> None:
 
 
 def raise_descriptors(wanted: int) -> int | None:
-    """Let the process open that many files, or as many as the system allows: the new bound, None if there is none."""
+    """Let the process open that many files, or as many as the system allows: the new limit, None if unlimited."""
     if resource is None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return None
-    # macOS names no hard limit and refuses more than its own.
+    # macOS reports no hard limit and refuses more than OPEN_MAX.
     for most in (wanted, min(wanted, _MACOS_DESCRIPTORS)):
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
         if soft >= allowed:
@@ -50,9 +50,9 @@ def raise_descriptors(wanted: int) -> int | None:
 
 
 def _raise_stacks() -> None:
-    # On 32 bits a thousand such stacks have no room.
+    # A thousand such stacks do not fit into 32 bits.
     if sys.maxsize < 2**32:
         return
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    # Most systems give threads what the main one has; without a limit they take a small size of their own.
+    # Most systems give threads the main thread's limit; if that is unlimited they use a small default.
     threading.stack_size(max(_STACK_BYTES, 0 if soft == resource.RLIM_INFINITY else soft, threading.stack_size()))

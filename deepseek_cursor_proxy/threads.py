@@ -1,11 +1,11 @@
-"""Threads that may fail to start."""
+"""Starting a thread where failing to start one must not fail an answer."""
 
 import threading
 from collections.abc import Callable
 
 
-def started(target: Callable[[], None], name: str) -> threading.Thread | None:
-    """A running thread; None when the system has no room for one more, which is no reason to fail an answer."""
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread | None:
+    """Start a daemon thread; None when the system allows no more threads."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:
         thread.start()

@@ -122,9 +122,9 @@ class Generation:
             exchange = _opener(asked).open(context, asked, self.services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
-                access.refused(caller)
+                access.record_refused(caller)
             raise
-        access.accepted(caller)
+        access.record_accepted(caller)
         return exchange
 
     def _form(self, request: HttpRequest, asked: GenerationRequest) -> thinking_blocks.Form | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, beginnings, decode_json_object, refuse_depth, scan
+from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
 from deepseek_cursor_proxy.memo import MOST_ITEMS
 
 # Less than this is read as fast as it is compared and kept.
@@ -105,7 +105,7 @@ class _Rest:
 
     def __init__(self, body: bytes, common: _Known) -> None:
         rest = body[common.size :]
-        if sum(piece.values for piece in common.pieces) + beginnings(rest) > MAX_JSON_VALUES:
+        if sum(piece.values for piece in common.pieces) + count_value_starts(rest) > MAX_JSON_VALUES:
             # It may still be text that only looks like it.
             raise ValueError
         self._text = rest.decode()
@@ -127,7 +127,7 @@ class _Rest:
             self._member(value, fresh)
         if self._skip() != len(self._text):
             raise ValueError
-        refuse_depth(fresh)
+        check_depth(fresh)
         return value
 
     @property
@@ -156,7 +156,7 @@ class _Rest:
         while self._sign(",]" if self._pieces else "[") != "]":
             message, end = scan(self._text, self._skip())
             raw = self._text[begin:end].encode()
-            self._pieces.append(_Piece(raw, message, beginnings(raw)))
+            self._pieces.append(_Piece(raw, message, count_value_starts(raw)))
             if len(self._pieces) > MOST_ITEMS:
                 # Piece by piece that many take eight times as long, and nobody remembers them.
                 raise ValueError

@@ -226,7 +226,7 @@ def _warm_up(server: DeepSeekProxyServer, over: threading.Event) -> None:
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
     from deepseek_cursor_proxy.cli.tunnel import Tunnel
 
-    tunnel = Tunnel(server.server_port, announce=_say, on_url=server.name_tunnel)
+    tunnel = Tunnel(server.server_port, announce=_say, on_url=server.set_tunnel_url)
     signals.last_resorts.append(tunnel.kill)
     # Stopped after the server: running answers still leave through it.
     stack.callback(tunnel.stop)
@@ -331,7 +331,7 @@ def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
             yield f"DeepSeek is called with the key in {HELD_KEY}, which no client gets to see."
         if any(key.is_guessable for key in config.access_keys):
             yield "An access key is so short that it can be guessed: `access-key --new` makes a better one."
-    elif access.pins:
+    elif access.can_pin:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:
         yield "Whoever finds this address can use it with a DeepSeek key: set access_keys."
@@ -343,7 +343,7 @@ def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
 def _who_may_spend(config: ProxyConfig, access: Access) -> Iterator[str]:
     """Which requests spend a key of the owner, if there is one to spend."""
     if config.passthrough and not config.access_keys:
-        if access.pins_spender:
+        if access.can_pin_spender:
             yield "[passthrough] is for the first key that DeepSeek accepts, so ask a DeepSeek model first."
         else:
             yield '[passthrough] is closed: name the keys that may use it in access_keys (pin_key is "never").'

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
 # A stream whose chunks never repeat their shape is not worth another try.
 _MOST_IN_VAIN = 8
@@ -75,7 +75,7 @@ class EventReader:
             said.is_done = True
             return []
         try:
-            chunk = decode_foreign_json(data)
+            chunk = decode_upstream_json(data)
             deltas = self._deltas(chunk) if isinstance(chunk, dict) else []
         except ProxyError as error:
             said.problem = error

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
 # DeepSeek sends no Retry-After. Without one, Codex gives up at once and other clients retry too often.
 _RETRY_AFTER_SECONDS = 5
@@ -73,7 +73,7 @@ def early_end(finish_reason: str | None) -> UpstreamFailed | None:
 def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
     """The error in a response of DeepSeek or of a gateway in front of it."""
     try:
-        body = decode_foreign_json(raw)
+        body = decode_upstream_json(raw)
     except ValueError:
         body = None
     if isinstance(body, dict) and "error" in body:

@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.conversation import (
     ToolCall,
 )
 from deepseek_cursor_proxy.deepseek.rules import is_forced
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
 # Matches in linear time, whatever the model writes.
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)
@@ -105,7 +105,7 @@ def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     """The name and the arguments of the call that a text stands for; None if it stands for none."""
     fenced = _FENCED.match(text)
     try:
-        value = decode_foreign_json(fenced[1] if fenced else text)
+        value = decode_upstream_json(fenced[1] if fenced else text)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and len(value) == 1:
@@ -141,7 +141,7 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     is_of_another = nested is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
     # The tool itself may have parameters with these names.
     for arguments in (None if is_of_another else nested, _to_json(rest), _to_json(value)):
-        if arguments is not None and _fits(decode_foreign_json(arguments), function):
+        if arguments is not None and _fits(decode_upstream_json(arguments), function):
             return arguments
     if nested is None and any(_is_broken(value, field, declared, named_by) for field in fields):
         return None
@@ -190,7 +190,7 @@ def _object(arguments: Any) -> str | None:
     if isinstance(arguments, dict):
         return _to_json(arguments)
     try:
-        value = decode_foreign_json(arguments) if isinstance(arguments, str) else None
+        value = decode_upstream_json(arguments) if isinstance(arguments, str) else None
     except (ValueError, RecursionError):
         return None
     return str(arguments) if isinstance(value, dict) else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
 # The inside of a JSON string as our encoder writes it; an empty one says nothing and goes the ordinary way.
 _STRING = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+')
@@ -52,7 +52,7 @@ class ChunkTemplate:
 
     def _is_proven(self, data: bytes, hole: tuple[int, int]) -> bool:
         try:
-            filled: object = decode_foreign_json(data[: hole[0]] + _FILLING.encode() + data[hole[1] :])
+            filled: object = decode_upstream_json(data[: hole[0]] + _FILLING.encode() + data[hole[1] :])
         except ValueError:
             return False
         return filled == self._chunk(_FILLING)

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, Pro
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.event_log import EventLog
-from deepseek_cursor_proxy.threads import started
+from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ class Jobs:
             self._changed.notify_all()
 
     def _start_worker(self) -> None:
-        thread = started(self._work, "job")
+        thread = start_thread(self._work, "job")
         if thread is not None:
             self._threads.add(thread)
         elif not self._threads:

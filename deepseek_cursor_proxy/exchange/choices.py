@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.exchange.upstream_call import CallContext, Generation
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.threads import started
+from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 
 # How many batches may wait for a client that reads slowly.
@@ -142,7 +142,7 @@ class ChoicesExchange:
     ) -> None:
         for choice, slot in enumerate(slots):
             call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared), generation, services)
-            thread = started(partial(self._run, choice, call), f"choice-{choice}")
+            thread = start_thread(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
                 raise _no_room()
             self._threads.append(thread)

@@ -20,11 +20,11 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest, UpstreamCall
 from deepseek_cursor_proxy.http1.messages import WaitHandle
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
-from deepseek_cursor_proxy.redaction import without_keys
+from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 # A shorter key is a word that sentences have for other reasons.
@@ -147,7 +147,7 @@ class Exchange:
             if not raw:
                 yield [Heartbeat()]
         try:
-            body = decode_foreign_json(raw)
+            body = decode_upstream_json(raw)
         except ValueError:
             raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
         if not isinstance(body, dict):
@@ -324,7 +324,7 @@ class Exchange:
             # Upstream's own words may quote the key it was called with.
             if self._context.is_held or len(credential) >= _SHORTEST_SECRET:
                 error.hide(credential)
-            self._outcome, self._status = without_keys(error.message.replace(credential, "***")), error.status
+            self._outcome, self._status = redact_keys(error.message.replace(credential, "***")), error.status
         elif not isinstance(error, (ClientGone, GeneratorExit)):
             self._outcome, self._status = f"unexpected {type(error).__name__}", 500
 

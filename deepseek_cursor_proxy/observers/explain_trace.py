@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.console import repairs, tokens
 from deepseek_cursor_proxy.observers.trace import FORMAT
 from deepseek_cursor_proxy.redaction import safe_text
@@ -40,7 +40,7 @@ def explain(path: Path) -> str:
 def _read(path: Path) -> Mapping[str, Any]:
     shown = safe_text(path, 300)
     try:
-        trace = decode_foreign_json(path.read_bytes())
+        trace = decode_upstream_json(path.read_bytes())
     except OSError as error:
         raise StartupError(f"cannot read {shown}: {error.strerror}; name a file of your --trace-dir") from None
     except ValueError:

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
-from deepseek_cursor_proxy.redaction import without_keys
+from deepseek_cursor_proxy.redaction import redact_keys
 
 FORMAT = 2
 # What of an assistant's words is repeated beside the fate of its reasoning, so that a person finds it again.
@@ -79,7 +79,7 @@ class Trace:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
         private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{trace['number']:06d}.json"
-        private_files.write(path, without_keys(encode_json(trace).decode()).encode())
+        private_files.write(path, redact_keys(encode_json(trace).decode()).encode())
 
 
 def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:

@@ -115,15 +115,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_OVERFULL, retry_after=1) from None
         built = generation.Generation.build(config, self.reasoning_store, self._generation)
-        built.services.access.name_tunnel(self._tunnel_host)
+        built.services.access.set_tunnel_host(self._tunnel_host)
         return built
 
-    def name_tunnel(self, url: str) -> None:
+    def set_tunnel_url(self, url: str) -> None:
         """Take the host of this URL for one of ours: a tunnel to us begins there. Replaces the one before."""
         with self._building:
             self._tunnel_host = urlsplit(url).hostname or ""
             if self._generation is not None:
-                self._generation.services.access.name_tunnel(self._tunnel_host)
+                self._generation.services.access.set_tunnel_host(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Another configuration for every request from now on; those that run keep theirs to the end.

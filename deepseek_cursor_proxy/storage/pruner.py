@@ -6,7 +6,7 @@ This module decides when to prune; what to delete is the store's own `prune`. It
 import threading
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.threads import started
+from deepseek_cursor_proxy.threads import start_thread
 
 # Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
@@ -37,7 +37,7 @@ class Pruner:
             if self._thread is not None:
                 self._is_due_again = True
             else:
-                self._thread = started(self._run, self._name)
+                self._thread = start_thread(self._run, self._name)
 
     def close(self) -> None:
         """Start no more prunings and wait for a running one; idempotent."""

@@ -127,7 +127,7 @@ class ReasoningStore:
         with self._faults.guard("read the file"):
             self._note_fullness(self._rows_held(), self._most_bytes_held())
             if (newest := self._newest()) is not None:
-                steady.go_on_from(newest)
+                steady.resume_from(newest)
 
     def _newest(self) -> float | None:
         """The latest time in any table; None when all are empty."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.threads import started
+from deepseek_cursor_proxy.threads import start_thread
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
@@ -38,7 +38,7 @@ class Reopener:
         with self._lock:
             self._is_wanted = True
             if self._thread is None and not self._closing.is_set():
-                self._thread = started(self._run, self._name)
+                self._thread = start_thread(self._run, self._name)
 
     def wait(self, timeout: float) -> bool:
         """Whether the file is open and everything written by then."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.json_codec import beginnings, encode_json
+from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
@@ -157,7 +157,8 @@ class ResponseStore:
         raw = encode_json(value)
         packed = pack(raw)
         # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
-        self._unpacked.keep(packed, _Unpacked(value, len(raw), len(packed) + 4 * len(raw) + 100 * beginnings(raw)))
+        memory = len(packed) + 4 * len(raw) + 100 * count_value_starts(raw)
+        self._unpacked.keep(packed, _Unpacked(value, len(raw), memory))
         return packed
 
     def _unpack(self, packed: bytes) -> _Unpacked:

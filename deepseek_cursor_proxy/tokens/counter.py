@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
-from deepseek_cursor_proxy.threads import started
+from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class TokenCounter:
         with self._lock:
             if self._stop.is_set() or self._sampler is not None or not self._is_due(request.model):
                 return
-            self._sampler = started(lambda: self._sample(request, count), "token-count-learn")
+            self._sampler = start_thread(lambda: self._sample(request, count), "token-count-learn")
 
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""
@@ -114,7 +114,7 @@ class TokenCounter:
         """Whether the tokenizer can be used. The first call starts reading it in the background."""
         with self._lock:
             if self._loader is None:
-                self._loader = started(lambda: self._load(path), "tokenizer-load")
+                self._loader = start_thread(lambda: self._load(path), "tokenizer-load")
         return self._count_text is not None
 
     def _load(self, path: Path) -> None:

@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.json_codec import decode_foreign_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.wait import extended
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream import response_head
@@ -119,7 +119,7 @@ class UpstreamResponse:
             return
         if kind == "application/json":
             with contextlib.suppress(ValueError):
-                body = decode_foreign_json(self.read(_MAX_ERROR_BYTES))
+                body = decode_upstream_json(self.read(_MAX_ERROR_BYTES))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
                     chat_api.chunk_deltas(body)

@@ -422,7 +422,7 @@ class TestForeignNames(OpenDoorTestCase):
         proxy = self.proxy(passthrough=self.route, access_keys=[OWNER], ngrok=True)
         tunnel = (b"Host: a-b.ngrok-free.app\r\nX-Forwarded-Host: a-b.ngrok-free.app", b"")
         self.assertEqual(403, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
-        proxy.server.name_tunnel("https://a-b.ngrok-free.app")
+        proxy.server.set_tunnel_url("https://a-b.ngrok-free.app")
         self.other.answer(Failure(418, body=b"{}"), Failure(418, body=b"{}"))
         self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
         proxy.server.reconfigure(proxy.server.config)

@@ -53,7 +53,7 @@ class AccessTest(unittest.TestCase):
     def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Caller:
         """Somebody who is let in and whose key DeepSeek accepts."""
         caller = access.admit(self.request(key, source))
-        access.accepted(caller)
+        access.record_accepted(caller)
         return caller
 
     def status(self, access: Access, key: str | None, source: str = "127.0.0.1", **headers: str) -> int:
@@ -191,7 +191,7 @@ class TestListedKeys(AccessTest):
 
     def test_they_are_never_pinned(self) -> None:
         access = self.access(access_keys=[OWNER, FRIEND], pin_key="always", ngrok=True)
-        self.assertFalse(access.pins)
+        self.assertFalse(access.can_pin)
         for key in (OWNER, FRIEND, OWNER):
             self.visit(access, key)
 
@@ -214,7 +214,7 @@ class TestListedKeys(AccessTest):
 
 class TestPinning(AccessTest):
     def test_who_pins(self) -> None:
-        for pins, settings in (
+        for can_pin, settings in (
             (False, {}),
             (False, {"host": "localhost"}),
             (False, {"host": "::1"}),
@@ -228,13 +228,13 @@ class TestPinning(AccessTest):
             (False, {"pin_key": "never", "host": "0.0.0.0"}),
         ):
             with self.subTest(settings):
-                self.assertEqual(pins, self.access(**settings).pins)
+                self.assertEqual(can_pin, self.access(**settings).can_pin)
 
     def test_the_first_key_that_deepseek_accepts_is_the_only_one_from_then_on(self) -> None:
         access = self.access(ngrok=True)
         # Being let in is not enough, and a refusal by DeepSeek even less.
         access.admit(self.request(STRANGER))
-        access.refused(access.admit(self.request(STRANGER)))
+        access.record_refused(access.admit(self.request(STRANGER)))
         self.visit(access, OWNER)
         for key, status in ((OWNER, 200), (FRIEND, 401), (STRANGER, 401), (OWNER, 200)):
             self.assertEqual(status, self.status(access, key))
@@ -256,7 +256,7 @@ class TestPinning(AccessTest):
 
             def accepted(caller: Caller, access: Access = access, together: threading.Barrier = together) -> None:
                 together.wait()
-                access.accepted(caller)
+                access.record_accepted(caller)
 
             threads = [threading.Thread(target=accepted, args=(caller,)) for caller in callers]
             for thread in threads:
@@ -287,7 +287,7 @@ class TestPinning(AccessTest):
         for caller in (owner, stranger):
             with self.assertRaisesRegex(Unauthorized, "Ask a DeepSeek model first.*access_keys"):
                 access.check_spending(caller)
-        access.accepted(owner)
+        access.record_accepted(owner)
         access.check_spending(owner)
         with self.assertRaisesRegex(Unauthorized, "used first"):
             access.check_spending(stranger)
@@ -338,7 +338,7 @@ class TestPinning(AccessTest):
     def test_a_request_under_a_foreign_name_pins_no_key(self) -> None:
         access = self.access(pin_key="always")
         for headers in FOREIGN:
-            access.accepted(access.admit(self.request(STRANGER, **headers)))
+            access.record_accepted(access.admit(self.request(STRANGER, **headers)))
         self.log.warning.assert_called_once()
         self.assertIn("public_hosts", self.log.warning.call_args.args[0])
         self.visit(access, OWNER)
@@ -348,11 +348,11 @@ class TestPinning(AccessTest):
         access = self.access(passthrough=ROUTE, access_keys=[OWNER], public_hosts=["proxy.example.com"])
         for host, status in (("proxy.example.com", 200), ("a.ngrok-free.app", 403)):
             self.assertEqual(status, self.spent(access, OWNER, host=host))
-        access.name_tunnel("a.ngrok-free.app")
+        access.set_tunnel_host("a.ngrok-free.app")
         successor = Access(ProxyConfig(passthrough=ROUTE, access_keys=[OWNER]), access, environment={})
         for each in (access, successor):
             self.assertEqual(200, self.spent(each, OWNER, host="A.ngrok-free.app"))
-        access.name_tunnel("b.ngrok-free.app")
+        access.set_tunnel_host("b.ngrok-free.app")
         self.assertEqual(403, self.spent(access, OWNER, host="a.ngrok-free.app"))
 
 
@@ -388,7 +388,7 @@ class TestRateLimit(AccessTest):
     def test_so_do_keys_that_deepseek_refuses(self) -> None:
         access = self.access()
         for number in range(ALLOWED):
-            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+            access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
         self.assertEqual([429, 429], [self.status(access, STRANGER), self.status(access, OWNER)])
         self.clock.now += FORGIVEN
         self.assertEqual(200, self.status(access, OWNER))
@@ -397,14 +397,14 @@ class TestRateLimit(AccessTest):
         access = self.access()
         self.visit(access, OWNER)
         for number in range(ALLOWED):
-            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+            access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
 
     def test_a_key_that_was_accepted_before_and_is_revoked_counts_against_nobody(self) -> None:
         access = self.access()
         owner = self.visit(access, OWNER)
         for _ in range(2 * ALLOWED):
-            access.refused(owner)
+            access.record_refused(owner)
         self.assertEqual(200, self.status(access, FRIEND))
 
     def test_an_access_key_that_nobody_guesses_never_waits(self) -> None:
@@ -431,13 +431,13 @@ class TestRateLimit(AccessTest):
     def test_what_deepseek_says_about_a_listed_key_counts_against_nobody(self) -> None:
         access = self.access(access_keys=[OWNER])
         for _ in range(2 * ALLOWED):
-            access.refused(access.admit(self.request(OWNER)))
+            access.record_refused(access.admit(self.request(OWNER)))
         self.assertEqual(401, self.status(access, STRANGER))
 
     def test_many_at_once_do_not_add_up_to_hours(self) -> None:
         access = self.access()
         for caller in [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(1000)]:
-            access.refused(caller)
+            access.record_refused(caller)
         self.clock.now += FORGIVEN
         self.assertEqual(200, self.status(access, OWNER))
 
@@ -483,7 +483,7 @@ class TestRateLimit(AccessTest):
         for key in (OWNER, f"{FRIEND}-0", f"{FRIEND}-1", OWNER, f"{FRIEND}-2"):
             self.visit(access, key)
         for number in range(ALLOWED):
-            access.refused(access.admit(self.request(f"{STRANGER}-{number}")))
+            access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, f"{FRIEND}-0")))
 
     def test_it_is_told_once_per_wave(self) -> None:
@@ -515,14 +515,14 @@ class TestSuccession(AccessTest):
         former = self.access(ngrok=True)
         caller = former.admit(self.request(OWNER))
         access = self.successor(former, ngrok=True)
-        former.accepted(caller)
+        former.record_accepted(caller)
         self.assertEqual(401, self.status(access, STRANGER))
 
     def test_waits_and_exemptions_stay(self) -> None:
         former = self.access()
         self.visit(former, OWNER)
         for number in range(ALLOWED):
-            former.refused(former.admit(self.request(f"{STRANGER}-{number}")))
+            former.record_refused(former.admit(self.request(f"{STRANGER}-{number}")))
         access = self.successor(former)
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
 

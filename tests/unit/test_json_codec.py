@@ -4,8 +4,8 @@ import unittest
 from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.json_codec import decode_foreign_json, decode_json_object, encode_json
-from deepseek_cursor_proxy.redaction import readable_json, safe_text, without_keys
+from deepseek_cursor_proxy.json_codec import decode_json_object, decode_upstream_json, encode_json
+from deepseek_cursor_proxy.redaction import readable_json, redact_keys, safe_text
 
 
 class TestEncoding(unittest.TestCase):
@@ -87,12 +87,12 @@ class TestDecoding(unittest.TestCase):
                 with self.subTest(opening, depth=depth):
                     if is_read:
                         self.assertEqual(body, encode_json(decode_json_object(body)))
-                        self.assertEqual(body, encode_json(decode_foreign_json(body)))
+                        self.assertEqual(body, encode_json(decode_upstream_json(body)))
                     else:
                         with self.assertRaisesRegex(BadRequest, "nested too deeply: at most 200 levels"):
                             decode_json_object(body)
                         with self.assertRaisesRegex(ValueError, "nested too deeply"):
-                            decode_foreign_json(body)
+                            decode_upstream_json(body)
 
     def test_brackets_in_strings_and_side_by_side_are_not_depth(self) -> None:
         body = encode_json({"text": "[{" * 5000, "wide": [[{}] for _ in range(5000)]})
@@ -110,20 +110,20 @@ class TestDecoding(unittest.TestCase):
 
 class TestForeignDecoding(unittest.TestCase):
     def test_numbers_json_has_no_word_for_become_null(self) -> None:
-        read = decode_foreign_json('{"a":NaN,"b":-Infinity,"c":1e999,"d":1.5}')
+        read = decode_upstream_json('{"a":NaN,"b":-Infinity,"c":1e999,"d":1.5}')
         self.assertEqual({"a": None, "b": None, "c": None, "d": 1.5}, read)
 
     def test_what_could_be_read_but_not_written_again_is_refused_too(self) -> None:
         for text in ("[" * 300 + "]" * 300, '{"a":' * 200 + "[]" + "}" * 200, '{"b":[{}],"a":' * 201 + "1" + "}" * 201):
             with self.subTest(text[:10]), self.assertRaises(ValueError):
-                decode_foreign_json(text)
+                decode_upstream_json(text)
         for text in ("[" * 100 + "]" * 100, "[" + "[[]]," * 1000 + "0]", json.dumps({"code": "{[" * 1000})):
-            self.assertEqual(json.loads(text), decode_foreign_json(text))
+            self.assertEqual(json.loads(text), decode_upstream_json(text))
 
     def test_everything_else_that_is_not_json_is_a_value_error(self) -> None:
         for data in (b"\xff", "{", "[" * 100_000):
             with self.assertRaises(ValueError):
-                decode_foreign_json(data)
+                decode_upstream_json(data)
 
 
 class TestSafeText(unittest.TestCase):
@@ -142,7 +142,7 @@ class TestSafeText(unittest.TestCase):
             (json.dumps(f"\x1b{key}"), '"\\u001bsk-***"'),
             ("task-management-list disk-usage-of-today sk-short", "task-management-list disk-usage-of-today sk-short"),
         ):
-            self.assertEqual(shown, without_keys(text))
+            self.assertEqual(shown, redact_keys(text))
             self.assertEqual(shown, safe_text(text))
 
     def test_ordinary_text_stays(self) -> None:

@@ -72,13 +72,13 @@ class TestSteadyClock(unittest.TestCase):
         self.assertEqual(before + 4 * (HOUR - 1), self.clock())
 
     def test_after_a_restart_time_goes_on_from_the_newest_in_the_file(self) -> None:
-        self.clock.go_on_from(NOW - YEAR)
+        self.clock.resume_from(NOW - YEAR)
         self.assertEqual(NOW - YEAR, self.clock())
         self.clocks.pass_by(HOUR)
         self.assertEqual(self.clocks.wall, self.clock())
         for newest in (NOW - DAY / 2, NOW + YEAR):
             clock = self.clocks.steady()
-            clock.go_on_from(newest)
+            clock.resume_from(newest)
             self.assertEqual(self.clocks.wall, clock())
 
 

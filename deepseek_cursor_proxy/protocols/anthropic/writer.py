@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, join
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import decode_foreign_json, encode_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
 from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json, request
 from deepseek_cursor_proxy.protocols.anthropic.request import Asked
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
@@ -319,7 +319,7 @@ def _object(arguments: str) -> dict[str, Any]:
     """Arguments as the object they stand for, as far as it was said; what is none is told as it is."""
     for text in (arguments or "{}", partial_json.closed(arguments)):
         try:
-            found = decode_foreign_json(text)
+            found = decode_upstream_json(text)
         except ValueError:
             continue
         if isinstance(found, dict):
@@ -329,7 +329,7 @@ def _object(arguments: str) -> dict[str, Any]:
 
 def _is_object(arguments: str) -> bool:
     try:
-        return isinstance(decode_foreign_json(arguments), dict)
+        return isinstance(decode_upstream_json(arguments), dict)
     except ValueError:
         return False
 
