@@ -28,6 +28,8 @@ from tests.proxy.test_serve import (
     COMMAND,
     ENDLESS_GRACE,
     PATIENCE,
+    QUICK_COMMAND,
+    SAME_WISH_SECONDS,
     WINDOWS,
     NgrokServeTest,
     Process,
@@ -254,6 +256,8 @@ class StopTest(RunningTest):
 
 @unittest.skipIf(WINDOWS, "signals are a POSIX thing")
 class HurryTest(RunningTest, NgrokServeTest):
+    command = QUICK_COMMAND
+
     def test_two_signals_within_a_second_are_one_wish_to_stop(self) -> None:
         """GNU timeout signals the process, and then the group it is in."""
         fake = self.fake("Here it is, whole.")
@@ -276,7 +280,7 @@ class HurryTest(RunningTest, NgrokServeTest):
                 response = self.stream(self.local(welcome))
                 process.send(first)
                 process.read_until("Stopping; running answers may finish.\n")
-                time.sleep(1.1)  # later than one wish is told twice
+                time.sleep(SAME_WISH_SECONDS + 0.1)
                 process.send(second)
                 self.assertEqual(128 + second, process.wait())
                 self.assertRegex(process.errors.splitlines()[-1], "^deepseek-cursor-proxy: asked to stop twice")

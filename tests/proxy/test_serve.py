@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig, template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.width import width
 from tests.unit.cli import test_tunnel
 
 # Less than ngrok gets to start, so that whoever waits for that is noticed.
@@ -30,6 +31,19 @@ PATIENCE = 15.0
 # Longer than any test may take: a process that ends did not wait for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
+# The same with less time in which two signals are one wish, and that time.
+SAME_WISH_SECONDS = width(0.2, 1.0)
+QUICK_COMMAND = (
+    *COMMAND[:3],
+    "-c",
+    f"""
+import sys
+from deepseek_cursor_proxy.cli import signals
+from deepseek_cursor_proxy.__main__ import main
+signals._SAME_WISH_SECONDS = {SAME_WISH_SECONDS}
+sys.exit(main())
+""",
+)
 WINDOWS = os.name == "nt"
 
 
@@ -37,11 +51,16 @@ class Process:
     """A run of the command line; a thread turns its stdout into lines, its stderr goes to a file."""
 
     def __init__(
-        self, arguments: tuple[str, ...], environment: dict[str, str], errors: Path, prefix: tuple[str, ...] = ()
+        self,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        errors: Path,
+        prefix: tuple[str, ...] = (),
+        command: tuple[str, ...] = COMMAND,
     ) -> None:
         self._errors = errors
         self._lines: queue.Queue[str] = queue.Queue()
-        command = [*prefix, *COMMAND, *arguments]
+        command = [*prefix, *command, *arguments]
         with errors.open("wb") as file:
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
         self._reader = threading.Thread(target=self._read)
@@ -88,6 +107,7 @@ class Process:
 class ServeTest(unittest.TestCase):
     # A command that runs the command behind it.
     prefix: tuple[str, ...] = ()
+    command = COMMAND
 
     def setUp(self) -> None:
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -98,7 +118,8 @@ class ServeTest(unittest.TestCase):
         self.store = self.directory / "reasoning_content.sqlite3"
 
     def launch(self, *arguments: str, **environment: str) -> Process:
-        process = Process(arguments, self.environment(**environment), self.bin.parent / "errors", self.prefix)
+        errors = self.bin.parent / "errors"
+        process = Process(arguments, self.environment(**environment), errors, self.prefix, self.command)
         self.addCleanup(process.close)
         return process
 
