@@ -15,6 +15,7 @@
     ├── TooManyAttempts  429    too many wrong keys from one source
     ├── QueueFull        429    the limit of running and waiting calls, or background responses, is reached
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
+    ├── InternalError    500    a bug of ours
     ├── Overloaded       503    a limit of this proxy is reached
     ├── ProxyStopping    503    the proxy stops before the answer ends
     ├── UpstreamFailed   502    DeepSeek's response is unintelligible, or DeepSeek cannot be reached as configured
@@ -159,6 +160,15 @@ class ProtocolError(ProxyError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+class InternalError(ProxyError):
+    """A bug of ours; the log names it."""
+
+    type_in_stream = "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("The proxy failed on this request; please report it.")
 
 
 class Overloaded(ProxyError):

@@ -29,7 +29,7 @@ DIRECTIONS = {
     "exchange": "access chats deepseek http1 net observers protocols.request reasoning storage tokens upstream",
     "api": "access deepseek exchange http1 protocols.anthropic protocols.chat protocols.request protocols.responses "
     "reasoning storage upstream",
-    "server": "api http1 net storage",
+    "server": "api exchange http1 net storage",
     "lab": "reasoning server storage upstream",
     "cli": "access deepseek lab observers server storage",
     # Files of the top level that are not open to all.

@@ -9,18 +9,16 @@ Of the answer's head only status, content type and the time to wait are kept.
 import logging
 import os
 import re
-import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.api.reply import unexpected
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
-from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
@@ -34,45 +32,57 @@ _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 _LONGEST_LINE = 1024 * 1024
 
 
-CHAT = "/chat/completions"
-MESSAGES = "/messages"
-# By its path, what ends the streams of an API.
-_LAST_WORDS = {
-    CHAT: re.compile(rb"data: \[DONE\]"),
-    "/responses": re.compile(rb"event: response\.(?:completed|incomplete|failed)\b"),
-    MESSAGES: re.compile(rb"event: message_stop\b"),
-}
+class StreamEnds(NamedTuple):
+    """How a stream of an API ends: what marks its last event, and the events of a failure."""
+
+    last_event: re.Pattern[bytes]
+    failure_events: Callable[[ProxyError], bytes]
 
 
-@dataclass(frozen=True)
-class Passed:
-    """A request to pass on, and the [passthrough] key that its model was found by."""
+class PassthroughApi(NamedTuple):
+    """An API as another upstream has it, below its base URL; `stream` is None if it has no streams."""
 
+    path: str
+    stream: StreamEnds | None = None
+
+
+class PassthroughRequest(NamedTuple):
+    """A request to send as it came, and the [passthrough] key that its model was found by."""
+
+    api: PassthroughApi
     key: str
-    model: str
-    body: bytes
-    is_stream: bool
+    body: Mapping[str, Any]
+    raw: bytes
     peer: Peer | None = None
-    path: str = CHAT
+
+    @property
+    def model(self) -> str:
+        return str(self.body["model"])
+
+    @property
+    def stream(self) -> StreamEnds | None:
+        """None for a request that wants no stream."""
+        return self.api.stream if self.body.get("stream") is True else None
 
 
-def relay(passed: Passed, services: Services, environment: Mapping[str, str] = os.environ) -> HttpReply:
-    """The answer of the place that the route names; ProxyError or ClientGone, with nothing left open, otherwise."""
-    route = services.config.passthrough[passed.key]
-    setting = f'[passthrough."{passed.key}"]'
+def relay(request: PassthroughRequest, services: Services, environment: Mapping[str, str] = os.environ) -> HttpReply:
+    """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
+    route = services.config.passthrough[request.key]
+    setting = f'[passthrough."{request.key}"]'
     credential = environment.get(route.key_env, "").strip()
     if not re.fullmatch(r"[\x21-\x7e]{1,4096}", credential):
         raise Unauthorized(
-            f"{safe_text(passed.model, 60)} goes to {_host(route.base_url)} by {setting}, but the environment variable "
-            f"{route.key_env} holds no key. Set it where the proxy is started."
+            f"{safe_text(request.model, 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
+            f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
-    destination = Destination(route.base_url + passed.path, _host(route.base_url), f"base_url of {setting}")
-    told = _Told(services, passed.model, destination.name)
+    destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
+    told = _Told(services, request.model, destination.name)
     try:
-        (slot,) = services.upstream.call_limits.of(setting).acquire(passed.peer)
-        answer = services.upstream.send_to(destination, passed.body, credential, passed.peer, slot)
-        if passed.is_stream and answer.status == 200:
-            return HttpReply(200, _Stream(answer, told, passed.path), (*_headers(answer), ("X-Accel-Buffering", "no")))
+        (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
+        answer = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        if request.stream is not None and answer.status == 200:
+            headers = (*_headers(answer), ("X-Accel-Buffering", "no"))
+            return HttpReply(200, _Stream(answer, told, request.stream), headers)
         return _whole(answer, credential, told)
     except (ProxyError, ClientGone) as error:
         told.failure(error)
@@ -109,35 +119,26 @@ class _Stream:
     wait_handle = None
     is_over = False
 
-    def __init__(self, answer: UpstreamResponse, told: "_Told", path: str) -> None:
+    def __init__(self, answer: UpstreamResponse, told: "_Told", ends: StreamEnds) -> None:
         self._answer = answer
         self._told = told
-        self._path = path
+        self._ends = ends
         self._is_done = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._lines()
             self._told.end("200")
-        except ProxyError as error:
+        except ClientGone:
+            raise
+        except Exception as error:
             if self._is_done:
-                # It had said all there was; only the end of the connection was missing.
+                # All of the answer was sent; only the end of the connection was missing.
                 self._told.end("200")
                 return
-            self._told.failure(error)
-            yield b"\n" + self._failed(error)
-
-    def _failed(self, error: ProxyError) -> bytes:
-        if self._path == MESSAGES:
-            # Only here: it brings a whole API with it.
-            from deepseek_cursor_proxy.protocols.anthropic import errors
-
-            failure = errors.failure(error, f"req_{secrets.token_hex(12)}")
-            return sse.event(encode_json(failure), "error")
-        words = {"message": error.message, "param": None, "code": error.code}
-        if self._path != CHAT:
-            return sse.event(encode_json({"type": "error", **words}), "error")
-        return sse.event(encode_json({"error": {**words, "type": error.type_in_stream}})) + sse.DONE
+            failure = error if isinstance(error, ProxyError) else unexpected(error)
+            self._told.failure(failure)
+            yield b"\n" + self._ends.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
@@ -146,7 +147,7 @@ class _Stream:
                 data = rest + piece
                 end = data.rfind(b"\n") + 1 if len(data) < _LONGEST_LINE else len(data)
                 rest = data[end:]
-                if not self._is_done and _LAST_WORDS[self._path].search(data, 0, end):
+                if not self._is_done and self._ends.last_event.search(data, 0, end):
                     self._is_done = True
                     self._answer.hurry()
                 if end:

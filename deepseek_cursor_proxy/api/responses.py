@@ -1,284 +1,166 @@
-"""Responses with state: made, kept, asked for again, deleted, and run in the background.
+"""POST /responses, also in the background, and its input_tokens and compact.
 
-How an answer comes about is generation's part. Here is what stands around it: the history it goes on from is read from
-the store, and what came of it is in the store before its last event is visible. Whoever asks for another caller's
-response is told that there is none.
+A response goes on from stored ones (`response_input`), and is in the store before its last event is visible; what is
+done with it afterwards is in `stored_responses`.
 """
 
+import re
 import secrets
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deepseek_cursor_proxy.access import Caller
-from deepseek_cursor_proxy.api import plain_reply
-from deepseek_cursor_proxy.api.chat import Generation, Stream, failure
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint, show
+from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.api.reply import stream_reply, write_events
+from deepseek_cursor_proxy.api.response_input import ResponseInput
+from deepseek_cursor_proxy.api.stored_responses import EventsAfter
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
-from deepseek_cursor_proxy.errors import (
-    BadRequest,
-    ClientGone,
-    NotFound,
-    ProxyError,
-    ProxyStopping,
-    TooLarge,
-    UpstreamFailed,
-    UpstreamRefused,
-)
-from deepseek_cursor_proxy.exchange.background_jobs import Job, JobEvents
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
-from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import parse
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.background_jobs import Job
+from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.request.fields import Json
-from deepseek_cursor_proxy.protocols.responses import compaction, envelope
-from deepseek_cursor_proxy.protocols.responses import stored as responses_listing
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Wanted
-from deepseek_cursor_proxy.protocols.responses.writer import ResponseWriter, SummaryWriter, error_code
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame
+from deepseek_cursor_proxy.protocols.responses.writer import (
+    PlainCompactionWriter,
+    PlainResponseWriter,
+    ResponseWriter,
+    SummaryWriter,
+    error_code,
+    failure_event,
+)
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
-from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage import event_log
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-    from deepseek_cursor_proxy.exchange.exchange import Exchange
-
-# A cancelled call ends within moments; whoever cancelled it hears of it then, or that it is on its way.
-_CANCEL_SECONDS = 5.0
+_LAST_EVENT = re.compile(rb"event: response\.(?:completed|incomplete|failed)\b")
+_API = PassthroughApi("/responses", StreamEnds(_LAST_EVENT, failure_event))
+_INPUT_TOKENS_API = PassthroughApi("/responses/input_tokens")
+_COMPACT_API = PassthroughApi("/responses/compact")
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A response that is to be made: for whom, in what frame, with which items as its input, what DeepSeek is asked."""
+class ResponsePlan:
+    """A response to create: the request for it, its frame, its input items, and what DeepSeek is asked."""
 
-    caller: Caller
-    context: CallContext
+    received: ClientRequest
     frame: Frame
     input: tuple[Json, ...]
-    asked: GenerationRequest
+    generation: GenerationRequest
 
-    def writer(self) -> ResponseWriter:
-        kind = SummaryWriter if self.frame.wanted.compacts else ResponseWriter
-        return kind(self.frame, self.asked.request, time.monotonic)
+    @property
+    def namespace(self) -> bytes:
+        return self.received.context.namespace
+
+    def writer(self, save: Callable[[dict[str, Any]], None]) -> ResponseWriter:
+        kind = SummaryWriter if self.frame.options.compacts else ResponseWriter
+        return kind(self.frame, self.generation.request, time.monotonic, save)
 
 
-class Responding:
-    """Called by handler threads and those of jobs; holds nothing that changes."""
+class ResponsesEndpoint(Endpoint):
+    """Called by handler threads and those of background jobs; see Endpoint."""
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
-        self._services = generation.services
-        self._store = generation.services.responses
-        # Of what a request only names: stored items, and what its envelopes hold.
-        self._most = generation.services.config.max_request_body_bytes
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
+        return self.serve(request, _API, self._create)
 
-    # Making one …
+    def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
+        return self.serve(request, _INPUT_TOKENS_API, self._count_tokens)
 
-    def create(self, request: HttpRequest) -> HttpReply:
-        caller = self._services.access.admit(request)
-        raw = request.read_body()
-        body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, caller, body, raw, "/responses")
-        if passed is not None:
-            return passed
-        planned = self._planned(caller, self._generation.call_context(caller, request.peer), body, len(raw))
-        wanted = planned.frame.wanted
-        if wanted.background:
-            return self._in_background(planned, request.peer)
+    def compact(self, request: HttpRequest, _: str) -> HttpReply:
+        return self.serve(request, _COMPACT_API, self._compact)
+
+    def _create(self, received: ClientRequest) -> HttpReply:
+        plan = self._plan(received, received.body)
+        options = plan.frame.options
+        if options.background:
+            return self._create_in_background(plan)
         try:
-            exchange = self._generation.opened(caller, planned.context, planned.asked)
+            exchange = self.open(received, plan.generation)
         except UpstreamRefused as refusal:
-            if wanted.stream and error_code(refusal) == OVERFLOW:
-                return self._overflow(planned, refusal)
+            if options.stream and error_code(refusal) == OVERFLOW:
+                # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
+                writer = self._writer(plan)
+                return HttpReply.events(writer.begin() + writer.fail(refusal))
             raise
-        if wanted.stream:
-            return HttpReply.events(Stream(self._events(planned, exchange), exchange))
-        return plain_reply.reply(self._made(planned, exchange), exchange, failure)
+        chat, writer = plan.generation.request, self._writer(plan)
+        if not options.stream:
+            return self.reply(exchange, chat, PlainResponseWriter(writer))
+        events = write_events(show(exchange, chat, with_lulls=True), writer)
+        return stream_reply(exchange, _cancel_if_left(events, writer))
 
-    def _overflow(self, planned: Planned, refusal: UpstreamRefused) -> HttpReply:
-        """A stream that only fails: Codex reads this code in an event alone, and tells a 400 as a bug."""
-        writer = planned.writer()
-        events = writer.begin() + writer.fail(refusal)
-        self._kept(planned, writer)
-        return HttpReply.events(events)
+    def _count_tokens(self, received: ClientRequest) -> HttpReply:
+        count = self._services.counter.count(self._plan(received, received.body).generation.request)
+        return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
-    def _planned(self, caller: Caller, context: CallContext, body: dict[str, Any], size: int) -> Planned:
-        wanted = envelope.wanted(body)
-        mark = secrets.token_hex(16)
-        inherited = self._inherited(context.namespace, wanted)
-        own = self._own(context.namespace, wanted, {item.get("id"): item for item in inherited})
-        if wanted.store:
+    def _compact(self, received: ClientRequest) -> HttpReply:
+        plan = self._plan(received, compaction.compact_request(received.body))
+        exchange = self.open(received, plan.generation)
+        items = stored.complete_items(plan.input, plan.frame.id_suffix)
+        return self.reply(exchange, plan.generation.request, PlainCompactionWriter(self._writer(plan), items))
+
+    def _plan(self, received: ClientRequest, body: Json) -> ResponsePlan:
+        config, namespace = self._services.config, received.context.namespace
+        options = envelope.parse_options(body)
+        id_suffix = secrets.token_hex(16)
+        source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
+        inherited = source.inherited(options)
+        own = source.own(options, inherited)
+        if options.store:
             # Read as they will be inherited, so that they are the very same then.
-            own = responses_listing.listed(own, mark, len(inherited))
-        sealer = Sealer(self._services.secret.read(), context.namespace)
-        chat_body = compaction.summary_request if wanted.compacts else envelope.conversation
-        inside = chat_body(body, envelope.unsealed([*inherited, *own], Opener(sealer, self._most)))
-        chat = parse.parse(inside, self._services.config)
-        if wanted.background:
-            # So that it can be followed while it runs.
+            own = stored.complete_items(own, id_suffix, len(inherited))
+        sealer = Sealer(self._services.secret.read(), namespace)
+        items = envelope.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes))
+        chat_body = compaction.summary_request if options.compacts else envelope.chat_body
+        chat = parse(chat_body(body, items), config)
+        if options.background:
+            # So that its events can be followed while it runs.
             chat = chat._replace(stream=True)
-        frame = Frame(mark, int(time.time()), chat.requested_model, wanted, envelope.fields(body), sealer)
-        return Planned(
-            caller, context, frame, (*inherited, *own), GenerationRequest(chat, body, size, self._upstream_api())
-        )
+        frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
+        generation = GenerationRequest(chat, body, received.body_bytes, self._upstream_api())
+        return ResponsePlan(received, frame, (*inherited, *own), generation)
 
     def _upstream_api(self) -> UpstreamApi:
         return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
 
-    def _inherited(self, namespace: bytes, wanted: Wanted) -> list[Json]:
-        """What was asked and answered before this."""
-        if wanted.previous is None:
-            return []
-        found = self._store.get(namespace, wanted.previous, with_events=False)
-        if found is None:
-            raise NotFound(
-                f"Previous response {safe_text(wanted.previous, 100)} is not known here: it was never stored, has been "
-                "deleted, is too old, or belongs to another key. Send the whole history as input instead.",
-                code="previous_response_not_found",
-                param="previous_response_id",
-            )
-        if found.body["status"] in ("queued", "in_progress"):
-            raise BadRequest(
-                "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
-            )
-        if found.json_bytes > self._most:
-            raise TooLarge(
-                f"The history that this request goes on from is larger than {self._most} bytes. Start a new chat."
-            )
-        return [*found.input, *found.body["output"]]
+    def _writer(self, plan: ResponsePlan) -> ResponseWriter:
+        def save(response: dict[str, Any]) -> None:
+            if plan.frame.options.store:
+                self._services.responses.put(plan.namespace, StoredResponse(response, plan.input))
 
-    def _own(self, namespace: bytes, wanted: Wanted, known: dict[Any, Json]) -> list[Json]:
-        """The input of this request, with the items it only refers to."""
-        outputs: dict[str, list[Json]] = {}
-        own: list[Json] = []
-        room = _Room(self._most)
-        for index, item in enumerate(wanted.items):
-            if item.get("type") == "item_reference" and item.get("id") in known:
-                own.append(room.take(known[item["id"]]))
-                continue
-            referred = envelope.reference(item, f"input[{index}]")
-            if referred is None:
-                own.append(item)
-                continue
-            if referred.response_id not in outputs:
-                found = self._store.get(namespace, referred.response_id, with_events=False)
-                outputs[referred.response_id] = [] if found is None else found.body["output"]
-            if referred.index >= len(outputs[referred.response_id]):
-                raise envelope.unknown_item(item)
-            own.append(room.take(outputs[referred.response_id][referred.index]))
-        return own
+        return plan.writer(save)
 
-    def _made(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> plain_reply.Steps:
-        writer, is_late = planned.writer(), False
-        told = self._generation.told(planned.asked.request, exchange, with_lulls=False)
-        try:
-            for _ in plain_reply.signs_of_life(told, writer.write, self._services.config.heartbeat_interval):
-                is_late = True
-                yield None
-            writer.end()
-        except ClientGone:
-            raise
-        except Exception as error:
-            if not is_late:
-                raise
-            # Too late for a status, but this API has words for it.
-            writer.fail(failure(error))
-        yield self._kept(planned, writer)
+    # In the background …
 
-    def _events(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> Iterator[bytes]:
-        writer = planned.writer()
-        try:
-            yield writer.begin()
-            try:
-                yield from self._generation.written(planned.asked.request, exchange, writer.write)
-                last = writer.end()
-            except ClientGone:
-                raise
-            except Exception as error:
-                last = writer.fail(failure(error))
-            self._kept(planned, writer)
-            yield last
-        finally:
-            if writer.response is None:
-                # Nobody is there to be told; who comes back for it finds what there is.
-                writer.cancel()
-                self._kept(planned, writer)
-
-    def _kept(self, planned: Planned, writer: ResponseWriter) -> dict[str, Any]:
-        """The finished response, which is stored if it is to be."""
-        assert writer.response is not None
-        if planned.frame.wanted.store:
-            self._store.put(planned.context.namespace, StoredResponse(writer.response, planned.input))
-        return writer.response
-
-    # … of its length or its summary alone …
-
-    def input_tokens(self, request: HttpRequest) -> HttpReply:
-        caller = self._services.access.admit(request)
-        raw = request.read_body()
-        body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, caller, {**body, "stream": False}, raw, "/responses/input_tokens")
-        if passed is not None:
-            return passed
-        planned = self._planned(caller, self._generation.call_context(caller, request.peer), body, len(raw))
-        count = self._services.counter.count(planned.asked.request)
-        return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
-
-    def compact(self, request: HttpRequest) -> HttpReply:
-        caller = self._services.access.admit(request)
-        raw = request.read_body()
-        body = self._generation.decoded(raw)
-        passed = self._generation.passed_on(request, caller, {**body, "stream": False}, raw, "/responses/compact")
-        if passed is not None:
-            return passed
-        context = self._generation.call_context(caller, request.peer)
-        planned = self._planned(caller, context, compaction.compact_request(body), len(raw))
-        exchange = self._generation.opened(caller, context, planned.asked)
-        return plain_reply.reply(self._compacted(planned, exchange), exchange, failure)
-
-    def _compacted(self, planned: Planned, exchange: "Exchange | ChoicesExchange") -> plain_reply.Steps:
-        for made in self._made(planned, exchange):
-            yield None if made is None else self._compaction(planned, made)
-
-    def _compaction(self, planned: Planned, made: dict[str, Any]) -> dict[str, Any]:
-        if made["error"] is not None:
-            raise UpstreamFailed(made["error"]["message"])
-        items = responses_listing.listed(planned.input, planned.frame.mark)
-        return {
-            "id": made["id"],
-            "object": "response.compaction",
-            "created_at": made["created_at"],
-            "output": compaction.compacted_items(items, made["output"]),
-            "usage": made["usage"] or envelope.usage({}),
-        }
-
-    # … in the background …
-
-    def _in_background(self, planned: Planned, peer: Peer | None) -> HttpReply:
-        namespace, writer = planned.context.namespace, planned.writer()
-        # The key is looked at now, while somebody is there to be told.
-        self._services.access.check_call(planned.caller)
-        job = Job(planned.frame.response_id, namespace)
+    def _create_in_background(self, plan: ResponsePlan) -> HttpReply:
+        store = self._services.responses
+        # The key is checked now, while the client reads the reply.
+        self._services.access.check_call(plan.received.caller)
+        # The job saves its response, with all of its events.
+        writer = plan.writer(lambda response: None)
+        job = Job(plan.frame.response_id, plan.namespace)
         job.say(writer.queued())
-        queued = planned.frame.response(envelope.state("queued"))
-        self._store.put(namespace, StoredResponse(queued, planned.input))
+        queued = plan.frame.response(envelope.state("queued"))
+        store.put(plan.namespace, StoredResponse(queued, plan.input))
         try:
-            self._services.jobs.submit(job, lambda job: self._run(planned, writer, job))
+            self._services.jobs.submit(job, lambda job: self._run(plan, writer, job))
         except ProxyError:
-            self._store.delete(namespace, planned.frame.response_id)
+            store.delete(plan.namespace, plan.frame.response_id)
             raise
-        return HttpReply.events(self._followed(job, peer)) if planned.frame.wanted.stream else HttpReply.json(queued)
+        if not plan.frame.options.stream:
+            return HttpReply.json(queued)
+        events = job.follow(plan.received.context.peer, self._services.config.heartbeat_interval)
+        return HttpReply.events(EventsAfter(events))
 
-    def _followed(self, job: Job, peer: Peer | None) -> JobEvents:
-        return job.follow(peer, self._services.config.heartbeat_interval)
-
-    def _run(self, planned: Planned, writer: ResponseWriter, job: Job) -> None:
+    def _run(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> None:
+        """Called by the job's thread."""
         try:
-            last = self._outcome(planned, writer, job)
+            last = self._generate(plan, writer, job)
         except ProxyError as error:
             last = writer.fail(error)
         except ClientGone:
@@ -288,122 +170,33 @@ class Responding:
             raise
         finally:
             assert writer.response is not None
-            stored = StoredResponse(writer.response, planned.input, job.packed(last))
-            self._store.update(planned.context.namespace, stored)
+            response = StoredResponse(writer.response, plan.input, job.packed(last))
+            self._services.responses.update(plan.namespace, response)
             job.say(last)
 
-    def _outcome(self, planned: Planned, writer: ResponseWriter, job: Job) -> bytes:
-        """Have it made, by way of the job; the last event."""
+    def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
+        """Have the job say all events but the last, which is returned."""
         if job.is_cancelled:
             raise ClientGone
         if job.is_stopping:
             raise ProxyStopping
-        started = planned.frame.response(envelope.state("in_progress"))
-        self._store.update(planned.context.namespace, StoredResponse(started, planned.input))
+        started = plan.frame.response(envelope.state("in_progress"))
+        self._services.responses.update(plan.namespace, StoredResponse(started, plan.input))
         job.say(writer.start())
-        context = planned.context._replace(peer=job.peer)
+        received = plan.received._replace(context=plan.received.context._replace(peer=job.peer))
         with (
-            closing(self._generation.opened(planned.caller, context, planned.asked)) as exchange,
-            closing(self._generation.told(planned.asked.request, exchange, with_lulls=False)) as shown,
+            closing(self.open(received, plan.generation)) as exchange,
+            closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
         ):
-            for batch in shown:
+            for batch in batches:
                 job.say(writer.write(batch))
         return writer.end()
 
-    # Coming back to one …
 
-    def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
-        number = responses_listing.starting_after(request.query)
-        # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
-        job = self._services.jobs.find(namespace, response_id) if number is not None else None
-        found = self._found(namespace, response_id, with_events=number is not None and job is None)
-        if number is None:
-            return HttpReply.json(found.body)
-        if job is not None:
-            return HttpReply.events(_Rest(self._followed(job, request.peer), number))
-        if found.events is None and found.body["background"] and found.body["status"] == "failed":
-            return HttpReply.events(responses_listing.last_events(found.body, number))
-        if found.events is None:
-            raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(_Rest(event_log.unpack(found.events), number))
-
-    def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
-        found = self._found(self._namespace(request), response_id)
-        return HttpReply.json(responses_listing.page(found.input, request.query))
-
-    def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
-        job = self._services.jobs.find(namespace, response_id)
-        if not self._store.delete(namespace, response_id):
-            raise _unknown(response_id)
-        if job is not None:
-            # Nobody can ask for what it would say.
-            self._services.jobs.cancel(job)
-        return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
-
-    def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
-        if not self._found(namespace, response_id).body["background"]:
-            raise BadRequest("Only a response that is made in the background can be cancelled.", param="response_id")
-        job = self._services.jobs.find(namespace, response_id)
-        if job is not None:
-            self._services.jobs.cancel(job)
-            job.wait(_CANCEL_SECONDS)
-        return HttpReply.json(self._found(namespace, response_id).body)
-
-    def _namespace(self, request: HttpRequest) -> bytes:
-        return self._generation.call_context(self._services.access.admit(request), None).namespace
-
-    def _found(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
-        found = self._store.get(namespace, response_id, with_events=with_events)
-        if found is None:
-            raise _unknown(response_id)
-        return found
-
-
-class _Room:
-    """How much a request may refer to: forty bytes name an item of megabytes, and may stand there many times."""
-
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-        self._sizes: dict[int, int] = {}
-
-    def take(self, item: Json) -> Json:
-        """The item, if there is room for it; TooLarge otherwise. The caller keeps it alive."""
-        if id(item) not in self._sizes:
-            self._sizes[id(item)] = len(encode_json(item))
-        self._left -= self._sizes[id(item)]
-        if self._left < 0:
-            raise TooLarge(
-                f"The items that this request refers to are larger than {self._most} bytes together. Refer to each "
-                "once, or go on with previous_response_id."
-            )
-        return item
-
-
-class _Rest:
-    """The events of a job, or of one that is over, behind those that a client has already."""
-
-    wait_handle = None
-    is_over = False
-
-    def __init__(self, events: JobEvents | Generator[bytes, None, None], number: int) -> None:
-        self._events = events
-        self._number = number
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self._events:
-            if rest := responses_listing.events_behind(piece, self._number):
-                yield rest
-
-    def close(self) -> None:
-        self._events.close()
-
-
-def _unknown(response_id: str) -> NotFound:
-    return NotFound(
-        f"Response {safe_text(response_id, 100)} is not known here: it was never stored, has been deleted, is too old, "
-        "or belongs to another key.",
-        code="response_not_found",
-    )
+def _cancel_if_left(events: Generator[bytes, None, None], writer: ResponseWriter) -> Generator[bytes, None, None]:
+    """The events; when the client leaves before the last, the response is saved as cancelled with what there is."""
+    try:
+        yield from events
+    finally:
+        if writer.response is None:
+            writer.cancel()

@@ -1,20 +1,21 @@
-"""The route table and its endpoints: HttpRequest in, HttpReply out.
+"""The table of routes, and the app: HttpRequest in, HttpReply out. Sockets are the server's business.
 
-A plain function of a request; sockets are the server's business. The order of checks is fixed: path, key, body,
-then the corridor. Whatever goes wrong becomes a reply in the client's error shape, with a sentence that says what to
-do; only ClientGone passes through, because nobody is left to read one.
+A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
+client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 """
 
 import logging
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
+from deepseek_cursor_proxy.api.error_reply import anthropic_error, openai_error
+from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.key_settings import key_setting
+from deepseek_cursor_proxy.api.models import list_models, retrieve_model
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek import models as catalogue
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -22,7 +23,6 @@ from deepseek_cursor_proxy.errors import (
     NotFound,
     ProxyError,
     TooManyAttempts,
-    Unauthorized,
     UpgradeRefused,
     UpstreamFailed,
     UpstreamRefused,
@@ -33,14 +33,10 @@ from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.chat import Generation
-    from deepseek_cursor_proxy.api.messages import Messaging
-    from deepseek_cursor_proxy.api.responses import Responding
+    from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)
 
-# Of the models that are listed first; Anthropic's clients want a date.
-_RELEASED = "2026-04-24T00:00:00Z"
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
@@ -50,31 +46,77 @@ _CORS_HEADERS: Headers = (
     ("Access-Control-Max-Age", "86400"),
 )
 
-# The former come out of an exchange, which tells its observers how it ended; the last is told once by access.
-_TOLD_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
+# An exchange that fails with one of the former tells its observers; `access` logs the last once.
+_LOGGED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
-Endpoint = Callable[["App", HttpRequest, str], HttpReply]
+
+def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
+    return HttpReply.json({"ok": True})
+
+
+def _health_with_model(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
+    return HttpReply.json({"status": "ok", "model": config.upstream_model})
+
+
+def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
+    """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
+    if (request.header("upgrade") or "").lower() != "websocket":
+        raise MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
+    raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
+
+
+# Of all but generations: nothing has to be imported or built for these.
+SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
+
+# The name in the log, the method, the path, and the endpoint: a function, or the method of an Endpoint below
+# `api`, which is imported with the first request for it. It is called with the request and the {} of the path.
+# fmt: off
+_TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
+    ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),
+    ("chat completions", "POST",   "/openai/deployments/{}/chat/completions", "chat.ChatEndpoint.create"),
+    ("responses",        "POST",   "[/v1]/responses",                "responses.ResponsesEndpoint.create"),
+    ("responses",        "GET",    "[/v1]/responses",                _refuse_websocket),
+    ("input tokens",     "POST",   "[/v1]/responses/input_tokens",   "responses.ResponsesEndpoint.input_tokens"),
+    ("compaction",       "POST",   "[/v1]/responses/compact",        "responses.ResponsesEndpoint.compact"),
+    ("response",         "GET",    "[/v1]/responses/{}",             "stored_responses.StoredEndpoint.retrieve"),
+    ("response",         "DELETE", "[/v1]/responses/{}",             "stored_responses.StoredEndpoint.delete"),
+    ("response",         "GET",    "[/v1]/responses/{}/input_items", "stored_responses.StoredEndpoint.input_items"),
+    ("response",         "POST",   "[/v1]/responses/{}/cancel",      "stored_responses.StoredEndpoint.cancel"),
+    ("messages",         "POST",   "[/v1]/messages",                 "messages.MessagesEndpoint.create"),
+    ("messages",         "POST",   "[/v1]/messages/count_tokens",    "messages.MessagesEndpoint.count_tokens"),
+    ("models",           "GET",    "[/v1]/models",                   list_models),
+    ("model",            "GET",    "[/v1]/models/{}",                retrieve_model),
+    ("health",           "GET",    "[/v1]/healthz",                  _health),
+    ("health",           "GET",    "/health",                        _health_with_model),
+)
+# fmt: on
 
 
 class Route(NamedTuple):
-    """A path (a group in it is handed to the endpoint) and what answers there."""
-
     name: str
     method: str
     path: re.Pattern[str]
-    endpoint: Endpoint
+    endpoint: str | SmallEndpoint
 
     @property
     def methods(self) -> tuple[str, ...]:
         return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
 
-class App:
-    """Called by handler threads; holds nothing that changes. What generates answers is asked for when there is one."""
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)"))
 
-    def __init__(self, config: ProxyConfig, generation: Callable[[], "Generation"]) -> None:
+
+ROUTES = tuple(Route(name, method, _pattern(path), endpoint) for name, method, path, endpoint in _TABLE)
+
+
+class App:
+    """Called by handler threads; `services` are built when the first request needs them, as most of the program is."""
+
+    def __init__(self, config: ProxyConfig, services: "Callable[[], Services]") -> None:
         self._config = config
-        self._generation = generation
+        self._services = services
+        self._bodies = GrowingJson()
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = None
@@ -85,83 +127,25 @@ class App:
             if found is None:
                 raise NotFound(_remedy(request))
             name = found.route.name
-            reply = found.route.endpoint(self, request, found.group)
+            reply = self._reply(found, request)
         except ProxyError as error:
-            if not isinstance(error, _TOLD_ELSEWHERE):
-                _log.info("%s refused: %s %s", name or _shown(request), error.status, error.message)
+            if not isinstance(error, _LOGGED_ELSEWHERE):
+                _log.info("%s refused: %s %s", name or _loggable(request), error.status, error.message)
             if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
                 error.add(key_setting(request))
-            reply = _told(error, request)
+            reply = _error_reply(error, request)
         except RecursionError:
-            reply = _told(BadRequest("The request is nested too deeply."), request)
+            reply = _error_reply(BadRequest("The request is nested too deeply."), request)
         return self._with_cors(reply)
 
-    # Endpoints …
-
-    def chat(self, request: HttpRequest, deployment: str) -> HttpReply:
-        return self._generation().chat(request, deployment)
-
-    def respond(self, request: HttpRequest, _: str) -> HttpReply:
-        return self._responding().create(request)
-
-    def no_socket(self, request: HttpRequest, _: str) -> HttpReply:
-        """Codex asks for a WebSocket first, and posts at once when it is told 426; anything else costs it seconds."""
-        if (request.header("upgrade") or "").lower() != "websocket":
-            raise MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
-        raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
-
-    def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
-        return self._responding().retrieve(request, response_id)
-
-    def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
-        return self._responding().input_items(request, response_id)
-
-    def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
-        return self._responding().delete(request, response_id)
-
-    def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
-        return self._responding().cancel(request, response_id)
-
-    def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
-        return self._responding().input_tokens(request)
-
-    def compact(self, request: HttpRequest, _: str) -> HttpReply:
-        return self._responding().compact(request)
-
-    def _responding(self) -> "Responding":
-        # Only here: most people use one of these APIs.
-        from deepseek_cursor_proxy.api.responses import Responding
-
-        return Responding(self._generation())
-
-    def message(self, request: HttpRequest, _: str) -> HttpReply:
-        return self._messaging().create(request)
-
-    def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
-        return self._messaging().count_tokens(request)
-
-    def _messaging(self) -> "Messaging":
-        from deepseek_cursor_proxy.api.messages import Messaging
-
-        return Messaging(self._generation())
-
-    def models(self, request: HttpRequest, _: str) -> HttpReply:
-        names = catalogue.offered_models(self._config)
-        models = [_model(name, request) for name in names]
-        if request.header("anthropic-version") is not None:
-            return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
-        return HttpReply.json({"object": "list", "data": models})
-
-    def model(self, request: HttpRequest, name: str) -> HttpReply:
-        if unquote(name) not in catalogue.offered_models(self._config):
-            raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
-        return HttpReply.json(_model(unquote(name), request))
-
-    def health(self, request: HttpRequest, _: str) -> HttpReply:
-        return HttpReply.json({"ok": True})
-
-    def health_with_model(self, request: HttpRequest, _: str) -> HttpReply:
-        return HttpReply.json({"status": "ok", "model": self._config.upstream_model})
+    def _reply(self, found: "_Found", request: HttpRequest) -> HttpReply:
+        named = found.route.endpoint
+        if not isinstance(named, str):
+            return named(self._config, request, found.group)
+        module, class_name, method = named.split(".")
+        endpoint = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services(), self._bodies)
+        reply: HttpReply = getattr(endpoint, method)(request, found.group)
+        return reply
 
     def _with_cors(self, reply: HttpReply) -> HttpReply:
         if not self._config.cors:
@@ -169,61 +153,13 @@ class App:
         return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
 
 
-def _told(error: ProxyError, request: HttpRequest) -> HttpReply:
-    """A failure in the shape of the API that was asked, also where there is no such route or method."""
-    return _told_in_messages(error) if _speaks_messages(request) else _error_reply(error)
-
-
-def _error_reply(error: ProxyError) -> HttpReply:
-    headers: Headers = ()
-    if error.retry_after is not None:
-        headers += (("Retry-After", str(error.retry_after)),)
-    if isinstance(error, MethodNotAllowed):
-        headers += (("Allow", error.allow),)
-    if isinstance(error, Unauthorized):
-        headers += (("WWW-Authenticate", "Bearer"),)
-    return HttpReply.json(error.payload(), error.status, headers)
-
-
-def _told_in_messages(error: ProxyError) -> HttpReply:
-    """In the shape of Anthropic's API."""
-    from deepseek_cursor_proxy.api.messages import failed
-
-    return failed(error)
-
-
-def _model(name: str, request: HttpRequest) -> dict[str, Any]:
-    """A model in the shape of Anthropic's API for those who speak it, in OpenAI's for all others."""
-    if request.header("anthropic-version") is None:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
-    return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
-
-
-_ROUTES = tuple(
-    Route(name, method, re.compile(path), endpoint)
-    for name, method, path, endpoint in (
-        ("chat completions", "POST", r"(?:/v1)?/chat/completions()", App.chat),
-        ("chat completions", "POST", r"/openai/deployments/([^/]+)/chat/completions", App.chat),
-        ("responses", "POST", r"(?:/v1)?/responses()", App.respond),
-        ("responses", "GET", r"(?:/v1)?/responses()", App.no_socket),
-        ("input tokens", "POST", r"(?:/v1)?/responses/input_tokens()", App.input_tokens),
-        ("compaction", "POST", r"(?:/v1)?/responses/compact()", App.compact),
-        ("response", "GET", r"(?:/v1)?/responses/([^/]+)", App.retrieve),
-        ("response", "DELETE", r"(?:/v1)?/responses/([^/]+)", App.delete),
-        ("response", "GET", r"(?:/v1)?/responses/([^/]+)/input_items", App.input_items),
-        ("response", "POST", r"(?:/v1)?/responses/([^/]+)/cancel", App.cancel),
-        ("messages", "POST", r"(?:/v1)?/messages()", App.message),
-        ("messages", "POST", r"(?:/v1)?/messages/count_tokens()", App.count_tokens),
-        ("models", "GET", r"(?:/v1)?/models()", App.models),
-        ("model", "GET", r"(?:/v1)?/models/([^/]+)", App.model),
-        ("health", "GET", r"(?:/v1)?/healthz()", App.health),
-        ("health", "GET", r"/health()", App.health_with_model),
-    )
-)
+def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:
+    """In the shape of the API that the request is meant for, also where it has no route."""
+    return anthropic_error(error) if _speaks_messages(request) else openai_error(error)
 
 
 class _Found(NamedTuple):
-    """The route of a request, and the part of the path that its endpoint is handed."""
+    """The route of a request, and the part of the path that its endpoint is called with."""
 
     route: Route
     group: str
@@ -252,7 +188,7 @@ def _remedy(request: HttpRequest) -> str:
     return f"Nothing answers at this path. {remedy}"
 
 
-def _shown(request: HttpRequest) -> str:
+def _loggable(request: HttpRequest) -> str:
     """Method and path for the log. A long part of a path is blotted out: anybody may put anything there, keys too."""
     path = re.sub(r"[^/]{20,}", "***", request.path[:1000])
     return f"{safe_text(request.method, 20)} {safe_text(path, 120)}"
@@ -266,7 +202,9 @@ def _plain(path: str) -> str:
 @lru_cache(64)
 def _find(method: str, asked: str) -> _Found | None:
     path = _plain(asked)
-    found = [_Found(route, match[1]) for route in _ROUTES if (match := route.path.fullmatch(path))]
+    found = [
+        _Found(route, match[1] if match.re.groups else "") for route in ROUTES if (match := route.path.fullmatch(path))
+    ]
     for each in found:
         if method in each.route.methods:
             return each

@@ -6,6 +6,7 @@ too long for that is ended where it is, and the client is told.
 """
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -14,14 +15,23 @@ from functools import cached_property
 from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ClientGone, ProtocolError, ProxyError, ProxyStopping, RequestTimeout
+from deepseek_cursor_proxy.errors import (
+    ClientGone,
+    InternalError,
+    ProtocolError,
+    ProxyError,
+    ProxyStopping,
+    RequestTimeout,
+)
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write, extended
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from deepseek_cursor_proxy.server.stream_sender import StreamSender, unexpected
+from deepseek_cursor_proxy.server.stream_sender import StreamSender
+
+_log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 65536
 # What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is
@@ -163,7 +173,9 @@ class ClientConnection:
         except (ProxyError, ClientGone):
             raise
         except Exception as error:
-            failure = unexpected(error, "answering a request")
+            details = _log.isEnabledFor(logging.DEBUG)
+            _log.error("unexpected %s while answering a request", type(error).__name__, exc_info=details)
+            failure = InternalError()
             return HttpReply.json(failure.payload(), failure.status)
 
     # Reading …

@@ -23,12 +23,12 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
+from deepseek_cursor_proxy.server.connections import Connections, Stage
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.chat import Generation
-from deepseek_cursor_proxy.server.connections import Connections, Stage
+    from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.pump = StreamLoop()
         # Protects what is built from `config`, which another one may replace while requests run.
         self._building = threading.Lock()
-        self._generation: Generation | None = None
+        self._services: Services | None = None
         self._app: App | None = None
         self._tunnel_host = ""
         if ":" in address[0]:
@@ -92,38 +92,39 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def app(self) -> App:
         """The app, built by whichever handler thread comes first; one that two threads build is the same twice."""
         if self._app is None:
-            self._app = App(self.config, self.generation)
+            self._app = App(self.config, self.services)
         return self._app
 
-    def generation(self) -> "Generation":
-        """What generates answers, built once, by whoever needs it first: it is most of the program."""
-        if self._generation is None:
+    def services(self) -> "Services":
+        """The services, built once, for the first request that needs them: they are most of the program."""
+        if self._services is None:
             with self._building:
-                if self._generation is None:
-                    self._generation = self._generating(self.config)
-        return self._generation
+                if self._services is None:
+                    self._services = self._build_services(self.config)
+        return self._services
 
     def warm_up(self) -> None:
-        """Have that ready before somebody needs it; what goes wrong goes wrong again for them, and is told then."""
+        """Build the services before a request needs them; a failure meets that request again, which tells it."""
         with contextlib.suppress(Exception):
-            self.generation()
+            self.services()
 
-    def _generating(self, config: ProxyConfig) -> "Generation":
+    def _build_services(self, config: ProxyConfig) -> "Services":
         try:
-            from deepseek_cursor_proxy.api import chat as generation
+            from deepseek_cursor_proxy.api import chat  # noqa: F401  (imports the rest of what a chat needs)
+            from deepseek_cursor_proxy.exchange.services import Services
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_OVERFULL, retry_after=1) from None
-        built = generation.Generation.build(config, self.reasoning_store, self._generation)
-        built.services.access.set_tunnel_host(self._tunnel_host)
-        return built
+        services = Services.build(config, self.reasoning_store, self._services)
+        services.access.set_tunnel_host(self._tunnel_host)
+        return services
 
     def set_tunnel_url(self, url: str) -> None:
         """Take the host of this URL for one of ours: a tunnel to us begins there. Replaces the one before."""
         with self._building:
             self._tunnel_host = urlsplit(url).hostname or ""
-            if self._generation is not None:
-                self._generation.services.access.set_tunnel_host(self._tunnel_host)
+            if self._services is not None:
+                self._services.access.set_tunnel_host(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Another configuration for every request from now on; those that run keep theirs to the end.
@@ -132,11 +133,11 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         """
         with self._building:
             # Built first: what cannot be built changes nothing.
-            former, self._generation = self._generation, self._generating(config)
+            former, self._services = self._services, self._build_services(config)
             self.config = config
-            self._app = App(config, self.generation)
+            self._app = App(config, self.services)
         if former is not None:
-            former.services.retire()
+            former.retire()
 
     # Letting clients in …
 
@@ -178,10 +179,10 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections.stop(Stage.LAST_ANSWERS)
         self.connections.wait_until_empty(seconds)
         with self._building:
-            generation = self._generation
-        if generation is not None:
+            services = self._services
+        if services is not None:
             # Before the clients that follow them have to go, so that these hear how it ended.
-            generation.services.jobs.stop(deadline - time.monotonic())
+            services.jobs.stop(deadline - time.monotonic())
         self.connections.stop(Stage.LAST_WORDS)
         self.connections.wait_until_empty(_LAST_WORDS_SECONDS)
 
@@ -192,6 +193,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections.close()
         self.pump.close()
         with self._building:
-            generation = self._generation
-        if generation is not None:
-            generation.services.close()
+            services = self._services
+        if services is not None:
+            services.close()

@@ -4,17 +4,12 @@ Whoever drives it, a piece is one write. What the client's thread may wait for (
 leaves to it.
 """
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
 from deepseek_cursor_proxy.http1.messages import Body, Peer, WaitHandle
-from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-
-_log = logging.getLogger(__name__)
 
 # One that never pauses is left to its own thread, so that it does not keep others waiting.
 _MOST_PIECES = 8
@@ -39,7 +34,7 @@ class StreamSender:
         self.peer: Client = client
         self._head = head
         self._body = body
-        self._pieces = _told(body)
+        self._pieces = iter(body)
         self._framed: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
         self._end = bodies.LAST_CHUNK if is_chunked else b""
         self._unsent = b""
@@ -88,25 +83,3 @@ class StreamSender:
             if wait_handle is None or not piece or wait_handle.is_drained:
                 return wait_handle
         return None
-
-
-def _told(body: Body) -> Iterator[bytes]:
-    """The body; a bug of ours ends it with an error that clients understand, never quietly."""
-    try:
-        yield from body
-    except ClientGone:
-        raise
-    except Exception as error:
-        failure = unexpected(error, "streaming an answer")
-        # Whatever streamed has it already; whoever only listens can do without.
-        from deepseek_cursor_proxy.http1 import sse
-
-        # The blank line ends an event that was cut in the middle.
-        yield b"\n\n" + sse.event(encode_json(failure.payload())) + sse.DONE
-
-
-def unexpected(error: Exception, doing: str) -> ProxyError:
-    """What a client is told of a bug of ours; the log tells more."""
-    details = _log.isEnabledFor(logging.DEBUG)
-    _log.error("unexpected %s while %s", type(error).__name__, doing, exc_info=details)
-    return ProxyError("The proxy failed on this request; please report it.")

@@ -11,13 +11,15 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
+from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
-from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
+from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
@@ -28,7 +30,6 @@ from tests.support.histories import TOOLS
 from tests.support.width import width
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
-DOOR = ChatCompletions(lambda: 0)
 CONFIG = ProxyConfig()
 FORMS = (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None)
 WORDS = (
@@ -77,7 +78,7 @@ class TestTheLaw(unittest.TestCase):
             thoughts: list[str] = []
             for _ in range(3):
                 answer = generated(rng)
-                request = DOOR.parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
+                request = parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
                 said = _record(request.messages, answer, stream, found)
                 thoughts.append(said.reasoning or "")
                 echoed = _echo(request, answer, stream, form, notice)
@@ -86,7 +87,7 @@ class TestTheLaw(unittest.TestCase):
                 self._assert_found(history, found, thoughts)
 
     def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
-        request = DOOR.parse({"messages": history, "tools": TOOLS}, CONFIG)
+        request = parse({"messages": history, "tools": TOOLS}, CONFIG)
         prepared = prepare(request, identity.identify(ME, request.messages), found, "reject")
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
         self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
@@ -109,11 +110,14 @@ def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form
     """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
     shown = show_reasoning(chunks(answer, stream), form, lambda choice: notice)
     if stream:
-        events = sse.Parser().feed(b"".join(DOOR.stream(request, shown)))
+        events = sse.Parser().feed(b"".join(write_events(shown, ChunkWriter(request, 0))))
         datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]
         content = "".join(json.loads(data)["choices"][0]["delta"].get("content") or "" for data in datas)
     else:
-        reply = DOOR.reply(request, [delta for batch in shown for delta in batch])  # type: ignore[misc]
+        writer = CompletionWriter(request)
+        for batch in shown:
+            writer.write(batch)
+        reply = json.loads(writer.end())
         content = json.loads(json.dumps(reply))["choices"][0]["message"]["content"]
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -143,7 +143,7 @@ class TestReasonings(AmplificationTestCase):
             previous: dict[str, Any] = {}
             for status in (200, 200, 200, 413):
                 if has_restarted:
-                    proxy.server.generation().services.responses._unpacked = Memo(0, lambda packed, each: 1)
+                    proxy.server.services().responses._unpacked = Memo(0, lambda packed, each: 1)
                 found, answer = self.ask(proxy, RESPONSES, {"input": THOUGHT, **previous})
                 self.assertEqual(status, found)
                 previous = {"previous_response_id": answer.get("id")}

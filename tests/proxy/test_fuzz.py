@@ -10,7 +10,6 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
@@ -234,7 +233,7 @@ class TestBodies(FuzzTestCase):
         config = ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0, models={"gpt-4o*": "deepseek-flash"})
         services = Services.build(config, store)
         self.addCleanup(services.close)
-        self.app = App(services.config, lambda: Generation(services))
+        self.app = App(services.config, lambda: services)
 
     def test_mutated_bodies_get_an_answer_or_a_refusal_that_says_why(self) -> None:
         for name, rng in cases(300):

@@ -36,7 +36,7 @@ class TestCounting(MessagesTestCase):
     def test_what_deepseek_tells_is_learned(self) -> None:
         question = user("Some words that are longer than a few. " * 40)
         before = self.count(question)
-        counter = self.running.server.generation().services.counter
+        counter = self.running.server.services().counter
         for _ in range(8):
             told = self.good(self.running, question)["usage"]
             self.assertTrue(eventually(lambda: counter._sampler is None))

@@ -98,7 +98,7 @@ class TestTheStream(MessagesTestCase):
             with self.asking(proxy) as sock:
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-        limit = proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro")
+        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
         self.assertTrue(eventually(lambda: limit.running == 0))
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:

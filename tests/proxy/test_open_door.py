@@ -402,7 +402,7 @@ class TestForeignNames(OpenDoorTestCase):
                         request = {"model": "deepseek-v4-pro", **body, "stream": stream}
                         self.assertEqual(403, self.send(proxy, path, request, name)[0])
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+        self.assertEqual(0, proxy.server.services().responses.stats().responses)
         status, _ = self.send(proxy, *self.ENDPOINTS[0], (b"Host: localhost:9", b"http://127.0.0.1:9"))
         self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
 

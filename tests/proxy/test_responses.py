@@ -280,7 +280,7 @@ class TestWhatIsKept(ResponsesTestCase):
 
     def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
         proxy = self.proxy()
-        responses = proxy.server.generation().services.responses
+        responses = proxy.server.services().responses
         is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
 
         def slow(*details: Any) -> None:
@@ -343,7 +343,7 @@ class TestPassedOn(ResponsesTestCase):
 
 
 def stored(proxy: RunningProxy) -> int:
-    return proxy.server.generation().services.responses.stats().responses
+    return proxy.server.services().responses.stats().responses
 
 
 def without_ids(value: Any) -> Any:

@@ -49,7 +49,7 @@ class AgentTestCase(ResponsesTestCase):
         return list(answer["output"])
 
     def assert_nothing_is_kept(self) -> None:
-        self.assertEqual(0, self.running.server.generation().services.responses.stats().responses)
+        self.assertEqual(0, self.running.server.services().responses.stats().responses)
 
 
 class TestCodex(AgentTestCase):

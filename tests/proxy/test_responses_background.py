@@ -135,7 +135,7 @@ class TestComingToAnEnd(BackgroundTestCase):
 
     def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
         proxy = self.proxy()
-        responses = proxy.server.generation().services.responses
+        responses = proxy.server.services().responses
         is_asked, may_store, update = threading.Event(), threading.Event(), responses.update
 
         def slow(caller: bytes, response: Any) -> bool:
@@ -186,7 +186,7 @@ class TestFollowing(BackgroundTestCase):
         for after in (-1, 0, 300, width(1200, 5000), len(told.events) - 2, len(told.events)):
             replayed = self.get(proxy, told.response, f"?stream=true&starting_after={after}")
             self.assertEqual(told.events[after + 1 :], replayed.events)
-        row = proxy.server.generation().services.responses.stats()
+        row = proxy.server.services().responses.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
     def test_a_client_hears_a_sign_of_life_while_its_response_waits_for_a_worker(self) -> None:
@@ -243,7 +243,7 @@ class TestCancelling(BackgroundTestCase):
     def test_what_is_deleted_while_it_runs_is_not_brought_back(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
-        services = proxy.server.generation().services
+        services = proxy.server.services()
         may_end, update = threading.Event(), services.responses.update
 
         def slow(*details: Any) -> bool:
@@ -274,7 +274,7 @@ class TestBounds(BackgroundTestCase):
         refused = self.create(proxy, "q", background=True)
         self.assertEqual((429, "rate_limit_exceeded"), (refused.status, refused.error["code"]))
         self.assertTrue(refused.headers["retry-after"].isdigit())
-        self.assertEqual(2, proxy.server.generation().services.responses.stats().responses)
+        self.assertEqual(2, proxy.server.services().responses.stats().responses)
         self.fake.release.set()
         for each in (running, waiting):
             self.assertEqual("completed", self.finished(proxy, each)["status"])

@@ -171,7 +171,7 @@ class TestInputTokens(ResponsesTestCase):
         self.fake.forget()
         self.assertGreater(self.count(proxy, input="hi", previous_response_id=first["id"]), 400)
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(1, proxy.server.generation().services.responses.stats().responses)
+        self.assertEqual(1, proxy.server.services().responses.stats().responses)
 
     def test_what_cannot_be_counted_is_refused(self) -> None:
         for body in ({"input": 7}, {}, {"input": "q", "conversation": "c"}):

@@ -61,7 +61,7 @@ class TestRaces(BackgroundTestCase):
                 self.assertIn(found["status"], ENDS)
 
     def test_an_end_and_a_delete(self) -> None:
-        tasks = self.running.server.generation().services.jobs._tasks
+        tasks = self.running.server.services().jobs._tasks
         for count in range(9):
             response = self.stalled_after(count)
             path = f"{PATH}/{response['id']}"

@@ -36,7 +36,7 @@ class TestRefusals(ResponsesTestCase):
 
     def assert_alive(self) -> None:
         self.good(self.running, "Are you there?")
-        self.assertEqual(1, self.running.server.generation().services.responses.stats().responses)
+        self.assertEqual(1, self.running.server.services().responses.stats().responses)
 
     def test_fields_that_are_wrong_are_named(self) -> None:
         call: Json = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}

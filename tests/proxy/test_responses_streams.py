@@ -135,7 +135,7 @@ class TestTheStream(ResponsesTestCase):
         proxy = self.proxy()
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
         self.assertEqual(502, self.create(proxy, "q").status)
-        self.assertEqual(0, proxy.server.generation().services.responses.stats().responses)
+        self.assertEqual(0, proxy.server.services().responses.stats().responses)
 
     def test_a_client_that_leaves_ends_the_call_and_finds_what_there_was(self) -> None:
         for leave in WAYS:

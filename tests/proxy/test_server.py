@@ -7,15 +7,14 @@ import json
 import socket
 import threading
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from deepseek_cursor_proxy.server import stream_sender
+from deepseek_cursor_proxy.protocols.chat import ChunkWriter
+from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 
@@ -381,31 +380,22 @@ class TestUnexpected(EdgeTestCase):
         def broken(_: object) -> None:
             raise LookupError("a bug")
 
-        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
+        with self.assertLogs(client_connection.__name__, "ERROR") as logged:
             proxy.server._app = broken  # type: ignore[assignment]
             self.assert_error(proxy, HEALTH, 500)
         self.assertEqual(1, len(logged.output))
         self.assertNotIn("Traceback", logged.output[0])
 
     def test_a_bug_in_the_middle_of_a_stream_is_told_in_it(self) -> None:
-        class Broken:
-            wait_handle = None
-            is_over = False
-
-            def __iter__(self) -> Iterator[bytes]:
-                yield b"data: half an ev"
-                raise LookupError("a bug")
-
-            def close(self) -> None: ...
-
         proxy = self.proxy()
-        with self.assertLogs(stream_sender.__name__, "ERROR") as logged:
-            proxy.server._app = lambda _: HttpReply.events(Broken())  # type: ignore[assignment]
-            status, _, body = self.ask(proxy, HEALTH)
+        broken = mock.patch.object(ChunkWriter, "write", side_effect=LookupError("a bug"))
+        with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
+            status, _, body = self.ask(proxy, request_bytes({**BODY, "stream": True}))
         self.assertEqual(200, status)
-        half, told, done, end = body.split(b"\n\n")
-        self.assertEqual((b"data: half an ev", b"data: [DONE]", b""), (half, done, end))
-        self.assertEqual("internal_error", json.loads(told.removeprefix(b"data: "))["error"]["code"])
+        told, done, end = body.split(b"\n\n")
+        self.assertEqual((b"data: [DONE]", b""), (done, end))
+        error = json.loads(told.removeprefix(b"data: "))["error"]
+        self.assertEqual(("internal_error", "server_error"), (error["code"], error["type"]))
         self.assertIn("unexpected LookupError while streaming", logged.output[0])
 
 
@@ -431,12 +421,12 @@ class TestReconfiguring(EdgeTestCase):
     def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
         proxy = self.proxy(retry_budget=1)
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
-        before = proxy.server.generation().services
+        before = proxy.server.services()
         assert before is not None
         self.assertEqual(1, len(before.upstream._pool._idle))
         number = next(before.numbers)
         proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
-        after = proxy.server.generation().services
+        after = proxy.server.services()
         assert after is not None
         self.assertIs(before.conversations, after.conversations)
         self.assertEqual(number + 1, next(after.numbers))

@@ -171,7 +171,7 @@ class TestPlaces(FaultTestCase):
         held: list[int] = []
 
         def wait(*_: object) -> bool:
-            held.append(proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
+            held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
             return False
 
         with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
@@ -199,7 +199,7 @@ class TestPlaces(FaultTestCase):
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
         second.sendall(request_bytes(_body(0)))
-        limit = proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro")
+        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
         wait_until(lambda: len(limit._waiting) == 1)
         second.close()
         wait_until(lambda: len(limit._waiting) == 0)
@@ -225,7 +225,7 @@ class TestPlaces(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 
     def test_many_callers_share_a_few_places(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
@@ -234,7 +234,7 @@ class TestPlaces(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 
 
 class TestMemory(FaultTestCase):

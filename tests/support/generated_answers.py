@@ -116,7 +116,8 @@ def message(found: Sequence[Batch]) -> Message:
     return reply.message()
 
 
-def writer(now: float = 0.0, **wanted: Any) -> ResponseWriter:
-    body = {"input": "q", **wanted}
-    frame = Frame(MARK, 1, "my-model", envelope.wanted(body), envelope.fields(body), Sealer(b"secret", b"caller"))
-    return ResponseWriter(frame, REQUEST, lambda: now)
+def writer(now: float = 0.0, **fields: Any) -> ResponseWriter:
+    body = {"input": "q", **fields}
+    options, sealer = envelope.parse_options(body), Sealer(b"secret", b"caller")
+    frame = Frame(MARK, 1, "my-model", options, envelope.echoed_fields(body), sealer)
+    return ResponseWriter(frame, REQUEST, lambda: now, lambda response: None)

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
@@ -80,7 +79,7 @@ class Proxy:
         services = Services.build(CONFIG, self._store)
         services.upstream.close()
         self.services = dataclasses.replace(services, secret=secret, upstream=self.upstream)  # type: ignore[arg-type]
-        self._app = App(CONFIG, lambda: Generation(self.services))
+        self._app = App(CONFIG, lambda: self.services)
 
     def send(self, method: str, path: str, key: str, body: Json | None = None) -> tuple[int, bytes]:
         data = json.dumps(body).encode()

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.protocols.anthropic.request import _THREADS
 
-# … and how it fails.
+# With this code the official packages send the whole chat themselves.
+THREADS = "thread_unsupported_request"
 
 _TYPES = {
     400: "invalid_request_error",
@@ -42,7 +42,7 @@ def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
     """A failure as the JSON of this API."""
     kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
     told = error.payload()["error"]
-    details = {"details": {"error_code": _THREADS}} if error.code == _THREADS else {}
+    details = {"details": {"error_code": THREADS}} if error.code == THREADS else {}
     message = told.get("message") or error.message
     if told.get("code") == _OVERFLOW:
         # The words by which clients know that they have to shorten the chat.

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Mapped
+from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
@@ -56,11 +57,8 @@ _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 _LONGEST_USER_ID = 512
 
 
-_THREADS = "thread_unsupported_request"
-
-
 @dataclass(frozen=True)
-class Asked:
+class MessageRequest:
     """A request, and what is only said in its answer."""
 
     request: ChatRequest
@@ -71,11 +69,11 @@ class Asked:
     stops: tuple[str, ...] = ()
 
 
-def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> Asked:
+def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> MessageRequest:
     """The request a body asks for; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:
         # With this code the official packages send the whole chat themselves; ignored, all but its last turn is lost.
-        raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=_THREADS)
+        raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=THREADS)
     if not isinstance(body.get("messages"), list):
         raise bad_field("messages", "a list")
     if needs_limit and body.get("max_tokens") is None:
@@ -89,7 +87,7 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     inside["model"] = model_names.resolve_claude(asked, config)
     chat = chat_request.parse(inside, config)
     chat = chat._replace(requested_model=asked, messages=_in_call_order(chat.messages))
-    return Asked(
+    return MessageRequest(
         chat,
         has_thinking=kind in ("enabled", "adaptive") or (kind is None and config.messages_thinking == "always"),
         omits_thinking=thinking.get("display") == "omitted",

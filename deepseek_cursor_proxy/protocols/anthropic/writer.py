@@ -8,16 +8,16 @@ A whole message is written the same way and only the message is sent, so both sa
 run of equal chunks is spliced into events without being encoded again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, joined
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, joined
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
-from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
 from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json, request
-from deepseek_cursor_proxy.protocols.anthropic.request import Asked
+from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 PING = sse.event(b'{"type": "ping"}', "ping")
@@ -29,18 +29,25 @@ _STOP_REASONS = {
 }
 
 
-class MessageWriter:
-    """Writes one message. Used by one thread."""
+class MessageHead(NamedTuple):
+    """What is known of a message before its answer; `input_tokens` is an estimate, which DeepSeek corrects."""
 
-    def __init__(self, message_id: str, asked: Asked, sealer: Sealer, estimate: int = 0) -> None:
-        self._id = message_id
-        self._asked = asked
+    id: str
+    request_id: str = ""
+    input_tokens: int = 0
+
+
+class MessageWriter:
+    """Writes one message as events. Used by one thread."""
+
+    def __init__(self, head: MessageHead, message: MessageRequest, sealer: Sealer) -> None:
+        self._head = head
+        self._request = message
         self._sealer = sealer
-        self._estimate = estimate
         self._blocks: list[_Block] = []
         self._open: _Block | None = None
         self._calls: dict[int, _Call] = {}
-        # What was said in the middle of a call.
+        # Reasoning and text that came in the middle of a call.
         self._held: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
@@ -48,9 +55,9 @@ class MessageWriter:
 
     def begin(self) -> bytes:
         message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**message, "usage": request.usage(None, self._estimate)})
+        return _event("message_start", message={**message, "usage": self._usage_object()})
 
-    def write(self, batch: Iterable[Delta | Heartbeat]) -> bytes:
+    def write(self, batch: Batch) -> bytes:
         return b"".join([piece for item in batch for piece in self._written(item)])
 
     def end(self) -> bytes:
@@ -58,27 +65,28 @@ class MessageWriter:
         self._check_end()
         closed = b"".join(self._close_all())
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        told = _event("message_delta", delta=reason, usage=request.usage(self._usage, self._estimate))
-        return closed + told + _event("message_stop")
+        return closed + _event("message_delta", delta=reason, usage=self._usage_object()) + _event("message_stop")
 
-    def fail(self, error: ProxyError, request_id: str) -> bytes:
-        """The last events of an answer that broke."""
-        failed = encode_json(errors.failure(error, request_id))
-        return b"".join(self._close_open()) + sse.event(failed, "error")
+    def fail(self, error: ProxyError) -> bytes:
+        return b"".join(self._close_open()) + failure_event(error, self._head.request_id)
 
     def message(self) -> dict[str, Any]:
         """The whole message, after its end; raises what it was if that was none."""
         self._check_end()
         content = [block.value for block in self._blocks]
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return {**self._frame(), "content": content, **reason, "usage": request.usage(self._usage, self._estimate)}
+        return {**self._frame(), "content": content, **reason, "usage": self._usage_object()}
 
     def _check_end(self) -> None:
         if (failure := early_end(self._finish_reason)) is not None:
             raise failure
 
     def _frame(self) -> dict[str, Any]:
-        return {"id": self._id, "type": "message", "role": "assistant", "model": self._asked.request.requested_model}
+        model = self._request.request.requested_model
+        return {"id": self._head.id, "type": "message", "role": "assistant", "model": model}
+
+    def _usage_object(self) -> dict[str, int]:
+        return request.usage(self._usage, self._head.input_tokens)
 
     def _stop_reason(self) -> str:
         if self._stop_sequence is not None:
@@ -97,7 +105,7 @@ class MessageWriter:
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
-        if item.reasoning and self._asked.has_thinking:
+        if item.reasoning and self._request.has_thinking:
             written += self._said(_Words(_Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]]))
         if item.text:
             written += self._said(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
@@ -113,7 +121,7 @@ class MessageWriter:
         """The stop sequence that ended the answer; DeepSeek does not tell it, some who serve its models do."""
         choices = (delta.source or {}).get("choices") or [{}]
         found = choices[0].get("stop_reason") if isinstance(choices[0], dict) else None
-        return found if isinstance(found, str) and found in self._asked.stops else None
+        return found if isinstance(found, str) and found in self._request.stops else None
 
     def _said(self, said: "_Words") -> list[bytes]:
         if isinstance(self._open, _ToolUse) and not self._calls[self._open.call].is_whole:
@@ -123,7 +131,7 @@ class MessageWriter:
         written: list[bytes] = []
         if not isinstance(self._open, said.kind):
             written += self._close_open()
-            written.append(self._begun(said.kind(len(self._blocks), self._sealer, self._asked.omits_thinking)))
+            written.append(self._begun(said.kind(len(self._blocks), self._sealer, self._request.omits_thinking)))
         assert self._open is not None
         return [*written, self._open.said(said.text, said.strings)]
 
@@ -169,7 +177,7 @@ class MessageWriter:
         written: list[bytes] = []
         if call.block is None:
             written += self._close_open()
-            call_id = call.id or f"toolu_{self._id}_{len(self._blocks)}"
+            call_id = call.id or f"toolu_{self._head.id}_{len(self._blocks)}"
             call.block = _ToolUse(len(self._blocks), index, call_id, call.name)
             written.append(self._begun(call.block))
         if call.block is self._open and (fragment := call.untold()):
@@ -182,6 +190,55 @@ class MessageWriter:
             if not self._is_told(index):
                 written += self._told(index)
         return written + self._close_open() + self._released() + self._close_open()
+
+
+class PingingWriter(MessageWriter):
+    """Writes one stream, with a ping for every `seconds` in which DeepSeek sends only what the client does not read.
+
+    DeepSeek may think for minutes of which the client reads nothing, and Claude Code gives up after five.
+    """
+
+    def __init__(
+        self, head: MessageHead, message: MessageRequest, sealer: Sealer, now: Callable[[], float], seconds: float
+    ) -> None:
+        super().__init__(head, message, sealer)
+        self._now = now
+        self._seconds = seconds
+        self._ping_at = now() + seconds
+
+    def write(self, batch: Batch) -> bytes:
+        written, now = super().write(batch), self._now()
+        if not written and batch and now >= self._ping_at:
+            written = PING
+        if written:
+            self._ping_at = now + self._seconds
+        return written
+
+
+class PlainMessageWriter:
+    """Writes one message as JSON, at its end, from the writer of its events. Used by one thread."""
+
+    def __init__(self, events: MessageWriter) -> None:
+        self._events = events
+
+    def begin(self) -> bytes:
+        return b""
+
+    def write(self, batch: Batch) -> bytes:
+        self._events.write(batch)
+        return b""
+
+    def end(self) -> bytes:
+        return encode_json(self._events.message())
+
+    def fail(self, error: ProxyError) -> bytes:
+        """Break off: a message has no words for a failure."""
+        raise ClientGone
+
+
+def failure_event(error: ProxyError, request_id: str) -> bytes:
+    """The last event of a stream that failed."""
+    return sse.event(encode_json(errors.failure(error, request_id)), "error")
 
 
 class _Words(NamedTuple):

@@ -4,8 +4,8 @@ The conversation inside a request is read like any other (see chat_request and r
 around it: which response it goes on from, whether it is kept, what is to be told about the reasoning. A Frame is the
 part of the response object that is settled before the first word of the answer; it is encoded once.
 
-Ids lead back to where they come from: `resp_<mark>` has the items `rs_<mark>_0`, `msg_<mark>_1`, …, so that a reference
-to an item is found without an index of all of them.
+Ids lead back to where they come from: `resp_<suffix>` has the items `rs_<suffix>_0`, `msg_<suffix>_1`, …, so that a
+reference to an item is found without an index of all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ _IMPOSSIBLE = {
     "messages": "messages belong to /v1/chat/completions; here the history is sent as input.",
 }
 # Fields of a response that repeat the request, each with OpenAI's default for a request without it.
-_TOLD_BACK: dict[str, Any] = {
+_ECHOED: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
@@ -82,7 +82,7 @@ _FIXED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResponseOptions:
     """What a body asks for around its conversation."""
 
     # The input of this request alone, as items.
@@ -101,7 +101,7 @@ class Wanted:
     compacts: bool = False
 
 
-def wanted(body: Json) -> Wanted:
+def parse_options(body: Json) -> ResponseOptions:
     """What is wanted; BadRequest names the field that is wrong."""
     for name, why in _IMPOSSIBLE.items():
         if body.get(name) is not None:
@@ -111,7 +111,7 @@ def wanted(body: Json) -> Wanted:
     if background and not store:
         raise BadRequest("background needs store: a response that is not kept cannot be asked for.", param="background")
     _check_metadata(body)
-    _check_told_back(body)
+    _check_echoed(body)
     include = optional(body, "include", list, "a list of strings") or []
     reasoning = optional(body, "reasoning", dict, "an object") or {}
     text = optional(body, "text", dict, "an object") or {}
@@ -119,7 +119,7 @@ def wanted(body: Json) -> Wanted:
     summary = optional_string(reasoning, "summary", "reasoning")
     items = _items(body.get("input"))
     compacts = bool(items) and items[-1].get("type") == compaction.TRIGGER
-    return Wanted(
+    return ResponseOptions(
         items=items[:-1] if compacts else items,
         store=store,
         background=background,
@@ -128,18 +128,18 @@ def wanted(body: Json) -> Wanted:
         sealed=_SEALED in include,
         summary=None if summary == "none" else summary,
         json=form.get("type") in ("json_object", "json_schema") and not compacts,
-        logprobs=logprobs.are_wanted(body),
+        logprobs=logprobs.are_requested(body),
         compacts=compacts,
     )
 
 
-def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
+def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     """The body without what stands around its conversation, which is all of these items."""
     inside = {name: value for name, value in body.items() if name not in _AROUND_NAMES}
     reasoning = inside.get("reasoning")
     if isinstance(reasoning, dict):
         inside["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
-    if logprobs.are_wanted(body):
+    if logprobs.are_requested(body):
         inside["logprobs"] = True
         # Without it DeepSeek tells those of the tokens it has chosen.
         inside |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
@@ -150,12 +150,12 @@ def conversation(body: Json, items: Sequence[Json]) -> dict[str, Any]:
 _unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
-def unsealed(items: Sequence[Json], opener: Opener) -> list[Json]:
+def unseal(items: Sequence[Json], opener: Opener) -> list[Json]:
     """The items with reasoning and summaries in plain words wherever an envelope of ours still holds them."""
-    return _unsealed_items.of(items, lambda item: _unsealed(item, opener), opener.owner)
+    return _unsealed_items.of(items, lambda item: _unseal(item, opener), opener.owner)
 
 
-def _unsealed(item: Json, opener: Opener) -> Json:
+def _unseal(item: Json, opener: Opener) -> Json:
     kind, sealed = item.get("type"), item.get("encrypted_content")
     if kind not in ("reasoning", compaction.KIND) or not isinstance(sealed, str):
         return item
@@ -193,7 +193,7 @@ def _check_metadata(body: Json) -> None:
             raise too_long(param, _LONGEST_METADATA if len(name) <= _LONGEST_METADATA_NAME else _LONGEST_METADATA_NAME)
 
 
-def _check_told_back(body: Json) -> None:
+def _check_echoed(body: Json) -> None:
     """Of what only we get to see: clients read it in the response, and trust its type there."""
     _flag(body, "parallel_tool_calls")
     optional(body, "max_tool_calls", int, "a whole number")
@@ -256,19 +256,19 @@ def unknown_item(item: Json) -> BadRequest:
 class Frame:
     """What a response is before anything of its answer is known."""
 
-    mark: str
+    id_suffix: str
     created_at: int
     model: str
-    wanted: Wanted
+    options: ResponseOptions
     fields: Mapping[str, Any] = field(default_factory=dict)
     sealer: Sealer | None = None
 
     @property
     def response_id(self) -> str:
-        return f"resp_{self.mark}"
+        return f"resp_{self.id_suffix}"
 
     def item_id(self, kind: str, index: int) -> str:
-        return f"{kind}_{self.mark}_{index}"
+        return f"{kind}_{self.id_suffix}_{index}"
 
     @cached_property
     def _encoded(self) -> bytes:
@@ -280,8 +280,8 @@ class Frame:
             "object": "response",
             "created_at": self.created_at,
             "model": self.model,
-            "background": self.wanted.background,
-            "store": self.wanted.store,
+            "background": self.options.background,
+            "store": self.options.store,
         }
         return {**settled, **self.fields}
 
@@ -294,18 +294,18 @@ class Frame:
         return self._encoded + b"," + encode_json(so_far)[1:]
 
 
-def fields(body: Json) -> dict[str, Any]:
+def echoed_fields(body: Json) -> dict[str, Any]:
     """What of a request is told back in its response."""
-    told = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _TOLD_BACK.items()}
+    told = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _ECHOED.items()}
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     told["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
     told["text"] = {**text, "format": text.get("format") or {"type": "text"}}
     told["tool_choice"] = _flat(told["tool_choice"])
-    told["tools"] = [_told_tool(tool) for tool in body.get("tools") or ()]
+    told["tools"] = [_echoed_tool(tool) for tool in body.get("tools") or ()]
     return {**told, **_FIXED}
 
 
-def _told_tool(tool: Any) -> Any:
+def _echoed_tool(tool: Any) -> Any:
     """A tool with the fields that the official types insist on."""
     tool = _flat(tool)
     if isinstance(tool, dict) and tool.get("type") == "function":

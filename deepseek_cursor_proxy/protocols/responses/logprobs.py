@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.protocols.request.fields import Json
 INCLUDE = "message.output_text.logprobs"
 
 
-def are_wanted(body: Json) -> bool:
+def are_requested(body: Json) -> bool:
     """Whether a request for a response asks for them, by any of the fields that mean it."""
     include = body.get("include")
     return (

@@ -109,8 +109,8 @@ class ReasoningItem(Item):
 
     def __init__(self, frame: Frame, index: int, events: Numbered) -> None:
         super().__init__(frame, index, events)
-        self._sealer = frame.sealer if frame.wanted.sealed else None
-        self._has_summary = frame.wanted.summary is not None
+        self._sealer = frame.sealer if frame.options.sealed else None
+        self._has_summary = frame.options.summary is not None
         self._delta = _splice("response.reasoning_text.delta", self._where(content_index=0))
         self._summary = _splice("response.reasoning_summary_text.delta", self._where(summary_index=0))
 
@@ -165,7 +165,7 @@ class TextItem(Item):
     def __init__(self, frame: Frame, index: int, events: Numbered) -> None:
         super().__init__(frame, index, events)
         self._delta = _splice("response.output_text.delta", self._where(content_index=0), logprobs=[])
-        self._has_logprobs = frame.wanted.logprobs
+        self._has_logprobs = frame.options.logprobs
         self._logprobs: list[dict[str, Any]] = []
         self._room = _MOST_LOGPROBS
 

@@ -25,19 +25,19 @@ _MOST_LISTED = 100
 _USUALLY_LISTED = 20
 
 
-def listed(items: Sequence[Json], mark: str, first: int = 0) -> list[Json]:
+def complete_items(items: Sequence[Json], id_suffix: str, first: int = 0) -> list[Json]:
     """The items as they are stored; `first` is how many stand before them."""
-    return [_listed(item, mark, index) for index, item in enumerate(items, first)]
+    return [_complete(item, id_suffix, index) for index, item in enumerate(items, first)]
 
 
-def _listed(item: Json, mark: str, index: int) -> Json:
+def _complete(item: Json, id_suffix: str, index: int) -> Json:
     # An empty one is no message: it was read as an item of an unknown kind, and has to be that in the next link, too.
     kind = "message" if item.get("type") is None else item["type"]
     given = item.get("id")
     if not isinstance(kind, str):
         # Whoever reads it says what is wrong.
         return item
-    found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{mark}_i{index}"}
+    found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{id_suffix}_i{index}"}
     if kind in _PREFIXES or kind == "message":
         found["status"] = item.get("status") or "completed"
     if kind == "reasoning":
@@ -56,12 +56,12 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     order = asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    found = _told_apart(items)
+    found = _distinct_ids(items)
     if order == "desc":
         found.reverse()
-    start = _behind(found, asked["after"]) if "after" in asked else 0
+    start = _start_after(found, asked["after"]) if "after" in asked else 0
     limit = _limit(asked)
-    shown = [_shown(item) for item in found[start : start + limit]]
+    shown = [_listed(item) for item in found[start : start + limit]]
     return {
         "object": "list",
         "data": shown,
@@ -71,7 +71,7 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     }
 
 
-def _told_apart(items: Sequence[Json]) -> list[Json]:
+def _distinct_ids(items: Sequence[Json]) -> list[Json]:
     """The items, each with an id that no other has: behind an id that comes twice, pages would go round in circles.
 
     Whoever sends an item that is inherited already, or a reference to one, has it there twice.
@@ -93,14 +93,14 @@ def _told_apart(items: Sequence[Json]) -> list[Json]:
     return found
 
 
-def _shown(item: Json) -> Json:
+def _listed(item: Json) -> Json:
     """The item with what the official types insist on; it is not stored so, because DeepSeek would be told it later."""
     is_answer = item.get("role") == "assistant"
     lists = [name for name in ("content", "output") if isinstance(item.get(name), list)]
-    return {**item, **{name: [_shown_part(part, is_answer) for part in item[name]] for name in lists}}
+    return {**item, **{name: [_listed_part(part, is_answer) for part in item[name]] for name in lists}}
 
 
-def _shown_part(part: Any, is_answer: bool) -> Any:
+def _listed_part(part: Any, is_answer: bool) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image":
         return {**part, "detail": part.get("detail") or "auto"}
@@ -109,7 +109,7 @@ def _shown_part(part: Any, is_answer: bool) -> Any:
     return part
 
 
-def _behind(items: Sequence[Json], after: str) -> int:
+def _start_after(items: Sequence[Json], after: str) -> int:
     for index, item in enumerate(items):
         if item["id"] == after:
             return index + 1
@@ -139,7 +139,7 @@ def starting_after(query: str) -> int | None:
     return int(given)
 
 
-def events_behind(piece: bytes, number: int) -> bytes:
+def events_after(piece: bytes, number: int) -> bytes:
     """Of some whole events those with higher numbers."""
     found = list(_NUMBER.finditer(piece))
     if not found or int(found[0][1]) > number:

@@ -10,14 +10,16 @@ The items themselves are response_items.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, joined
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, joined
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.responses import logprobs
+from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (
     CallItem,
@@ -37,14 +39,20 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 _CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insufficient_quota"})
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
 
+Save = Callable[[dict[str, Any]], None]
+
 
 class ResponseWriter:
-    """Writes one response. Used by one thread; `now` is a clock that never goes back."""
+    """Writes one response as events. Used by one thread; `now` is a clock that never goes back.
 
-    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float]) -> None:
+    The whole object is saved before the event that ends it is returned.
+    """
+
+    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float], save: Save) -> None:
         self._frame = frame
         self._request = request
         self._now = now
+        self._save = save
         self._events = Numbered()
         self._items: list[Item] = []
         self._open: ReasoningItem | TextItem | None = None
@@ -67,7 +75,7 @@ class ResponseWriter:
     def start(self) -> bytes:
         return self._lifecycle("response.in_progress", state("in_progress"))
 
-    def write(self, batch: Iterable[Delta | Heartbeat]) -> bytes:
+    def write(self, batch: Batch) -> bytes:
         return b"".join([piece for item in batch for piece in self._written(item)])
 
     def end(self) -> bytes:
@@ -78,14 +86,14 @@ class ResponseWriter:
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
             return said + self._last("response.incomplete", "incomplete", incomplete_details=details)
-        if self._frame.wanted.json and not self._calls and not _is_json(self._text()):
+        if self._frame.options.json and not self._calls and not _is_json(self._text()):
             return said + self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
         return said + self._last("response.completed", "completed")
 
     def fail(self, error: ProxyError) -> bytes:
         """The last event of an answer that broke."""
         said = b"".join(self._break_off())
-        return said + self._last("response.failed", "failed", error=told_error(error))
+        return said + self._last("response.failed", "failed", error=error_object(error))
 
     def cancel(self) -> bytes:
         """The last event of an answer that nobody wants any more; there is none of its own for that."""
@@ -103,8 +111,10 @@ class ResponseWriter:
         if status == "completed":
             known["completed_at"] = self._frame.created_at + int(self._now() - self._began_at)
         so_far = state(status, usage=usage(self._usage), **known)
+        last = self._lifecycle(kind, so_far)
         self.response = self._frame.response(so_far)
-        return self._lifecycle(kind, so_far)
+        self._save(self.response)
+        return last
 
     def _text(self) -> str:
         return "".join(item.text for item in self._items if isinstance(item, TextItem))
@@ -133,7 +143,7 @@ class ResponseWriter:
     def _sign_of_life(self, aside: Heartbeat) -> Iterable[bytes]:
         """An event, because Codex does not count comments."""
         quiet = self._now() - self._told_at
-        if self._frame.wanted.background and quiet < _SECONDS_BETWEEN_SIGNS_KEPT:
+        if self._frame.options.background and quiet < _SECONDS_BETWEEN_SIGNS_KEPT:
             return ()
         if aside.line and quiet < _SECONDS_BETWEEN_SIGNS:
             return ()
@@ -152,7 +162,7 @@ class ResponseWriter:
         return self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)
 
     def _said_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
-        if self._frame.wanted.logprobs and isinstance(self._open, TextItem) and (found := logprobs.read(delta)):
+        if self._frame.options.logprobs and isinstance(self._open, TextItem) and (found := logprobs.read(delta)):
             return self._open.said_with(found, text)
         return self._said(text, strings)
 
@@ -204,8 +214,8 @@ class ResponseWriter:
 class SummaryWriter(ResponseWriter):
     """Writes the response to a request for compaction: one item, and nothing of the summary before it is whole."""
 
-    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float]) -> None:
-        super().__init__(frame, request, now)
+    def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float], save: Save) -> None:
+        super().__init__(frame, request, now, save)
         self._summary: list[str] = []
 
     def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
@@ -229,13 +239,69 @@ class SummaryWriter(ResponseWriter):
         return item.done() + self._last("response.completed", "completed")
 
 
+class PlainResponseWriter:
+    """Writes one response as JSON, at its end, from the writer of its events. Used by one thread."""
+
+    def __init__(self, events: ResponseWriter) -> None:
+        self._events = events
+
+    def begin(self) -> bytes:
+        return b""
+
+    def write(self, batch: Batch) -> bytes:
+        self._events.write(batch)
+        return b""
+
+    def end(self) -> bytes:
+        self._events.end()
+        return encode_json(self._events.response)
+
+    def fail(self, error: ProxyError) -> bytes:
+        self._events.fail(error)
+        return encode_json(self._events.response)
+
+
+class PlainCompactionWriter(PlainResponseWriter):
+    """Writes the reply to POST /responses/compact; `items` are the history that is compacted."""
+
+    def __init__(self, events: ResponseWriter, items: Sequence[Json]) -> None:
+        super().__init__(events)
+        self._items = items
+
+    def end(self) -> bytes:
+        self._events.end()
+        response = self._events.response
+        assert response is not None
+        if response["error"] is not None:
+            raise UpstreamFailed(response["error"]["message"])
+        return encode_json(
+            {
+                "id": response["id"],
+                "object": "response.compaction",
+                "created_at": response["created_at"],
+                "output": compaction.compacted_items(self._items, response["output"]),
+                "usage": response["usage"] or usage({}),
+            }
+        )
+
+    def fail(self, error: ProxyError) -> bytes:
+        """Break off: a compaction has no words for a failure."""
+        raise ClientGone
+
+
 def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
     if before is None:
         return piece
     return CallPiece(piece.index, before.id or piece.id, piece.name, before.arguments + piece.arguments)
 
 
-def told_error(error: ProxyError) -> dict[str, str]:
+def failure_event(error: ProxyError) -> bytes:
+    """The last event of a stream that failed outside of the writer of its response, and so has no number."""
+    told = {"type": "error", "message": error.message, "param": None, "code": error.code}
+    return sse.event(encode_json(told), "error")
+
+
+def error_object(error: ProxyError) -> dict[str, str]:
     """A failure as the `error` of a response."""
     code = error_code(error)
     if code not in _CODES:

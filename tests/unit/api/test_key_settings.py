@@ -6,7 +6,6 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -76,7 +75,7 @@ class TestKeyErrors(SocketTestCase):
             headers = {"user-agent": agent, **({"authorization": f"Bearer {key}"} if key else {})}
             data = json.dumps({"model": "m", "stream": stream, **BODIES[path]}).encode()
             request = HttpRequest("POST", path, headers=headers, read_body=lambda: data)
-            reply = App(config, lambda: Generation(services))(request)
+            reply = App(config, lambda: services)(request)
             services.close()
         assert isinstance(reply.body, bytes)
         self.assertEqual(401, reply.status)

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.api.chat import Generation
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
@@ -22,7 +21,7 @@ class TestApp(SocketTestCase):
         self.addCleanup(self.store.close)
         services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
         self.addCleanup(services.close)
-        self.app = App(services.config, lambda: Generation(services))
+        self.app = App(services.config, lambda: services)
 
     def chat(self, **body: Any) -> HttpReply:
         data = json.dumps({**BODY, **body}).encode()
@@ -84,7 +83,7 @@ class TestPaths(SocketTestCase):
         self.addCleanup(self.store.close)
         services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
         self.addCleanup(services.close)
-        self.app = App(services.config, lambda: Generation(services))
+        self.app = App(services.config, lambda: services)
 
     def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
         data = json.dumps(body or {}).encode()

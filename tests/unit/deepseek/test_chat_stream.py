@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from tests.support.width import width
@@ -65,7 +66,7 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
                 return
 
     shown = show_reasoning(batches(), form, lambda choice: "A notice.\n\n")
-    return b"".join(ChatCompletions(lambda: 1.0).stream(REQUEST, shown)), reply.message()
+    return b"".join(write_events(shown, ChunkWriter(REQUEST, 1))), reply.message()
 
 
 class TestTheSame(unittest.TestCase):

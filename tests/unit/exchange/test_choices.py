@@ -105,7 +105,7 @@ class TestFanOut(SocketTestCase):
                 # Midway it depends on whether the others were accepted by then.
                 self.assertIn(got, (status,) if status else (200, 502))
                 self.assertIn(b'"error"', body)
-                limit = proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro")
+                limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
                 self.assertEqual(0, limit.running)
 
     def test_a_client_that_leaves_ends_all_calls(self) -> None:
@@ -133,9 +133,7 @@ class TestFanOut(SocketTestCase):
                     sock = self.connect(proxy)
                     sock.sendall(request_bytes({**BODY, "stream": stream}))
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
-                    self.assertEqual(
-                        0, proxy.server.generation().services.upstream.call_limits.of("deepseek-v4-pro").running
-                    )
+                    self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 
     def test_usage_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}

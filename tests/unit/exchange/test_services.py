@@ -3,7 +3,6 @@
 import logging
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
-from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.support.harness import PATIENCE, SocketTestCase
@@ -56,11 +55,11 @@ class TestStarting(SocketTestCase):
 
     def test_a_change_of_settings_leaves_jobs_and_responses_alone(self) -> None:
         proxy = self.proxy()
-        before = proxy.server.generation().services
+        before = proxy.server.services()
         before.responses.put(ME, unfinished("a"))
         with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
             proxy.server.reconfigure(replace(proxy.server.config, background_workers=9, upstream_model="other"))
-        after = proxy.server.generation().services
+        after = proxy.server.services()
         self.assertIsNot(before, after)
         self.assertEqual("other", after.config.upstream_model)
         self.assertIs(before.jobs, after.jobs)
@@ -79,11 +78,11 @@ class TestJobs(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.running = self.proxy(retry_budget=600)
-        self.services = self.running.server.generation().services
+        self.services = self.running.server.services()
         self.ended: list[str] = []
 
     def work(self, job: Job) -> None:
-        asked = GenerationRequest(ChatCompletions(time.time).parse(BODY, self.services.config), BODY, 1)
+        asked = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
         try:
             exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
             for _ in exchange.batches():

@@ -1,12 +1,14 @@
 import json
 import unittest
+from collections.abc import Sequence
 from typing import Any
 
+from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.errors import BadRequest, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols.chat import ChatCompletions
+from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from tests.support.histories import user
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)
@@ -28,7 +30,7 @@ def source(*batches: list[Delta | Heartbeat], error: Exception | None = None) ->
 
 
 def written(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> list[bytes]:
-    return list(ChatCompletions(lambda: 1234.5).stream(REQUEST, source(*batches, error=error)))
+    return list(write_events(source(*batches, error=error), ChunkWriter(REQUEST, 1234)))
 
 
 def events(pieces: list[bytes]) -> list[Any]:
@@ -37,6 +39,12 @@ def events(pieces: list[bytes]) -> list[Any]:
         item.line if isinstance(item, sse.Comment) else item.data if item.data == "[DONE]" else json.loads(item.data)
         for item in found
     ]
+
+
+def completion(request: ChatRequest, deltas: Sequence[Delta]) -> Any:
+    writer = CompletionWriter(request)
+    writer.write(list(deltas))
+    return json.loads(writer.end())
 
 
 class TestStream(unittest.TestCase):
@@ -75,7 +83,7 @@ class TestStream(unittest.TestCase):
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
         deltas = chat_api.chunk_deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
         asked = REQUEST._replace(include_usage=True)
-        chunk = events(list(ChatCompletions(lambda: 0).stream(asked, source(list(deltas)))))[1]
+        chunk = events(list(write_events(source(list(deltas)), ChunkWriter(asked, 0))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
@@ -96,9 +104,9 @@ class TestStream(unittest.TestCase):
 
     def test_closing_the_stream_closes_its_source(self) -> None:
         batches = source([Delta(text="a")], [Delta(text="b")])
-        stream = ChatCompletions(lambda: 0).stream(REQUEST, batches)
+        stream = write_events(batches, ChunkWriter(REQUEST, 0))
         next(stream)
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         self.assertEqual([], list(batches))
 
 
@@ -111,7 +119,7 @@ class TestCustomCalls(unittest.TestCase):
     CUSTOM = REQUEST._replace(custom_tools=frozenset({"ApplyPatch"}))
 
     def streamed(self, *batches: list[Delta | Heartbeat]) -> list[Any]:
-        return events(list(ChatCompletions(lambda: 0).stream(self.CUSTOM, source(*batches))))[:-1]
+        return events(list(write_events(source(*batches), ChunkWriter(self.CUSTOM, 0))))[:-1]
 
     def test_raw_text_streams_chunk_by_chunk(self) -> None:
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
@@ -144,7 +152,7 @@ class TestCustomCalls(unittest.TestCase):
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
         body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
-        reply = ChatCompletions(lambda: 0).reply(self.CUSTOM, chat_api.completion_deltas(body))
+        reply = completion(self.CUSTOM, chat_api.completion_deltas(body))
         raised = {**call, "function": {"name": "ApplyPatch", "arguments": "a\nb"}}
         self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
 
@@ -154,18 +162,13 @@ class TestReply(unittest.TestCase):
         said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
         (delta,) = chat_api.completion_deltas(body)
-        reply = ChatCompletions(lambda: 0).reply(REQUEST, [delta._replace(text="shown")])
+        reply = completion(REQUEST, [delta._replace(text="shown")])
         self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
 
     def test_every_choice_is_there(self) -> None:
         choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
         body = {"choices": choices, "usage": {"total_tokens": 1}}
-        reply = ChatCompletions(lambda: 0).reply(REQUEST, chat_api.completion_deltas(body))
+        reply = completion(REQUEST, chat_api.completion_deltas(body))
         self.assertEqual(choices, reply["choices"])
         self.assertEqual({"total_tokens": 1}, reply["usage"])
-
-    def test_errors_have_openais_shape(self) -> None:
-        error = ChatCompletions(lambda: 0).error(BadRequest("no", param="n"))
-        expected = {"message": "no", "type": "invalid_request_error", "param": "n", "code": "invalid_request_error"}
-        self.assertEqual({"error": expected}, error)

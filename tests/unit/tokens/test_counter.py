@@ -114,7 +114,7 @@ class TestTokenizerFile(CounterTestCase):
 class TestExchange(SocketTestCase):
     def test_a_finished_answer_is_a_sample_for_the_token_counter(self) -> None:
         proxy = self.proxy()
-        counter = proxy.server.generation().services.counter
+        counter = proxy.server.services().counter
         self.fake.answer(Answer(content="Hello."))
         self.client(proxy).ask("Hi")
         counter.close()

@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.protocols.anthropic import errors, request
-from deepseek_cursor_proxy.protocols.anthropic.request import Asked
-from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.support.generated_answers import answer, batches, message, stream, words
 from tests.support.messages_client import TOOLS, Json, result, user
@@ -31,7 +31,7 @@ CONFIG = ProxyConfig()
 SEALER = Sealer(b"secret", b"caller")
 
 
-def parse(*messages: Any, **body: Any) -> Asked:
+def parse(*messages: Any, **body: Any) -> MessageRequest:
     return request.parse({"max_tokens": 10, "messages": list(messages or [user("q")]), **body}, CONFIG, SEALER)
 
 
@@ -41,7 +41,7 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
 
 def blocks_of(said: Any) -> list[Json]:
     """A message as this API tells it."""
-    writing = MessageWriter("msg_1", parse(thinking={"type": "adaptive"}), SEALER)
+    writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER)
     for batch in said:
         writing.write(batch)
     return list(writing.message()["content"])

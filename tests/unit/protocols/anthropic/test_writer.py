@@ -10,8 +10,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.anthropic.request import Asked
-from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, added_up, blocks, events, kinds
@@ -26,7 +26,7 @@ def opened(signature: str) -> str | None:
 
 
 def writer(request: ChatRequest = REQUEST, **asked: Any) -> MessageWriter:
-    return MessageWriter("msg_1", Asked(request, **asked), SEALER, 3)
+    return MessageWriter(MessageHead("msg_1", "req_1", 3), MessageRequest(request, **asked), SEALER)
 
 
 def written(writing: MessageWriter, batch: Any) -> list[Json]:
@@ -96,7 +96,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             data = stream(rng, answer(rng))
             writing = writer()
             sent = writing.begin() + b"".join(map(writing.write, batches(rng, data[: rng.randrange(len(data))])))
-            sent += writing.fail(UpstreamFailed("broke"), "req_1")
+            sent += writing.fail(UpstreamFailed("broke"))
             with self.subTest(seed=seed):
                 first, *found, last = events(sent)
                 self.assertEqual(("message_start", "error"), (first["type"], last["type"]))
@@ -204,9 +204,7 @@ class TestAround(unittest.TestCase):
     def test_a_failure_in_the_middle_of_a_call_ends_its_block(self) -> None:
         writing = writer()
         writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x'),)), Delta(text="held")])
-        self.assertEqual(
-            ["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE, "req_1"))]
-        )
+        self.assertEqual(["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE))])
 
     def test_blocks_are_numbered_by_their_events(self) -> None:
         writing = writer()

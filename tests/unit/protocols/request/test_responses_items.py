@@ -187,7 +187,7 @@ class TestTheRest(unittest.TestCase):
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
-        found = responses_items.read(envelope.unsealed([asked("q"), item, foreign], Opener(sealer, 1000)))
+        found = responses_items.read(envelope.unseal([asked("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)

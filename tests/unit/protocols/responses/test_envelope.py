@@ -6,7 +6,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.responses import envelope
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, Wanted, state
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
 MARK = "0123456789abcdef" * 2
@@ -15,14 +15,16 @@ QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text"
 
 class TestWanted(unittest.TestCase):
     def test_what_is_wanted_when_nothing_is_said(self) -> None:
-        self.assertEqual(Wanted((QUESTION,)), envelope.wanted({"input": "q"}))
-        self.assertEqual(Wanted(()), envelope.wanted({}))
+        self.assertEqual(ResponseOptions((QUESTION,)), envelope.parse_options({"input": "q"}))
+        self.assertEqual(ResponseOptions(()), envelope.parse_options({}))
 
     def test_null_counts_as_absent(self) -> None:
         names = (
             "store background stream previous_response_id include metadata reasoning text conversation prompt messages"
         )
-        self.assertEqual(Wanted((QUESTION,)), envelope.wanted({"input": "q", **dict.fromkeys(names.split())}))
+        self.assertEqual(
+            ResponseOptions((QUESTION,)), envelope.parse_options({"input": "q", **dict.fromkeys(names.split())})
+        )
 
     def test_what_is_said_is_wanted(self) -> None:
         body = {
@@ -34,11 +36,11 @@ class TestWanted(unittest.TestCase):
             "reasoning": {"summary": "auto"},
             "text": {"format": {"type": "json_schema"}},
         }
-        expected = Wanted(
+        expected = ResponseOptions(
             (QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True, logprobs=True
         )
-        self.assertEqual(expected, envelope.wanted(body))
-        self.assertIsNone(envelope.wanted({"reasoning": {"summary": "none"}}).summary)
+        self.assertEqual(expected, envelope.parse_options(body))
+        self.assertIsNone(envelope.parse_options({"reasoning": {"summary": "none"}}).summary)
 
     def test_what_is_wrong_is_named(self) -> None:
         for body, param in (
@@ -66,7 +68,7 @@ class TestWanted(unittest.TestCase):
             ({"messages": []}, "messages"),
         ):
             with self.subTest(body), self.assertRaises(BadRequest) as caught:
-                envelope.wanted(body)
+                envelope.parse_options(body)
             self.assertEqual(param, caught.exception.param)
 
 
@@ -74,11 +76,11 @@ class TestTheConversation(unittest.TestCase):
     def test_what_stands_around_it_is_nothing_to_deepseek(self) -> None:
         around = dict.fromkeys(("store", "background", "include", "metadata", "truncation", "service_tier"), "x")
         inside = {"model": "m", "temperature": 1, "tools": []}
-        found = envelope.conversation({**around, **inside, "input": "q"}, [QUESTION])
+        found = envelope.chat_body({**around, **inside, "input": "q"}, [QUESTION])
         self.assertEqual({**inside, "input": [QUESTION]}, found)
 
     def test_the_effort_is_part_of_it_and_the_summary_is_not(self) -> None:
-        found = envelope.conversation({"reasoning": {"effort": "low", "summary": "auto"}}, [])
+        found = envelope.chat_body({"reasoning": {"effort": "low", "summary": "auto"}}, [])
         self.assertEqual({"effort": "low"}, found["reasoning"])
 
 
@@ -89,12 +91,12 @@ class TestEnvelopes(unittest.TestCase):
         for number in range(8):
             items += {"type": "reasoning", "encrypted_content": owner.seal(f"hm {number}")}, {"type": "message"}
         before, after = (
-            envelope.unsealed(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
+            envelope.unseal(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
         )
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
         self.assertEqual("hm 7", after[14]["content"][0]["text"])
         for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
-            self.assertEqual(items, envelope.unsealed(items, Opener(other, 1000)))
+            self.assertEqual(items, envelope.unseal(items, Opener(other, 1000)))
 
 
 class TestReferences(unittest.TestCase):
@@ -115,12 +117,12 @@ class TestReferences(unittest.TestCase):
 class TestTheObject(unittest.TestCase):
     def test_encoded_is_the_same_as_the_object(self) -> None:
         body = {"input": "q", "tools": [{"type": "function", "name": "f"}], "instructions": "é\ud800"}
-        frame = Frame(MARK, 1, "m", envelope.wanted(body), envelope.fields(body))
+        frame = Frame(MARK, 1, "m", envelope.parse_options(body), envelope.echoed_fields(body))
         so_far = state("completed", output_text="\U0001f600")
         self.assertEqual(frame.response(so_far), json.loads(frame.encoded(so_far)))
 
     def test_every_field_of_the_official_type_is_there(self) -> None:
-        frame = Frame(MARK, 1, "m", Wanted(()), envelope.fields({}))
+        frame = Frame(MARK, 1, "m", ResponseOptions(()), envelope.echoed_fields({}))
         found = frame.response(state("queued"))
         names = (
             "access_programs background billing completed_at conversation created_at error frequency_penalty id "
@@ -132,14 +134,14 @@ class TestTheObject(unittest.TestCase):
         self.assertEqual(set(names.split()), set(found))
 
     def test_what_nobody_asked_for_has_the_default_of_openai_and_no_null_for_a_number(self) -> None:
-        found = envelope.fields({"temperature": None, "top_p": None})
+        found = envelope.echoed_fields({"temperature": None, "top_p": None})
         numbers = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs")
         self.assertEqual([1.0, 1.0, 0.0, 0.0, 0], [found[name] for name in numbers])
         self.assertEqual(("default", {"payer": "developer"}), (found["service_tier"], found["billing"]))
 
     def test_tools_are_told_with_the_fields_the_official_types_insist_on(self) -> None:
         custom = {"type": "custom", "name": "apply_patch"}
-        told = envelope.fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
+        told = envelope.echoed_fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
         self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], told)
 
     def test_usage_in_the_words_of_this_api(self) -> None:

@@ -116,13 +116,13 @@ class TestEnvelopes(unittest.TestCase):
         for text in ("A thought.", "思\U0001f600\n\n</details>", "\ud83d", "x" * 100_000):
             [item] = written(Delta(reasoning=text), **SEALED)
             for content in (None, [], item["content"]):
-                [found] = responses.unsealed([{**item, "content": content}], Opener(sealer, LARGEST))
+                [found] = responses.unseal([{**item, "content": content}], Opener(sealer, LARGEST))
                 self.assertEqual([assistant("", reasoning=text)], read(found))
 
     def test_plain_words_win_over_an_envelope(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
         plain = {**item, "content": [{"type": "reasoning_text", "text": "plain"}]}
-        self.assertEqual([plain], responses.unsealed([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
+        self.assertEqual([plain], responses.unseal([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
 
     def test_what_is_no_envelope_of_ours_stays_as_it_is(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
@@ -134,7 +134,7 @@ class TestEnvelopes(unittest.TestCase):
             (Sealer(b"secret", b"caller"), None),
         ):
             foreign = {**item, "content": None, "encrypted_content": envelope}
-            self.assertEqual([foreign], responses.unsealed([foreign], Opener(sealer, LARGEST)))
+            self.assertEqual([foreign], responses.unseal([foreign], Opener(sealer, LARGEST)))
 
 
 def output_of(writing: object) -> list[Json]:

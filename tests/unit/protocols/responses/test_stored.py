@@ -23,7 +23,7 @@ class TestListed(unittest.TestCase):
             {"type": "custom_tool_call_output", "call_id": "b"},
             {"type": "message", "role": "assistant", "content": "x", "id": "mine", "status": "incomplete"},
         ]
-        found = stored.listed(given, MARK, 3)
+        found = stored.complete_items(given, MARK, 3)
         prefixes = ["msg", "rs", "fc", "fco", "ctc", "ctco"]
         expected = [f"{prefix}_{MARK}_i{number}" for number, prefix in enumerate(prefixes, 3)]
         self.assertEqual([*expected, "mine"], [item["id"] for item in found])
@@ -33,9 +33,9 @@ class TestListed(unittest.TestCase):
         self.assertEqual([], found[1]["summary"])
 
     def test_items_of_unknown_kinds_stay_as_they_are(self) -> None:
-        [found] = stored.listed([{"type": "web_search_call", "action": {}}], MARK)
+        [found] = stored.complete_items([{"type": "web_search_call", "action": {}}], MARK)
         self.assertEqual({"type": "web_search_call", "action": {}, "id": f"msg_{MARK}_i0"}, found)
-        [found] = stored.listed([{"type": "", "x": 1}], MARK)
+        [found] = stored.complete_items([{"type": "", "x": 1}], MARK)
         self.assertEqual({"type": "", "x": 1, "id": f"msg_{MARK}_i0"}, found)
 
 
@@ -119,4 +119,4 @@ class TestReplaying(unittest.TestCase):
         data = writing.begin() + writing.write(batch) + writing.end()
         whole = events(data)
         for number in range(-1, len(whole) + 2):
-            self.assertEqual(whole[number + 1 :], events(stored.events_behind(data, number)))
+            self.assertEqual(whole[number + 1 :], events(stored.events_after(data, number)))

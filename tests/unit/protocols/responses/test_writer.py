@@ -7,7 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
-from deepseek_cursor_proxy.protocols.responses.writer import told_error
+from deepseek_cursor_proxy.protocols.responses.writer import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
 from tests.support.responses_client import Json, check_stream, events
 from tests.support.width import width
@@ -156,7 +156,7 @@ class TestHowItEnds(unittest.TestCase):
             (UpstreamFailed("broke"), "server_error"),
         )
         for error, code in errors:
-            self.assertEqual({"code": code, "message": error.message}, told_error(error))
+            self.assertEqual({"code": code, "message": error.message}, error_object(error))
 
 
 def completion(said: Any) -> Json:

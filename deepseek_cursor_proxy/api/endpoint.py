@@ -1,0 +1,136 @@
+"""The steps that all endpoints for generations share, in the order a request meets them:
+
+    serve         admit the caller, read and decode the body, pass it through if its model has another upstream
+    (parse)       each endpoint by itself: the body as a GenerationRequest, and the Writer of its API
+    open          have DeepSeek accept the call: an exchange
+    reply         the exchange as the Writer writes it, streamed or plain; see `reply`
+
+A new API is a Writer in `protocols`, an Endpoint here, and its line in the table of `routes`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deepseek_cursor_proxy.access import Caller
+from deepseek_cursor_proxy.api import passthrough
+from deepseek_cursor_proxy.api.growing_json import GrowingJson
+from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
+from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, write_events
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest
+from deepseek_cursor_proxy.deepseek import model_names
+from deepseek_cursor_proxy.errors import UpstreamRefused
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+
+
+class ClientRequest(NamedTuple):
+    """A request of an admitted caller with its body decoded, which nothing changes."""
+
+    http: HttpRequest
+    caller: Caller
+    context: CallContext
+    body: Mapping[str, Any]
+    body_bytes: int
+
+
+class Display(NamedTuple):
+    """What stands in the text beside the answer: reasoning in this form, if any, and notices on how it ended.
+
+    The default is for an API that has fields of its own for both.
+    """
+
+    form: thinking_blocks.Form | None = None
+    with_end_notices: bool = False
+
+
+_FIELDS_ONLY = Display()
+
+
+class Endpoint:
+    """Called by handler threads; holds nothing that changes but `bodies`, which only saves time."""
+
+    def __init__(self, services: Services, bodies: GrowingJson) -> None:
+        self._services = services
+        self._bodies = bodies
+
+    def serve(
+        self,
+        request: HttpRequest,
+        api: PassthroughApi | None,
+        create: Callable[[ClientRequest], HttpReply],
+        model: str | None = None,
+    ) -> HttpReply:
+        """The reply of another upstream, if the model has one for this API; else what `create` replies.
+
+        `model` takes the place of the one that the body names.
+        """
+        caller = self._services.access.admit(request)
+        raw = request.read_body()
+        body = self._bodies.decode(raw)
+        if model is not None:
+            body = {**body, "model": model}
+        key = model_names.passthrough_key(body.get("model"), self._services.config) if api is not None else None
+        if api is None or key is None:
+            return create(ClientRequest(request, caller, self.context(caller, request.peer), body, len(raw)))
+        self._services.access.check_spending(caller)
+        sent = raw if model is None else encode_json(body)
+        return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services)
+
+    def open(self, received: ClientRequest, generation: GenerationRequest) -> "Exchange | ChoicesExchange":
+        """The exchange of a call that DeepSeek accepted; `access` learns what DeepSeek thinks of the key."""
+        access = self._services.access
+        access.check_call(received.caller)
+        try:
+            exchange = _exchange_type(generation).open(received.context, generation, self._services)
+        except UpstreamRefused as refusal:
+            if refusal.status == 401:
+                access.record_refused(received.caller)
+            raise
+        access.record_accepted(received.caller)
+        return exchange
+
+    def reply(
+        self,
+        exchange: "Exchange | ChoicesExchange",
+        chat: ChatRequest,
+        writer: Writer,
+        display: Display = _FIELDS_ONLY,
+    ) -> HttpReply:
+        """The answer to this request of a client, which says whether it is streamed."""
+        batches = show(exchange, chat, display, with_lulls=chat.stream)
+        if chat.stream:
+            return stream_reply(exchange, write_events(batches, writer))
+        return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
+
+    def context(self, caller: Caller, peer: Peer | None) -> CallContext:
+        namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
+        held_key = self._services.access.held_key
+        return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
+
+
+def show(
+    exchange: "Exchange | ChoicesExchange", chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool
+) -> Batches:
+    """The batches of an exchange as the client sees them, with the notice before the answer in their text."""
+    batches = exchange.batches(with_lulls=with_lulls)
+    if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
+        # Words of ours before it would make it no JSON; the log has them, too.
+        return batches
+    return show_reasoning(batches, display.form, exchange.notice, with_end_notices=display.with_end_notices)
+
+
+def _exchange_type(generation: GenerationRequest) -> "type[Exchange | ChoicesExchange]":
+    if generation.request.choices == 1:
+        return Exchange
+    # Only here: hardly any request wants several answers, and the proxy is smaller without.
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+
+    return ChoicesExchange

@@ -1,0 +1,169 @@
+"""The HTTP reply that carries an answer: a Writer is driven over the batches of an exchange, streamed or plain.
+
+A failure before the first byte of a reply is raised, and becomes an HTTP error. Behind it, `failure` is the one place
+that says what the client reads, and the Writer puts that in the words of its API.
+
+A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
+Blanks, which JSON allows in front of a value, keep it alive. The first one is sent with status 200, so a later failure
+is told by the value itself or by breaking off: clients ask again for a reply that breaks off, and believe a wrong one.
+"""
+
+import logging
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
+from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.http1.messages import HttpReply, WaitHandle
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+    from deepseek_cursor_proxy.exchange.exchange import Exchange
+
+_log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """Writes one answer in the words of one API: as events, or as one JSON value at its end. Used by one thread."""
+
+    def begin(self) -> bytes:
+        """What stands before the answer."""
+        ...
+
+    def write(self, batch: Batch) -> bytes:
+        """What the client reads of a batch; nothing where its API has no words for it."""
+        ...
+
+    def end(self) -> bytes:
+        """The rest of an answer that came to its end; raises ProxyError if DeepSeek broke it off."""
+        ...
+
+    def fail(self, error: ProxyError) -> bytes:
+        """The rest of an answer that failed after its first byte; raises ClientGone to break the reply off."""
+        ...
+
+
+def stream_reply(exchange: "Exchange | ChoicesExchange", events: Generator[bytes, None, None]) -> HttpReply:
+    return HttpReply.events(_StreamedBody(exchange, events))
+
+
+def write_events(batches: Batches, writer: Writer) -> Generator[bytes, None, None]:
+    """A whole streamed answer; an empty piece is a lull."""
+    if beginning := writer.begin():
+        yield beginning
+    try:
+        with closing(batches):
+            for batch in batches:
+                written = writer.write(batch)
+                # A batch of which the client reads nothing, such as a lone role, is no lull.
+                if written or not batch:
+                    yield written
+        last = writer.end()
+    except ClientGone:
+        raise
+    except Exception as error:
+        last = writer.fail(failure(error))
+    yield last
+
+
+def plain_reply(
+    exchange: "Exchange | ChoicesExchange", batches: Batches, writer: Writer, blank_seconds: float
+) -> HttpReply:
+    """The reply, as soon as it is known whether it is the value or begins with a blank."""
+    blanks = _take_all(batches, writer, blank_seconds)
+    try:
+        is_late = next(blanks, False)
+        body = b"" if is_late else writer.end()
+    except BaseException:
+        exchange.close()
+        raise
+    if is_late:
+        return HttpReply(200, _LateBody(exchange, blanks, writer), (("Content-Type", "application/json"),))
+    exchange.close()
+    return HttpReply(200, body, (("Content-Type", "application/json"),))
+
+
+def failure(error: Exception) -> ProxyError:
+    """What the client is told of an exception that ended its answer."""
+    if isinstance(error, ProxyError):
+        return error
+    if isinstance(error, (ValueError, RecursionError)):
+        # Read but not writable again, such as JSON nested as deep as the reader allows.
+        return UpstreamFailed("DeepSeek sent an event that cannot be passed on.")
+    return unexpected(error)
+
+
+def unexpected(error: Exception) -> InternalError:
+    """What the client is told of a bug of ours; the log says more."""
+    details = _log.isEnabledFor(logging.DEBUG)
+    _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
+    return InternalError()
+
+
+def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generator[bool, None, None]:
+    """Write every batch of an answer; True as often as the client has waited for that long."""
+    due = monotonic() + blank_seconds
+    with closing(batches):
+        for batch in batches:
+            writer.write(batch)
+            # An answer that has ended is told within moments, perhaps as a failure, which then needs the status.
+            is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
+            if not is_over and monotonic() >= due:
+                due = monotonic() + blank_seconds
+                yield True
+
+
+class _StreamedBody:
+    """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
+
+    def __init__(self, exchange: "Exchange | ChoicesExchange", events: Generator[bytes, None, None]) -> None:
+        self._events = events
+        self._exchange = exchange
+
+    @property
+    def wait_handle(self) -> WaitHandle | None:
+        return self._exchange.wait_handle
+
+    @property
+    def is_over(self) -> bool:
+        return self._exchange.is_closed
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._events
+
+    def close(self) -> None:
+        self._events.close()
+        self._exchange.close()
+
+
+class _LateBody:
+    """A plain answer whose client waits; its first blank is due."""
+
+    # It waits by itself.
+    wait_handle = None
+    is_over = False
+
+    def __init__(
+        self, exchange: "Exchange | ChoicesExchange", blanks: Generator[bool, None, None], writer: Writer
+    ) -> None:
+        self._blanks = blanks
+        self._writer = writer
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b" "
+        try:
+            for _ in self._blanks:
+                yield b" "
+            last = self._writer.end()
+        except ClientGone:
+            raise
+        except Exception as error:
+            last = self._writer.fail(failure(error))
+        yield last
+
+    def close(self) -> None:
+        self._blanks.close()
+        self._exchange.close()

@@ -1,0 +1,90 @@
+"""The input items of a request for a response: those it sends, inherits, and refers to by their ids."""
+
+from typing import Any
+
+from deepseek_cursor_proxy.errors import BadRequest, NotFound, TooLarge
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols.responses.envelope import ResponseOptions
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage.responses import ResponseStore
+
+
+class ResponseInput:
+    """Reads from the store what one caller's request names. Used by one thread.
+
+    Both what is inherited and what is referred to may be at most `max_bytes` long.
+    """
+
+    def __init__(self, store: ResponseStore, namespace: bytes, max_bytes: int) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._max_bytes = max_bytes
+
+    def inherited(self, options: ResponseOptions) -> list[Json]:
+        """The input and output of the previous response."""
+        if options.previous is None:
+            return []
+        found = self._store.get(self._namespace, options.previous, with_events=False)
+        if found is None:
+            raise NotFound(
+                f"Previous response {safe_text(options.previous, 100)} is not known here: it was never stored, has "
+                "been deleted, is too old, or belongs to another key. Send the whole history as input instead.",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        if found.body["status"] in ("queued", "in_progress"):
+            raise BadRequest(
+                "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
+            )
+        if found.json_bytes > self._max_bytes:
+            raise TooLarge(
+                f"The history that this request goes on from is larger than {self._max_bytes} bytes. Start a new chat."
+            )
+        return [*found.input, *found.body["output"]]
+
+    def own(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
+        """The items that the request sends, with those it only refers to."""
+        known = {item.get("id"): item for item in inherited}
+        outputs: dict[str, list[Json]] = {}
+        own: list[Json] = []
+        budget = _Budget(self._max_bytes)
+        for index, item in enumerate(options.items):
+            if item.get("type") == "item_reference" and item.get("id") in known:
+                own.append(budget.take(known[item["id"]]))
+                continue
+            reference = envelope.reference(item, f"input[{index}]")
+            if reference is None:
+                own.append(item)
+                continue
+            if reference.response_id not in outputs:
+                outputs[reference.response_id] = self._output(reference.response_id)
+            if reference.index >= len(outputs[reference.response_id]):
+                raise envelope.unknown_item(item)
+            own.append(budget.take(outputs[reference.response_id][reference.index]))
+        return own
+
+    def _output(self, response_id: str) -> list[Any]:
+        found = self._store.get(self._namespace, response_id, with_events=False)
+        return [] if found is None else found.body["output"]
+
+
+class _Budget:
+    """The bytes that a request may refer to: forty bytes name an item of megabytes, and may be repeated many times."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = self._left = max_bytes
+        self._sizes: dict[int, int] = {}
+
+    def take(self, item: Json) -> Json:
+        """The item, if the budget allows; TooLarge otherwise. The caller keeps it alive."""
+        if id(item) not in self._sizes:
+            self._sizes[id(item)] = len(encode_json(item))
+        self._left -= self._sizes[id(item)]
+        if self._left < 0:
+            raise TooLarge(
+                f"The items that this request refers to are larger than {self._max_bytes} bytes together. Refer to "
+                "each once, or go on with previous_response_id."
+            )
+        return item
