@@ -1,13 +1,13 @@
-"""Four short lines per request, for the person who runs the proxy.
+"""Console: four log lines per request.
 
     ┌ #12 deepseek-v4-pro · stream · 34 messages · 18 tools · 212 kB
     ├ #12 reasoning  16 filled · 0 missing
     ├ #12 sent       231 kB · accepted after 0.42 s
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
 
-The second says what was repaired or replayed as text, the last where a chat diverged from its previous request.
-No prompt, no answer, no key; with `verbose` the bodies as well, never a key. Lines go to the log, so a program that
-embeds the proxy stays quiet unless it asks.
+The second line reports what was repaired or replayed as text, the last where a chat diverged from its previous request.
+Lines contain no prompt, answer or key; with `verbose` the bodies are logged as well, never a key. All goes to the log,
+so a program that embeds the proxy stays quiet unless it asks.
 """
 
 import logging
@@ -23,37 +23,40 @@ _log = logging.getLogger(__name__)
 
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
-# More tokens than there are.
+# More tokens than any request has.
 _PLENTY = 10**15
 
 
 class Console:
-    """Called by handler threads; a set of names is all it remembers, and adding to that twice does no harm."""
+    """Called by handler threads; its only state is a set of names, and adding one twice does no harm."""
 
     def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
         self._verbose = verbose
         self._colour = colour
-        # Four lines for every request: as records of the log they took a tenth of its time.
+        # Past the log's records, which took a tenth of a request's time.
         self._write = line_writer(_log)
-        self._told: set[str] = set()
+        self._reported_fields: set[str] = set()
 
     def emit(self, event: Event) -> None:
         match event:
             case Received():
-                self._tell_dropped(event.request.dropped)
-                self._print("┌", event.number, _received(event), _PLAIN)
+                self._report_dropped(event.request.dropped)
+                self._print("┌", event.number, _format_received(event), _PLAIN)
                 self._print_body("client sent", event.body)
             case Restored():
-                self._print("├", event.number, f"reasoning  {_restored(event)}", _colour_of(event.prepared))
+                text = f"reasoning  {_format_restored(event)}"
+                self._print("├", event.number, text, _colour_of(event.prepared))
             case Sent():
-                self._print("├", event.number, f"sent       {_sent(event)}", _YELLOW if event.retries else _PLAIN)
+                self._print(
+                    "├", event.number, f"sent       {_format_sent(event)}", _YELLOW if event.retries else _PLAIN
+                )
                 self._print_body("sent to DeepSeek", event.payload)
             case Finished():
                 is_good = event.status == 200
-                self._print("└", event.number, _finished(event), _GREEN if is_good else _RED)
+                self._print("└", event.number, _format_finished(event), _GREEN if is_good else _RED)
                 if event.message is not None:
-                    said = {"reasoning": event.message.reasoning, "content": event.message.content}
-                    self._print_body("DeepSeek said", said)
+                    answer = {"reasoning": event.message.reasoning, "content": event.message.content}
+                    self._print_body("DeepSeek said", answer)
             case _:
                 assert_never(event)
 
@@ -67,20 +70,20 @@ class Console:
         if self._verbose:
             _log.info("│ %s: %s", what, readable_json(body))
 
-    def _tell_dropped(self, names: tuple[str, ...]) -> None:
+    def _report_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:
-            # Names come from the network, so their length and their number are bounded.
-            shown = safe_text(name, 60)
-            if shown not in self._told and len(self._told) < 1000:
-                self._told.add(shown)
-                _log.info("not forwarded to DeepSeek: %s (said once)", shown)
+            # Names come from the network, so length and number are limited.
+            text = safe_text(name, 60)
+            if text not in self._reported_fields and len(self._reported_fields) < 1000:
+                self._reported_fields.add(text)
+                _log.info("not forwarded to DeepSeek: %s (said once)", text)
 
 
-def _received(event: Received) -> str:
+def _format_received(event: Received) -> str:
     request = event.request
-    asked = safe_text(request.requested_model, 60)
+    model = safe_text(request.requested_model, 60)
     parts = [
-        asked if request.requested_model == request.model else f"{asked} → {safe_text(request.model, 60)}",
+        model if request.requested_model == request.model else f"{model} → {safe_text(request.model, 60)}",
         "stream" if request.stream else "plain",
         _count(len(request.messages), "message"),
         _count(len(request.tools), "tool"),
@@ -89,22 +92,22 @@ def _received(event: Received) -> str:
     return " · ".join(parts)
 
 
-def _restored(event: Restored) -> str:
+def _format_restored(event: Restored) -> str:
     prepared = event.prepared
-    kept = [f"{prepared.client_count} kept"] if prepared.client_count else []
-    parts = [f"{prepared.filled_count} filled", *kept, f"{prepared.missing_count} missing"]
+    from_client = [f"{prepared.client_count} kept"] if prepared.client_count else []
+    parts = [f"{prepared.filled_count} filled", *from_client, f"{prepared.missing_count} missing"]
     if prepared.repairs:
-        parts.append(f"repaired: {repairs(prepared.repairs)}")
+        parts.append(f"repaired: {format_repairs(prepared.repairs)}")
     if prepared.is_recovered:
         parts.append(f"recovered: {_count(prepared.transcribed, 'message')} replayed as text")
     if event.is_retry:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
-        parts[: 2 + len(kept)] = ["thinking is off for this request"]
+        parts[: 2 + len(from_client)] = ["thinking is off for this request"]
     return " · ".join(parts)
 
 
-def _sent(event: Sent) -> str:
+def _format_sent(event: Sent) -> str:
     parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
     return " · ".join(parts)
 
@@ -117,8 +120,8 @@ def _colour_of(prepared: PreparedRequest) -> str:
     return _YELLOW if prepared.missing_count or prepared.is_recovered else _PLAIN
 
 
-def _finished(event: Finished) -> str:
-    parts = [tokens(event.usage)] if event.usage else []
+def _format_finished(event: Finished) -> str:
+    parts = [format_tokens(event.usage)] if event.usage else []
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
     if event.finish_reason:
@@ -129,18 +132,18 @@ def _finished(event: Finished) -> str:
     return f"{'completed' if event.status == 200 else 'ended':<10} " + " · ".join(parts)
 
 
-def repairs(counts: Mapping[str, int]) -> str:
-    """What was done to the tool history, in words: `1 cancelled, 2 moved`."""
+def format_repairs(counts: Mapping[str, int]) -> str:
+    """The repairs of the tool history: `1 cancelled, 2 moved`."""
     return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
 
 
-def tokens(usage: Mapping[str, Any]) -> str:
-    """What an answer cost, in words: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
-    asked, said = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
+def format_tokens(usage: Mapping[str, Any]) -> str:
+    """The tokens of an answer: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
+    prompt, completion = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
     cached = _number(_inner(usage, "prompt_tokens_details").get("cached_tokens"))
-    thought = _number(_inner(usage, "completion_tokens_details").get("reasoning_tokens"))
-    share = f" ({100 * cached // asked} % cached)" if asked else ""
-    return f"{asked:,} in{share} · {said:,} out" + (f" ({thought:,} thinking)" if thought else "")
+    reasoning = _number(_inner(usage, "completion_tokens_details").get("reasoning_tokens"))
+    share = f" ({100 * cached // prompt} % cached)" if prompt else ""
+    return f"{prompt:,} in{share} · {completion:,} out" + (f" ({reasoning:,} thinking)" if reasoning else "")
 
 
 def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -149,7 +152,7 @@ def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int:
-    # DeepSeek's word: a number of thousands of digits would fill the terminal, and some cannot even be written.
+    # From DeepSeek: a number of thousands of digits would fill the terminal, and Python refuses to format some.
     return value if isinstance(value, int) and abs(value) < _PLENTY else 0
 
 

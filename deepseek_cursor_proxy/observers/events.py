@@ -1,7 +1,7 @@
 """The four moments of an exchange that others may look at: received, restored, sent, finished.
 
-Logic emits these events and nothing else; whoever prints, counts or writes files does it in an observer. Observers
-look on and never steer: their failures are swallowed here, told once in a while, and change no answer.
+Logic emits these events; only observers print, count or write files. An observer never influences an answer: its
+exceptions are logged here and go no further.
 """
 
 import logging
@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
 _log = logging.getLogger(__name__)
 
-# Four are made for every request: named tuples, because these take a third of the time that a frozen dataclass does.
+# Named tuples, because every request makes four, and a frozen dataclass takes three times as long.
 
 
 class Received(NamedTuple):
@@ -29,13 +29,13 @@ class Received(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The history is ready; `is_retry` after DeepSeek refused the first one. It is sent in this dialect."""
+    """The history is ready to be sent with this API; `is_retry` after DeepSeek refused the first attempt."""
 
     number: int
     prepared: PreparedRequest
     is_retry: bool
     upstream_api: UpstreamApi = CHAT
-    # Where the request parted from the last one of its chat, if it did.
+    # The first difference from the previous request of the chat, if any.
     divergence: Divergence | None = None
 
 
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """It is over, one way or another: `outcome` is "completed", "client left" or the sentence of an error."""
+    """The exchange ended: `outcome` is "completed", "client left" or the message of an error."""
 
     number: int
     outcome: str
@@ -61,7 +61,7 @@ class Finished(NamedTuple):
     finish_reason: str | None
     usage: Mapping[str, Any] | None
     retries: int = 0
-    # Where the request parted from the last one of its chat, if it did: the reason for tokens that were not cached.
+    # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
     divergence: Divergence | None = None
 
 
@@ -75,7 +75,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """All observers as one."""
+    """All observers as one observer."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)

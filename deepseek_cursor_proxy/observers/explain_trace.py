@@ -1,8 +1,8 @@
-"""A trace in plain words: what became of every assistant's reasoning in one request, and what else was done to it.
+"""The `explain` command: a trace as a report on each assistant message's reasoning and the repairs of the request.
 
-Reads a file that `--trace-dir` wrote; anything else is a StartupError of one line. Everything shown was said by
-strangers, so nothing reaches the terminal that could move its cursor. The reader is tolerant: a trace is a file that
-people cut and edit before they send it to somebody.
+It reads a file that `--trace-dir` wrote; any other file is a StartupError of one line. All text comes from strangers,
+so it is printed without control characters. Missing or odd fields are tolerated, because people cut and edit a trace
+before they send it in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.observers.console import repairs, tokens
+from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
 from deepseek_cursor_proxy.observers.trace import FORMAT
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -38,19 +38,19 @@ def explain(path: Path) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    shown = safe_text(path, 300)
+    name = safe_text(path, 300)
     try:
         trace = decode_upstream_json(path.read_bytes())
     except OSError as error:
-        raise StartupError(f"cannot read {shown}: {error.strerror}; name a file of your --trace-dir") from None
+        raise StartupError(f"cannot read {name}: {error.strerror}; name a file of your --trace-dir") from None
     except ValueError:
         trace = None
     if not isinstance(trace, dict) or not isinstance(trace.get("format"), int) or "client_request" not in trace:
-        raise StartupError(f"{shown} is not a trace; name a file that the proxy wrote with --trace-dir")
+        raise StartupError(f"{name} is not a trace; name a file that the proxy wrote with --trace-dir")
     if trace["format"] != FORMAT:
         age = "an older" if trace["format"] < FORMAT else "a newer"
         raise StartupError(
-            f"{shown} was written by {age} version (format {trace['format']}, not {FORMAT}); trace the chat again"
+            f"{name} was written by {age} version (format {trace['format']}, not {FORMAT}); trace the chat again"
         )
     return trace
 
@@ -58,7 +58,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     yield _title(trace)
     if usage := _object(trace.get("usage")):
-        yield f"tokens      {tokens(usage)}"
+        yield f"tokens      {format_tokens(usage)}"
     tries = [each for each in _list(trace.get("restored")) if isinstance(each, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."
@@ -71,8 +71,8 @@ def _report(trace: Mapping[str, Any]) -> Iterator[str]:
 
 def _title(trace: Mapping[str, Any]) -> str:
     request = _object(trace.get("client_request"))
-    ended = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
-    words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), ended)
+    outcome = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
+    words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), outcome)
     return " · ".join(safe_text(each, 120) for each in words if each)
 
 
@@ -81,29 +81,29 @@ def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
     where = f"at {divergence.get('words', '?')}" if divergence else "nowhere that is known"
     yield f"diverged    {safe_text(where)}"
     counts = _object(restored.get("repairs"))
-    yield f"repaired    {safe_text(repairs(counts)) if counts else 'nothing'}"
+    yield f"repaired    {safe_text(format_repairs(counts)) if counts else 'nothing'}"
     replayed = restored.get("transcribed")
-    told = ", and the client was told" if restored.get("notice") else ""
-    yield f"recovered   {f'{safe_text(replayed, 20)} messages replayed as text{told}' if replayed else 'nothing'}"
+    notice = ", and the client was told" if restored.get("notice") else ""
+    yield f"recovered   {f'{safe_text(replayed, 20)} messages replayed as text{notice}' if replayed else 'nothing'}"
     turns = [turn for turn in _list(restored.get("turns")) if isinstance(turn, dict)]
     yield f"assistants  {len(turns)}" + (", by message:" if turns else "")
     for turn in turns:
-        yield f"  {safe_text(turn.get('message'), 8):>5}  {_said(turn)}"
-        yield f"         {_fate(turn)}"
+        yield f"  {safe_text(turn.get('message'), 8):>5}  {_describe_message(turn)}"
+        yield f"         {_describe_reasoning(turn)}"
 
 
-def _said(turn: Mapping[str, Any]) -> str:
+def _describe_message(turn: Mapping[str, Any]) -> str:
     calls = [f"{name}(…)" for name in _list(turn.get("calls"))]
     words = " ".join(str(turn.get("says") or "").split())
-    shown = [safe_text(f"“{words}”" if len(words) <= _FIRST_WORDS else f"“{words[:_FIRST_WORDS]}…”")] if words else []
-    return " ".join([*shown, safe_text(" ".join(calls), 80)] if calls else shown) or "(nothing)"
+    text = [safe_text(f"“{words}”" if len(words) <= _FIRST_WORDS else f"“{words[:_FIRST_WORDS]}…”")] if words else []
+    return " ".join([*text, safe_text(" ".join(calls), 80)] if calls else text) or "(nothing)"
 
 
-def _fate(turn: Mapping[str, Any]) -> str:
-    """How badly the reasoning was needed, and where it came from or why it did not."""
+def _describe_reasoning(turn: Mapping[str, Any]) -> str:
+    """Whether the reasoning was needed, and its source or the reason why there is none."""
     need = _NEEDS.get(str(turn.get("need")), "?")
     source, proof = str(turn.get("source")), str(turn.get("proof") or "")
-    why = f"{safe_text(proof, 40)}: {_PROOFS[proof]}" if proof in _PROOFS else safe_text(_doubt(proof), 120)
+    why = f"{safe_text(proof, 40)}: {_PROOFS[proof]}" if proof in _PROOFS else safe_text(_describe_doubt(proof), 120)
     if source == "store":
         found = f"found by {why}"
     else:
@@ -112,7 +112,7 @@ def _fate(turn: Mapping[str, Any]) -> str:
     return f"reasoning {need}, {found}{empty}"
 
 
-def _doubt(proof: str) -> str:
+def _describe_doubt(proof: str) -> str:
     kind = proof.removeprefix("ambiguous ")
     return f"{proof}: two different turns fit {_PROOFS.get(kind, kind)}" if kind != proof else proof
 

@@ -1,8 +1,8 @@
-"""Streams for what people read, that cannot stop the program.
+"""Standard streams and the log handler, made so that they cannot stop the program.
 
-A log may stand on a full disk or behind a reader that does not read. A line that cannot be written must cost that line
-alone: not the start, not an answer, not the exit code, and no traceback per line. So stderr, and stdout while the proxy
-serves, are written by a thread of their own (log_writer).
+A log may be on a full disk or in a pipe that is not read. A line that cannot be written costs that line alone: not the
+start, an answer or the exit code, and no traceback per line. So stderr, and stdout while the proxy serves, are written
+by a thread of their own (log_writer).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def command_streams() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
-                # Without a window (Windows' pythonw), or started with the descriptor closed.
+                # Windows' pythonw, or started with the descriptor closed.
                 nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 stack.callback(setattr, sys, name, None)
                 setattr(sys, name, nowhere)
@@ -35,7 +35,7 @@ def command_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving_streams() -> Iterator[None]:
-    """Streams for the running proxy: stdout never blocks or raises either. Elsewhere it does: `config show | less`."""
+    """Streams for the running proxy: stdout never blocks or raises either. In commands it may: `config show | less`."""
     shared = sys.stderr.writer if isinstance(sys.stderr, QueuedStream) and _is_same_file() else None
     with _queued("stdout", shared):
         yield
@@ -43,10 +43,10 @@ def serving_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _queued(name: str, shared: LogWriter | None = None) -> Iterator[None]:
-    """Put a queue in front of a standard stream; `shared` with the other one if both are the same file, for order."""
+    """Put a queue in front of a standard stream; `shared` with the other if both are one file, to keep the order."""
     stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper):
-        # A program that runs us has put something of its own there.
+        # The program that embeds us has replaced it.
         yield
         return
     stream.flush()
@@ -61,7 +61,7 @@ def _queued(name: str, shared: LogWriter | None = None) -> Iterator[None]:
 
 
 def drain(stuck_seconds: float = STUCK_SECONDS) -> None:
-    """Have written what is queued, unless that takes too long."""
+    """Wait until all queued text is written, unless that takes too long."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, QueuedStream):
             stream.writer.drain(stuck_seconds)
@@ -72,13 +72,13 @@ def has_colours() -> bool:
     try:
         is_terminal = sys.stderr is not None and sys.stderr.isatty()
     except ValueError:
-        # Somebody has closed it.
+        # The stream is closed.
         return False
     return is_terminal and (os.name != "nt" or _understands_escapes())
 
 
 def _understands_escapes() -> bool:
-    """Ask a Windows console to; one that is too old for it shows them as they are."""
+    """Switch escape sequences on in a Windows console; whether that worked."""
     if sys.platform != "win32":
         return False
     import ctypes
@@ -91,7 +91,7 @@ def _understands_escapes() -> bool:
 
 
 def _occupy_descriptors() -> None:
-    """Keep 0, 1 and 2 from becoming a client's connection, into which somebody prints."""
+    """Keep descriptors 0, 1 and 2 from becoming a client's connection, into which a print would write."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -103,7 +103,7 @@ def _occupy_descriptors() -> None:
 
 
 def _encode_any_text() -> None:
-    """A character that a terminal lacks is worth a question mark, not a traceback; files and pipes get UTF-8."""
+    """Replace characters that a terminal lacks instead of raising; files and pipes get UTF-8."""
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             is_chosen = "PYTHONIOENCODING" in os.environ or stream.isatty()
@@ -111,17 +111,17 @@ def _encode_any_text() -> None:
 
 
 def _is_same_file() -> bool:
-    """Whether stdout and stderr end in the same place."""
+    """Whether stdout and stderr are the same file."""
     try:
         out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
         return False
-    # Windows has no numbers for consoles.
+    # Windows reports 0 for consoles.
     return out.st_ino != 0 and (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino)
 
 
 class LineHandler(logging.Handler):
-    """Writes records as lines. They cannot be forged: what a stranger got into one stays on it and moves no cursor."""
+    """Writes records as lines that cannot be forged: foreign text in one has no line breaks or control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class LineHandler(logging.Handler):
         if record.exc_info:
             line = self.format(record)
         elif not record.name.startswith("deepseek_cursor_proxy.observers.console"):
-            # The console looks after its own.
+            # The console's lines are safe already.
             line = safe_text(line, 1000)
         self.write(line)
 
@@ -141,7 +141,7 @@ class LineHandler(logging.Handler):
 
 
 def line_writer(log: logging.Logger) -> Callable[[str], object]:
-    """How to write many lines that need no looking after: past the records where they would be written anyway."""
+    """A function that writes safe lines to the log's handler directly, or `log.info` if that is not ours."""
     for handler in logging.getLogger(log.name.partition(".")[0]).handlers:
         if isinstance(handler, LineHandler):
             return handler.write

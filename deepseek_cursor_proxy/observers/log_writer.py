@@ -1,8 +1,8 @@
-"""A thread that writes text to a descriptor which may stand still: Ctrl-S, QuickEdit, a paused pager, a stuck journal.
+"""LogWriter: a thread that writes text to a descriptor which may block: Ctrl-S, QuickEdit, a paused pager, a journal.
 
-Every other thread, and a signal handler, only appends to a queue. The queue is bounded: when it is full, new text is
-dropped, and the writer says how many lines are missing at the place where they are missing. A write that fails (full
-disk, closed pipe) costs the lines it was for and nothing else; later lines are written as soon as there is room.
+Other threads and signal handlers only append to a queue. When the queue is full, new text is dropped, and the writer
+reports the number of missing lines where they are missing. A failed write (full disk, closed pipe) loses its lines and
+nothing else; later lines are written as soon as that works again.
 """
 
 import contextlib
@@ -12,29 +12,29 @@ import threading
 import time
 from typing import Any
 
-# Some ten thousand lines of the console; what `--verbose` prints of two large requests.
+# Some ten thousand lines of the console, or two large requests with `--verbose`.
 _MOST_CHARACTERS = 4 * 1024 * 1024
-# What an entry of the queue costs besides its characters.
+# The memory of a queue entry besides its characters.
 _ENTRY = 64
-# Lines of one moment are written at once: waking a thread for each of them took longer than writing it ourselves.
+# Lines of one moment are written together: waking the thread for each took longer than the write.
 _GATHER_SECONDS = 0.01
-# Small, so that a slow reader is seen to read; also below what a Windows console takes at once.
+# Small, so that `drain` notices a slow reader's progress; also below a Windows console's limit per write.
 _PIECE = 16 * 1024
-# How long the process waits at its end for a descriptor that takes nothing, and for one that takes a little.
+# How long the process waits at its end for a descriptor that takes nothing, and for a slow one.
 STUCK_SECONDS = 1.0
 _SLOW_SECONDS = 5.0
 
 
 class LogWriter:
-    """The queue and the thread behind one stream. `write` and `drain` may be called by any thread and any handler."""
+    """The queue and the thread of one stream. Any thread and any signal handler may call `write` and `drain`."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         stream.flush()
-        # Held, because a stream that is collected closes its descriptor.
+        # A reference, because a stream that is garbage-collected closes its descriptor.
         self._stream = stream
-        # Past the buffer: it keeps what failed, and at exit Python aborts if a blocked write still holds its lock.
+        # Past the buffer: it keeps failed text, and at exit Python aborts if a blocked write still holds its lock.
         self._raw: Any = getattr(stream.buffer, "raw", stream.buffer)
-        # Protects the next five. Reentrant: a signal or a finalizer may write while its thread holds it.
+        # Protects the next five fields. Reentrant: a signal handler or finalizer may write while its thread holds it.
         self._lock = threading.RLock()
         self._texts: list[str] = []
         self._size = 0
@@ -43,9 +43,9 @@ class LogWriter:
         self._is_writing = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_closing = False
-        # How many pieces were written when a drain gave up.
+        # The number of pieces written when a drain gave up.
         self._stuck_at = -1
-        # Lines that are lost and not reported yet, and pieces that were written; both belong to the thread.
+        # Lost lines not reported yet, and pieces written; only the thread changes them.
         self._missing = 0
         self._pieces = 0
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -55,7 +55,7 @@ class LogWriter:
         """Queue the text, or drop it when the queue is full; never waits for the descriptor."""
         size = len(text)
         with self._lock:
-            # Text that is larger than the queue is taken when nothing else waits.
+            # Text that is larger than the queue is accepted when the queue is empty.
             if self._size and self._size + size > _MOST_CHARACTERS:
                 self._dropped += text.count("\n")
                 return size
@@ -67,11 +67,11 @@ class LogWriter:
         return size
 
     def drain(self, stuck_seconds: float = STUCK_SECONDS) -> bool:
-        """Wait until all is written, unless the descriptor takes nothing for so long; whether it is."""
+        """Wait until all is written, unless the descriptor takes nothing for `stuck_seconds`; whether all is."""
         began = moved = time.monotonic()
         pieces = self._pieces
         if pieces == self._stuck_at:
-            # Somebody has waited for it already.
+            # A drain before this one has waited already.
             stuck_seconds = 0
         self._wake.put(None)
         while not (is_drained := self._is_drained()):
@@ -85,7 +85,7 @@ class LogWriter:
         return is_drained
 
     def close(self) -> None:
-        """Drain, and end the thread; one that is stuck is left behind, and ends with the process."""
+        """Drain and end the thread; a stuck one ends with the process."""
         self._is_closing = True
         if self.drain():
             self._wake.put(None)
@@ -111,7 +111,7 @@ class LogWriter:
                 self._wake.get(timeout=_GATHER_SECONDS)
 
     def _write_batch(self) -> bool:
-        """Write what is queued; False when there was nothing, and the next `write` has to wake the thread."""
+        """Write the queue; False when it was empty, and the next `write` has to wake the thread."""
         with self._lock:
             texts, self._texts, self._size = self._texts, [], 0
             dropped, self._dropped = self._dropped, 0
@@ -121,7 +121,7 @@ class LogWriter:
                 return False
         self._report_missing()
         self._missing += self._write(*texts)
-        # The queue was full behind these texts.
+        # These were dropped behind the texts just written.
         self._missing += dropped
         self._report_missing()
         with self._lock:
@@ -135,7 +135,7 @@ class LogWriter:
                 self._missing = 0
 
     def _write(self, *texts: str) -> int:
-        """Write the texts as far as possible; how many of their lines are lost."""
+        """Write the texts as far as possible; the number of lost lines."""
         rest = memoryview(b"")
         try:
             rest = memoryview("".join(texts).encode(self._stream.encoding, self._stream.errors or "strict"))
@@ -145,16 +145,16 @@ class LogWriter:
                     rest = rest[written:]
                     self._pieces += 1
                 else:
-                    # A descriptor that does not block, and is full.
+                    # A non-blocking descriptor that is full.
                     time.sleep(0.02)
         except (OSError, ValueError, MemoryError):
-            # ValueError: somebody has closed it.
+            # ValueError: the stream is closed.
             return bytes(rest).count(b"\n")
         return 0
 
 
 class QueuedStream(io.TextIOBase):
-    """A text stream for sys.stdout or sys.stderr that hands everything to a LogWriter."""
+    """A text stream for sys.stdout or sys.stderr that passes all text to a LogWriter."""
 
     def __init__(self, writer: LogWriter, stream: io.TextIOWrapper) -> None:
         super().__init__()

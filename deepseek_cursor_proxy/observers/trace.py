@@ -1,8 +1,7 @@
-"""One private JSON file per request: what came in, what was put back, what went out, how it ended.
+"""Trace: one private JSON file per request: the client's body, the restored reasoning, the upstream body, the reply.
 
-For finding out why a chat behaved as it did. Files are 0600 in a directory of 0700 and hold prompts and answers in
-full, but for what looks like an API key; the caller appears only as a digest, headers not at all. `explain` reads
-them: FORMAT counts its changes.
+Files have mode 0600 in a directory of 0700 and contain prompts and answers in full, except what looks like an API key;
+the caller is a digest, headers are absent. `explain_trace` reads them. FORMAT is the version of the file's format.
 """
 
 import threading
@@ -23,40 +22,42 @@ from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys
 
 FORMAT = 2
-# What of an assistant's words is repeated beside the fate of its reasoning, so that a person finds it again.
+# The beginning of an assistant's text, so that a person recognises the turn.
 _FIRST_WORDS = 120
 
 
 class Trace:
-    """Called by handler threads; the lock protects the traces that have not finished and their requests."""
+    """Called by handler threads; the lock protects the unfinished traces and their requests."""
 
     def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
         self._directory = directory.expanduser()
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
-        self._asked: dict[int, ChatRequest] = {}
+        self._requests: dict[int, ChatRequest] = {}
 
     def emit(self, event: Event) -> None:
         match event:
             case Received():
                 with self._lock:
-                    self._open[event.number] = self._begun(event)
-                    self._asked[event.number] = event.request
+                    self._open[event.number] = self._new_trace(event)
+                    self._requests[event.number] = event.request
             case Restored():
-                # A second one follows a refusal; both are worth seeing, also when DeepSeek is never reached.
+                # A second one follows a refusal. Both are kept, also when DeepSeek is never reached.
                 with self._lock:
-                    request = self._asked[event.number]
-                self._trace_of(event).setdefault("restored", []).append(_restored(event, request))
+                    request = self._requests[event.number]
+                self._trace_of(event).setdefault("restored", []).append(_restored_fields(event, request))
                 self._trace_of(event)["upstream_request"] = event.upstream_api.payload(event.prepared.request)
             case Sent():
                 self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
             case Finished():
                 with self._lock:
                     trace = self._open.pop(event.number, None)
-                    self._asked.pop(event.number, None)
+                    self._requests.pop(event.number, None)
                 if trace is not None:
-                    self._write({**trace, **_finished(event), "timing": {**trace["timing"], **_timing(event)}})
+                    self._write(
+                        {**trace, **_finished_fields(event), "timing": {**trace["timing"], **_timing_fields(event)}}
+                    )
             case _:
                 assert_never(event)
 
@@ -64,7 +65,7 @@ class Trace:
         with self._lock:
             return self._open[event.number]
 
-    def _begun(self, event: Received) -> dict[str, Any]:
+    def _new_trace(self, event: Received) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "number": event.number,
@@ -82,7 +83,7 @@ class Trace:
         private_files.write(path, redact_keys(encode_json(trace).decode()).encode())
 
 
-def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
+def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
     prepared = event.prepared
     return {
         "is_retry": event.is_retry,
@@ -92,12 +93,12 @@ def _restored(event: Restored, request: ChatRequest) -> dict[str, Any]:
         "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,
         "notice": bool(prepared.notice),
-        "drift": _divergence(event.divergence) if event.divergence is not None else None,
-        "turns": [_turn(turn, request.messages[turn.index]) for turn in prepared.turns],
+        "drift": _divergence_fields(event.divergence) if event.divergence is not None else None,
+        "turns": [_turn_fields(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
 
 
-def _turn(turn: Turn, message: Message) -> dict[str, Any]:
+def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
     text = message.content if isinstance(message.content, str) else ""
     return {
         "message": turn.index,
@@ -110,18 +111,18 @@ def _turn(turn: Turn, message: Message) -> dict[str, Any]:
     }
 
 
-def _divergence(divergence: Divergence) -> dict[str, Any]:
+def _divergence_fields(divergence: Divergence) -> dict[str, Any]:
     return {"words": divergence.words(), **asdict(divergence)}
 
 
-def _finished(event: Finished) -> dict[str, Any]:
+def _finished_fields(event: Finished) -> dict[str, Any]:
     message = event.message
-    said = None
+    reply = None
     if message is not None:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-        said = {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}
+        reply = {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}
     return {
-        "reply": said,
+        "reply": reply,
         "finish_reason": event.finish_reason,
         "usage": event.usage,
         "outcome": event.outcome,
@@ -130,5 +131,5 @@ def _finished(event: Finished) -> dict[str, Any]:
     }
 
 
-def _timing(event: Finished) -> dict[str, Any]:
+def _timing_fields(event: Finished) -> dict[str, Any]:
     return {"first_delta_seconds": event.first_delta_seconds, "total_seconds": event.seconds}
