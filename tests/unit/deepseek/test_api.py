@@ -42,8 +42,8 @@ def heard(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Mess
     return reply.message(), reply.finish_reason(), reply.usage
 
 
-class TestDialects(unittest.TestCase):
-    def test_deepseek_is_told_the_same(self) -> None:
+class TestBothApis(unittest.TestCase):
+    def test_both_upstream_apis_send_the_same_history(self) -> None:
         chats = [history(random.Random(seed)) for seed in range(60)] + [PICTURES]
         for number, messages in enumerate(chats):
             for model in ("deepseek-flash", "deepseek-v4-pro"):
@@ -57,7 +57,7 @@ class TestDialects(unittest.TestCase):
                         self.assertEqual(thinking, contract.is_thinking(native))
                         self.assertEqual(params, {name: native[name] for name in params})
 
-    def test_the_same_tools_and_choices(self) -> None:
+    def test_both_upstream_apis_send_the_same_tools_and_choice(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}
         for choice, thinking in ((None, True), ("auto", True), ("none", True), ("required", False), (named, False)):
             request = ChatRequest(
@@ -68,7 +68,7 @@ class TestDialects(unittest.TestCase):
                 self.assertEqual(chat.get(name), native.get(name))
             self.assertFalse(chat["is refused"] or native["is refused"])
 
-    def test_and_says_the_same_streamed_and_whole(self) -> None:
+    def test_both_upstream_apis_return_the_same_reply_streamed_and_whole(self) -> None:
         for answer in ANSWERS:
             expected = heard(CHAT, answer, stream=False)
             for upstream_api in (CHAT, RESPONSES):

@@ -13,8 +13,8 @@ def request(*messages: Message, **details: object) -> ChatRequest:
     return ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, **details)  # type: ignore[arg-type]
 
 
-class TestNeeds(unittest.TestCase):
-    def test_who_must_carry_reasoning(self) -> None:
+class TestReasoningNeeds(unittest.TestCase):
+    def test_each_message_gets_its_reasoning_need(self) -> None:
         chat = (system("s"), user("u"), assistant("plain"), user("u"), assistant("", CALL), result("call_1"))
         after = (assistant("final"), user("u"), assistant("later"))
         none, soft, hard = ReasoningNeed.NONE, ReasoningNeed.SOFT, ReasoningNeed.HARD
@@ -40,7 +40,7 @@ class TestNeeds(unittest.TestCase):
 
 
 class TestPayload(unittest.TestCase):
-    def test_thinking_is_always_named_and_effort_only_beside_it(self) -> None:
+    def test_thinking_is_always_sent_and_effort_only_while_thinking(self) -> None:
         self.assertEqual({"type": "enabled"}, chat_api.payload(request(user("u")))["thinking"])
         self.assertEqual("max", chat_api.payload(request(user("u"), effort="max"))["reasoning_effort"])
         off = chat_api.payload(request(user("u"), assistant("a", reasoning="r"), thinking=False))
@@ -48,12 +48,12 @@ class TestPayload(unittest.TestCase):
         self.assertNotIn("reasoning_effort", off)
         self.assertNotIn("reasoning_content", off["messages"][1])
 
-    def test_stream_options_only_with_stream(self) -> None:
+    def test_stream_options_are_sent_only_with_stream(self) -> None:
         self.assertNotIn("stream_options", chat_api.payload(request(user("u"))))
         streamed = chat_api.payload(request(user("u"), stream=True))
         self.assertEqual({"include_usage": True}, streamed["stream_options"])
 
-    def test_each_role_carries_its_own_fields_only(self) -> None:
+    def test_each_role_is_sent_with_its_own_fields_only(self) -> None:
         messages = (
             Message("system", "s", name="n"),
             Message("user", "u", reasoning="x", name="n"),
@@ -73,7 +73,7 @@ class TestPayload(unittest.TestCase):
             chat_api.payload(request(*messages))["messages"],
         )
 
-    def test_pictures_go_to_models_that_see_and_become_stable_words_for_others(self) -> None:
+    def test_images_are_sent_to_models_that_see_them_and_as_placeholders_to_others(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
         message = Message("user", ({"type": "text", "text": "look"}, picture))
@@ -84,7 +84,7 @@ class TestPayload(unittest.TestCase):
         self.assertEqual(words, chat_api.payload(request(message))["messages"][0]["content"])
         self.assertNotEqual(words, chat_api.plain_text((message.content[0], other)))  # type: ignore[arg-type]
 
-    def test_what_a_tool_shows_is_named_there_and_seen_right_behind(self) -> None:
+    def test_images_of_a_tool_are_sent_in_a_user_message_after_its_results(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
         chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
@@ -99,14 +99,14 @@ class TestPayload(unittest.TestCase):
         blind = chat_api.payload(request(*chat))["messages"]
         self.assertTrue(all(isinstance(each["content"], str) for each in blind))
 
-    def test_a_schema_goes_into_words_behind_the_system_prompt(self) -> None:
+    def test_a_json_schema_is_sent_as_text_after_the_system_prompt(self) -> None:
         form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
         body = chat_api.payload(request(system("s"), user("u"), params={"response_format": form}))
         self.assertEqual({"type": "json_object"}, body["response_format"])
         self.assertEqual(["system", "system", "user"], [each["role"] for each in body["messages"]])
         self.assertIn('{"name":"n","schema":{"type":"object"}}', body["messages"][1]["content"])
 
-    def test_a_choice_is_forced_unless_the_model_may_decline(self) -> None:
+    def test_a_tool_choice_is_forced_unless_the_model_may_decline(self) -> None:
         for choice, is_forced in ((None, False), ("auto", False), ("none", False), ("required", True), ({}, True)):
             self.assertEqual(is_forced, rules.is_forced(choice))
 
@@ -132,14 +132,14 @@ class TestDeltas(unittest.TestCase):
         self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
         self.assertIs(chunk, delta.source)
 
-    def test_several_choices_become_a_delta_each_and_usage_comes_once(self) -> None:
+    def test_several_choices_of_a_chunk_become_a_delta_each_with_usage_once(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
         found = chat_api.chunk_deltas({**chunk, "usage": {"total_tokens": 1}})
         self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
         self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
 
-    def test_damage_does_not_reach_the_client_either(self) -> None:
+    def test_damaged_fields_of_a_chunk_do_not_reach_the_client(self) -> None:
         good = {"index": 3, "id": "c", "type": "function", "function": {"name": "n", "arguments": "{"}}
         calls = [
             7,
@@ -168,12 +168,12 @@ class TestDeltas(unittest.TestCase):
                 (shown,) = delta.source["choices"]
                 self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
 
-    def test_what_is_understood_is_not_touched(self) -> None:
+    def test_a_valid_chunk_is_not_copied(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
         (delta,) = chat_api.chunk_deltas(chunk)
         self.assertIs(chunk, delta.source)
 
-    def test_odd_parts_are_passed_over(self) -> None:
+    def test_damaged_fields_of_a_chunk_are_left_out(self) -> None:
         for odd in (
             {"choices": 7},
             {"choices": [7, None]},
@@ -189,17 +189,17 @@ class TestDeltas(unittest.TestCase):
                     self.assertIsNone(delta.text)
                     self.assertLessEqual(len(delta.calls), 1)
 
-    def test_an_error_inside_a_good_answer_is_a_failure(self) -> None:
+    def test_an_error_inside_a_stream_raises_upstream_failed(self) -> None:
         for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
             with self.assertRaises(UpstreamFailed) as caught:
                 chat_api.chunk_deltas(body)
             self.assertIn("overloaded", caught.exception.message)
 
-    def test_an_error_that_is_null_is_none(self) -> None:
+    def test_a_null_error_in_a_chunk_is_no_error(self) -> None:
         (delta,) = chat_api.chunk_deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
         self.assertEqual("x", delta.text)
 
-    def test_a_call_is_whole_when_its_arguments_are(self) -> None:
+    def test_a_tool_call_is_complete_when_its_arguments_are_an_object(self) -> None:
         for call, is_whole in (
             (ToolCall("a", "f", '{"x": {}}'), True),
             (ToolCall("a", "f", '{"x": {}'), False),
@@ -211,12 +211,12 @@ class TestDeltas(unittest.TestCase):
         ):
             self.assertEqual(is_whole, rules.is_whole_call(call))
 
-    def test_a_completion_without_choices_is_a_failure(self) -> None:
+    def test_a_completion_without_choices_raises_upstream_failed(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
             with self.assertRaises(UpstreamFailed):
                 chat_api.completion_deltas(body)
 
-    def test_cached_tokens_are_where_openai_clients_look_for_them(self) -> None:
+    def test_cached_tokens_get_openais_name_in_usage(self) -> None:
         for usage, cached in (
             ({"prompt_cache_hit_tokens": 5}, 5),
             ({"cached_tokens": 4, "prompt_cache_hit_tokens": 5}, 4),
@@ -229,7 +229,7 @@ class TestDeltas(unittest.TestCase):
             kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
             self.assertEqual({name: usage[name] for name in kept}, kept)
 
-    def test_the_reasoning_refusal_is_recognised_in_every_spelling(self) -> None:
+    def test_a_refusal_for_missing_reasoning_is_recognised_in_every_spelling(self) -> None:
         for message in (
             "The `reasoning_text` in the thinking mode must be passed back to the API.",
             "The `reasoning_content` in the thinking mode must be passed back to the API.",

@@ -50,7 +50,7 @@ OTHERS = (
 
 
 class TestOverflow(unittest.TestCase):
-    def test_a_chat_that_is_too_long_is_told_as_openai_tells_it(self) -> None:
+    def test_a_chat_that_is_too_long_gets_openais_message_and_code(self) -> None:
         for said, (limit, asked) in OVERFLOWS.items():
             with self.subTest(said):
                 error = explain(refused(400, said))
@@ -63,23 +63,23 @@ class TestOverflow(unittest.TestCase):
                 self.assertEqual({"error": {"message": words, **shape}}, error.payload())
                 self.assertEqual((400, words), (error.status, error.message))
 
-    def test_the_code_alone_is_enough(self) -> None:
+    def test_the_code_of_an_overflow_error_is_enough(self) -> None:
         error = explain(refused(400, "No.", code="context_length_exceeded"))
         self.assertEqual("context_length_exceeded", error.payload()["error"]["code"])
         self.assertIn("1048576", error.message)
 
-    def test_nothing_else_is_taken_for_it(self) -> None:
+    def test_no_other_error_is_taken_for_an_overflow(self) -> None:
         for said in OTHERS:
             with self.subTest(said):
                 self.assertEqual(refused(400, said).payload(), explain(refused(400, said)).payload())
 
-    def test_a_long_refusal_takes_no_time(self) -> None:
+    def test_a_long_error_message_is_searched_in_linear_time(self) -> None:
         for word in ("max ", "input ", "context length ", "9,"):
             explain(refused(400, word * 100_000))
 
 
-class TestAdvice(unittest.TestCase):
-    def test_the_remedy_follows_the_original_words_and_the_rest_stays(self) -> None:
+class TestExplain(unittest.TestCase):
+    def test_the_remedy_follows_deepseeks_message_and_the_rest_stays(self) -> None:
         for status, retry_after, remedy, expected in (
             (401, None, "Check the DeepSeek key that your client sends.", None),
             (402, None, "https://platform.deepseek.com", None),
@@ -99,11 +99,11 @@ class TestAdvice(unittest.TestCase):
                 self.assertEqual((status, expected, told["message"]), (error.status, error.retry_after, error.message))
                 self.assertEqual(("some_type", "some_code"), (told["type"], told["code"]))
 
-    def test_other_refusals_are_for_the_client_as_they_are(self) -> None:
+    def test_other_refusals_reach_the_client_unchanged(self) -> None:
         for status in (400, 404, 409, 413, 422):
             self.assertEqual(refused(status, "Because").payload(), explain(refused(status, "Because")).payload())
 
-    def test_errors_of_odd_shapes_are_explained_too(self) -> None:
+    def test_errors_of_odd_shapes_get_a_remedy(self) -> None:
         page = UpstreamRefused(502, "DeepSeek answered 502: Bad gateway", None, None)
         self.assertIn("Bad gateway. DeepSeek is over", explain(page).payload()["error"]["message"])
         text = UpstreamRefused(402, "No money", {"error": "No money"}, None)

@@ -77,24 +77,24 @@ NO_CALLS = (
 )
 
 
-class TestFinding(unittest.TestCase):
-    def test_every_way_to_write_a_call_down(self) -> None:
+class TestFindCall(unittest.TestCase):
+    def test_a_call_written_as_text_is_found_in_every_form(self) -> None:
         for name, text in CALLS.items():
             for shown in (text, *(fence.replace("{}", text) for fence in FENCES)):
                 with self.subTest(name, text=shown):
                     self.assertEqual(("look_up", WANTED), found(shown))
 
-    def test_words_that_are_no_call_are_none(self) -> None:
+    def test_text_that_is_no_call_gives_none(self) -> None:
         for text in NO_CALLS:
             with self.subTest(text[:60]):
                 self.assertIsNone(forced_tools.find_call(text, request()))
 
-    def test_which_of_several_tools_is_meant_has_to_be_said(self) -> None:
+    def test_with_several_tools_a_call_as_text_must_name_its_tool(self) -> None:
         self.assertIsNone(found(WRITTEN, request("required")))
         self.assertEqual(("look_up", WANTED), found(WRITTEN, request("required", "look_up")))
         self.assertEqual(("other", WANTED), found(json.dumps({"name": "other", "input": WANTED}), request("required")))
 
-    def test_arguments_that_have_the_names_of_these_fields_stay_arguments(self) -> None:
+    def test_arguments_named_like_the_fields_of_a_call_stay_arguments(self) -> None:
         for arguments in (
             {"name": "Bob", "age": 3},
             {"input": "some text"},
@@ -106,7 +106,7 @@ class TestFinding(unittest.TestCase):
             self.assertEqual(("look_up", arguments), found(json.dumps(arguments)))
         self.assertEqual(("look_up", {"input": "text"}), found('{"name": "look_up", "input": "text"}'))
 
-    def test_a_call_whose_arguments_cannot_be_read_stays_text(self) -> None:
+    def test_a_call_as_text_with_broken_arguments_stays_text(self) -> None:
         """It became a call with an argument named "arguments", which nobody wrote."""
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
@@ -122,7 +122,7 @@ class TestFinding(unittest.TestCase):
                             self.assertIsNone(found(json.dumps(written), asked))
             self.assertIsNone(found('{"input": "{broken"}', asked))
 
-    def test_remarks_beside_the_arguments_are_no_arguments(self) -> None:
+    def test_other_fields_beside_the_arguments_are_no_arguments(self) -> None:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
         asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
@@ -130,12 +130,12 @@ class TestFinding(unittest.TestCase):
         self.assertEqual(("look_up", {"path": "a"}), found(json.dumps(written), asked))
         self.assertIsNone(found(json.dumps({**written, "arguments": '{"path": "a'}), asked))
 
-    def test_a_call_without_arguments_has_none(self) -> None:
+    def test_a_call_as_text_without_arguments_gets_an_empty_object(self) -> None:
         for nothing in (None, "", {}):
             written = json.dumps({"name": "look_up", "arguments": nothing})
             self.assertEqual(("look_up", {}), found(written))
 
-    def test_parameters_that_have_the_names_of_these_fields_stay_parameters(self) -> None:
+    def test_parameters_named_like_the_fields_of_a_call_stay_parameters(self) -> None:
         for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
             arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
             schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
@@ -145,7 +145,7 @@ class TestFinding(unittest.TestCase):
                 with self.subTest(written):
                     self.assertEqual(("look_up", arguments), found(json.dumps(written), asked))
 
-    def test_words_that_are_no_arguments_of_the_tool_stay_words(self) -> None:
+    def test_json_that_does_not_fit_the_forced_tool_stays_text(self) -> None:
         schema = {"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
         asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
@@ -161,25 +161,25 @@ class TestFinding(unittest.TestCase):
         both = {"name": "look_up", "path": "a", "tool": "hammer"}
         self.assertEqual(("look_up", {"path": "a", "tool": "hammer"}), found(json.dumps(both), asked))
 
-    def test_a_schema_may_be_anything(self) -> None:
+    def test_any_schema_of_a_forced_tool_is_tolerated(self) -> None:
         for schema in (None, {}, {"properties": 7}, {"properties": {"path": 7}, "required": [[], "x", 7]}):
             function = {"name": "look_up", "parameters": schema}
             asked = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
             for text in ('{"path": "a"}', '{"input": {"path": "a"}}', '{"name": "look_up", "input": {"path": "a"}}'):
                 self.assertEqual(("look_up", {"path": "a"}), found(text, asked))
 
-    def test_what_looks_like_a_fence_takes_no_time(self) -> None:
+    def test_text_full_of_fences_is_searched_in_linear_time(self) -> None:
         began = time.process_time()
         for text in ("```" + "\n" * 200_000, "```\n" + "``` " * 50_000, " " * 200_000, "```\n" + "{" * 200_000):
             self.assertIsNone(forced_tools.find_call(text, request()))
         self.assertLess(time.process_time() - began, 5)
 
 
-class TestRaising(unittest.TestCase):
+class TestConvertStream(unittest.TestCase):
     def raised(self, *deltas: Delta | Heartbeat, asked: ChatRequest | None = None) -> list[Batch]:
         return list(forced_tools.convert_stream(([each] for each in deltas), asked or request(), "call_x"))
 
-    def test_however_the_words_are_cut_they_become_one_call(self) -> None:
+    def test_streamed_text_of_a_call_becomes_one_call_however_it_is_cut(self) -> None:
         for seed in range(width(10, 50)):
             rng = random.Random(seed)
             text = rng.choice(list(CALLS.values()))
@@ -191,35 +191,35 @@ class TestRaising(unittest.TestCase):
             self.assertEqual(("call_x", "look_up", WANTED), (piece.id, piece.name, json.loads(piece.arguments)))
             self.assertEqual(("tool_calls", {"total_tokens": 1}), (told[-1].finish_reason, told[-1].usage))
 
-    def test_other_words_come_as_they_were(self) -> None:
+    def test_streamed_text_that_is_no_call_comes_unchanged(self) -> None:
         for seed, text in enumerate(NO_CALLS[1:-2]):
             deltas = [Delta(text=part) for part in parts(random.Random(seed), text)]
             deltas.append(Delta(finish_reason="stop"))
             self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
 
-    def test_only_an_answer_that_came_to_its_end_is_a_call(self) -> None:
+    def test_only_a_finished_text_becomes_a_forced_call(self) -> None:
         for reason in ("length", "content_filter", None):
             deltas = [Delta(text=WRITTEN), Delta(finish_reason=reason)]
             told = [item for batch in self.raised(*deltas) for item in batch]
             self.assertCountEqual(deltas, told)
 
-    def test_an_answer_that_calls_is_left_alone(self) -> None:
+    def test_an_answer_with_a_real_call_is_not_converted(self) -> None:
         call = Delta(calls=(CallPiece(0, "a", "look_up", "{}"),))
         deltas = [Delta(text=WRITTEN), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
         self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
 
-    def test_what_is_no_word_is_not_held_back(self) -> None:
+    def test_reasoning_is_not_held_back_for_a_forced_tool(self) -> None:
         batches = self.raised(Delta(source={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
         told = [[Delta(source={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
         self.assertEqual(told, batches)
 
-    def test_a_request_that_forces_nothing_is_not_touched(self) -> None:
+    def test_without_a_forced_tool_the_stream_is_not_touched(self) -> None:
         for choice in (None, "auto", "none"):
             batches = ([each] for each in [Delta(text=WRITTEN)])
             self.assertIs(batches, forced_tools.convert_stream(batches, request(choice), "call_x"))
             self.assertIsNone(forced_tools.convert_message(Message("assistant", WRITTEN), request(choice), "call_x"))
 
-    def test_an_answer_is_remembered_as_the_call(self) -> None:
+    def test_a_converted_answer_is_stored_as_the_call(self) -> None:
         message = forced_tools.convert_message(Message("assistant", WRITTEN, "hm"), request(), "call_x")
         assert message is not None
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
@@ -232,7 +232,7 @@ class TestRaising(unittest.TestCase):
             self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))
 
 
-class TestTheThreeApis(MessagesTestCase):
+class TestAllProtocols(MessagesTestCase):
     def chat(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
         """The call, if there is one, and the words."""
         tools = [tool("look_up"), tool("other")]
@@ -268,7 +268,7 @@ class TestTheThreeApis(MessagesTestCase):
         call = {"name": calls[0]["name"], "arguments": json.dumps(calls[0]["input"])} if calls else None
         return call, text
 
-    def test_words_for_a_call_are_the_call_and_others_stay_byte_for_byte(self) -> None:
+    def test_every_protocol_converts_a_call_as_text_and_leaves_other_text(self) -> None:
         proxy = self.proxy()
         for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
@@ -283,7 +283,7 @@ class TestTheThreeApis(MessagesTestCase):
                         self.fake.answer(Answer(content=text, piece=5))
                         self.assertEqual((None, text), api(proxy, stream))
 
-    def test_a_call_that_was_made_is_that_call(self) -> None:
+    def test_a_real_call_of_a_forced_tool_reaches_every_protocol(self) -> None:
         proxy = self.proxy()
         for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
@@ -291,7 +291,7 @@ class TestTheThreeApis(MessagesTestCase):
                 call, words = api(proxy, stream)
                 self.assertEqual(({"real": 1}, WRITTEN), (json.loads(call["arguments"]), words))
 
-    def test_a_tool_that_takes_free_text_gets_it(self) -> None:
+    def test_a_forced_custom_tool_gets_its_free_text(self) -> None:
         patch = '*** Begin\n+ {"a": 1}\n'
         tools = [{"type": "custom", "name": "apply_patch"}]
         choice = {"type": "custom", "name": "apply_patch"}
@@ -302,7 +302,7 @@ class TestTheThreeApis(MessagesTestCase):
             [item] = self.send(proxy, body, path="/v1/responses").value["output"]
             self.assertEqual(("custom_tool_call", patch), (item["type"], item["input"]))
 
-    def test_several_answers_are_each_looked_at(self) -> None:
+    def test_each_of_several_choices_is_converted(self) -> None:
         self.fake.answer(Answer(content=WRITTEN), Answer(content=WRITTEN))
         body = {
             "messages": [{"role": "user", "content": "q"}],

@@ -32,7 +32,7 @@ X = CANCELLED
 
 
 class TestRepair(unittest.TestCase):
-    def test_a_history_in_order_is_what_repairing_would_make_of_it(self) -> None:
+    def test_a_history_in_order_is_left_as_the_repair_would_leave_it(self) -> None:
         rng = random.Random(7)
         empty, thinking = assistant(""), assistant("", reasoning="r")
         some = (U, A, system("s"), empty, thinking, calls("1"), calls("1", "2"), calls(""), calls("1", "1"))
@@ -46,7 +46,7 @@ class TestRepair(unittest.TestCase):
             in_order += history_repair._is_in_order(history)
         self.assertGreater(in_order, width(50, 200))
 
-    def test_what_is_done_to_each_kind_of_damage(self) -> None:
+    def test_each_kind_of_damage_gets_its_repair(self) -> None:
         for name, history, expected, repairs in (
             ("nothing", (U, calls("1"), result("1", "x"), A), ["user:u", "assistant:1", "tool:1=x", "assistant:a"], {}),
             ("stopped", (U, calls("1"), U2), ["user:u", "assistant:1", f"tool:1={X}", "user:u2"], {"cancelled": 1}),
@@ -145,17 +145,17 @@ class TestRepair(unittest.TestCase):
                 self.assertEqual(repairs, repaired.repairs)
                 self.assertEqual(len(repaired.messages), len(repaired.origins))
 
-    def test_half_written_arguments_stay_the_string_they_are(self) -> None:
+    def test_incomplete_tool_arguments_stay_unchanged(self) -> None:
         half = assistant("", ("1", "read_file", '{"path": "a.p'))
         self.assertEqual('{"path": "a.p', repair((U, half)).messages[1].tool_calls[0].arguments)
 
-    def test_any_history_becomes_one_that_deepseek_accepts(self) -> None:
+    def test_any_history_is_repaired_to_one_that_deepseek_accepts(self) -> None:
         for seed in range(600):
             history = generated(random.Random(seed))
             with self.subTest(seed=seed, history=shape(history)):
                 self.assertIsNone(refusal(repair(history).messages))
 
-    def test_no_word_is_lost(self) -> None:
+    def test_a_repair_loses_no_text_of_the_client(self) -> None:
         for seed in range(300):
             history = generated(random.Random(seed))
             said = "".join(str(message.content) for message in repair(history).messages)
@@ -163,7 +163,7 @@ class TestRepair(unittest.TestCase):
                 with self.subTest(seed=seed, history=shape(history)):
                     self.assertIn(str(message.content), said)
 
-    def test_a_history_that_was_answered_keeps_its_bytes(self) -> None:
+    def test_a_repaired_history_keeps_its_prefix_when_the_chat_grows(self) -> None:
         """What was sent and answered is a prefix of everything that follows it."""
         for seed in range(300):
             history = generated(random.Random(seed))
@@ -174,14 +174,14 @@ class TestRepair(unittest.TestCase):
                     later = repair([*answered, *more]).messages
                     self.assertEqual(sent, later[: len(sent)])
 
-    def test_it_stays_linear(self) -> None:
+    def test_a_repair_takes_linear_time(self) -> None:
         history = [calls("1"), result("9"), result("1"), U] * 2000
         self.assertEqual(8000, len(repair(history).messages))
         ids = [str(number) for number in range(5_000)]
         reverse = [calls(*ids), *(result(each) for each in reversed(ids)), *(result(each) for each in ids)]
         self.assertEqual(5_001, len(repair(reverse).messages))
 
-    def test_calls_in_a_row_and_results_of_nobody_stay_linear(self) -> None:
+    def test_calls_and_results_that_do_not_fit_are_repaired_in_linear_time(self) -> None:
         """Half a megabyte of these once kept a processor busy for seconds: see how often a round is asked."""
         rounds = [calls(str(number)) for number in range(2_000)]
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
@@ -199,7 +199,7 @@ class TestRepair(unittest.TestCase):
                 self.assertLessEqual(4_000, len(repair(history).messages))
         self.assertLess(asked, 20_000)
 
-    def test_a_call_answered_without_an_id_leaves_its_twin_waiting(self) -> None:
+    def test_a_result_without_an_id_answers_one_of_two_equal_calls(self) -> None:
         twins = calls("1", "1")
         self.assertEqual({"named": 1}, repair((twins, result("", "first"), result("1", "second"))).repairs)
 

@@ -16,7 +16,7 @@ def inline(size: int) -> dict[str, object]:
 
 
 class TestPlaceholder(unittest.TestCase):
-    def test_kind_size_and_digest(self) -> None:
+    def test_the_placeholder_of_an_image_has_its_kind_size_and_digest(self) -> None:
         for url, words in {
             "data:image/png;base64,AAAA": r"image/png, 3 B",
             "data:image/png;base64,AA==": r"image/png, 1 B",
@@ -30,32 +30,32 @@ class TestPlaceholder(unittest.TestCase):
                 self.assertRegex(images.placeholder(picture(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
         self.assertRegex(images.placeholder(picture("")), r"^\[image: [0-9a-f]{12}\]$")
 
-    def test_files_are_called_by_their_names(self) -> None:
+    def test_the_placeholder_of_a_file_has_its_name(self) -> None:
         pdf = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
         self.assertRegex(images.placeholder(pdf), r"^\[file: a\.pdf, application/pdf, 3 B, ")
         self.assertRegex(images.placeholder({"type": "file", "file": {"file_id": "file-1"}}), r"^\[file: file-1, ")
 
-    def test_the_same_picture_has_the_same_words_and_another_has_others(self) -> None:
+    def test_equal_images_have_equal_placeholders_and_others_have_not(self) -> None:
         first, again, other = (images.placeholder(picture(f"data:image/png;base64,{x}AA")) for x in "AAB")
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
-    def test_a_long_address_is_cut_but_told_apart(self) -> None:
+    def test_placeholders_of_long_urls_are_short_but_differ(self) -> None:
         one, two = (images.placeholder(picture("https://e.com/" + "x" * 500 + end)) for end in "ab")
         self.assertLess(len(one), 260)
         self.assertNotEqual(one, two)
 
 
-class TestLimits(unittest.TestCase):
+class TestImageLimits(unittest.TestCase):
     def check(self, *parts: dict[str, object], role: str = "user") -> None:
         images.check([Message(role, parts), Message("user", "text")])
 
-    def test_what_deepseek_takes_passes(self) -> None:
+    def test_images_within_deepseeks_limits_pass(self) -> None:
         self.check(*[picture("https://example.com/" + "x" * 8000)] * 600)
         self.check(inline(25_000_000))
         self.check(inline(40 * MIB), role="assistant")
 
-    def test_what_it_does_not_take_is_refused_with_the_limit(self) -> None:
+    def test_images_beyond_a_limit_are_refused_with_the_limit(self) -> None:
         refused: tuple[tuple[list[dict[str, object]], type[ProxyError], str], ...] = (
             ([inline(33 * MIB)], TooLarge, "32 MiB"),
             ([inline(22 * MIB)] * 3, TooLarge, "64 MiB"),

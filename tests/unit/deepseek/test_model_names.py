@@ -29,13 +29,13 @@ def config(**settings: Any) -> ProxyConfig:
     return ProxyConfig(**{"upstream_model": "mine", **settings})
 
 
-class TestNames(unittest.TestCase):
+class TestResolve(unittest.TestCase):
     def assert_resolved(self, table: dict[str, ModelChoice], **settings: Any) -> None:
         for asked, expected in table.items():
             with self.subTest(asked):
                 self.assertEqual(expected, resolve(asked, config(**settings)))
 
-    def test_names_deepseek_knows_are_kept_and_others_replaced(self) -> None:
+    def test_deepseeks_model_names_stay_and_others_become_the_configured_model(self) -> None:
         self.assert_resolved(
             {
                 PRO: ModelChoice(PRO),
@@ -51,7 +51,7 @@ class TestNames(unittest.TestCase):
             }
         )
 
-    def test_suffixes_say_how_to_think(self) -> None:
+    def test_suffixes_of_a_model_name_set_thinking_and_effort(self) -> None:
         self.assert_resolved(
             {
                 "deepseek-v4-pro-nothink": ModelChoice(PRO, thinking=False),
@@ -71,7 +71,7 @@ class TestNames(unittest.TestCase):
             }
         )
 
-    def test_several_suffixes_of_any_case_come_off_and_the_last_word_counts(self) -> None:
+    def test_of_several_suffixes_of_a_model_name_the_last_wins(self) -> None:
         self.assert_resolved(
             {
                 "deepseek-flash-HIGH-Fast[1M]": ModelChoice(FLASH, "high"),
@@ -83,7 +83,7 @@ class TestNames(unittest.TestCase):
             }
         )
 
-    def test_more_exact_wins(self) -> None:
+    def test_the_most_exact_line_of_the_models_table_wins(self) -> None:
         self.assert_resolved(
             {
                 "gpt-5.6-sol": ModelChoice(PRO),
@@ -105,31 +105,31 @@ class TestNames(unittest.TestCase):
             models=TABLE,
         )
 
-    def test_a_name_of_deepseeks_is_moved_only_by_its_own_line(self) -> None:
+    def test_a_prefix_line_does_not_change_deepseeks_own_model_name(self) -> None:
         self.assert_resolved({PRO: ModelChoice(PRO), "x": ModelChoice(FLASH)}, models={"*": FLASH, "deepseek*": FLASH})
         self.assert_resolved({PRO: ModelChoice(FLASH)}, models={PRO: FLASH})
 
-    def test_the_configured_model_may_end_in_a_suffix_too(self) -> None:
+    def test_the_configured_model_may_end_in_a_suffix(self) -> None:
         self.assert_resolved(
             {"x-max": ModelChoice("x-max"), "y-low": ModelChoice("x-max", "low")}, upstream_model="x-max"
         )
         self.assert_resolved({"y": ModelChoice(PRO, "max")}, upstream_model="deepseek-v4-pro-max")
 
-    def test_a_name_without_end_takes_no_time(self) -> None:
+    def test_a_huge_model_name_is_resolved_in_linear_time(self) -> None:
         started = time.monotonic()
         for name in ("-fast" * 100_000, " " * 500_000 + "x", "(" * 500_000, "x" + " " * 190 + "(high"):
             resolve(name, config(models=TABLE))
         self.assertLess(time.monotonic() - started, 1)
 
-    def test_the_list_begins_with_the_configured_model_and_names_nothing_twice(self) -> None:
+    def test_the_offered_models_begin_with_the_configured_one_without_duplicates(self) -> None:
         self.assertEqual(["mine", PRO, FLASH], offered_models(config()))
         self.assertEqual(
             [FLASH, PRO, "a"], offered_models(ProxyConfig(upstream_model=FLASH, models={"a": PRO, "b*": PRO}))
         )
 
 
-class TestPassingOn(unittest.TestCase):
-    def test_more_exact_wins_over_both_tables(self) -> None:
+class TestPassthroughKey(unittest.TestCase):
+    def test_the_most_exact_line_of_models_and_passthrough_wins(self) -> None:
         routes = {"gpt-*": ROUTE, "gpt-5.6-luna": ROUTE, "deepseek-*": ROUTE, "gpt-5*": ROUTE}
         models = {"gpt-5.6-sol": PRO, "gpt-4o*": FLASH, "g*": FLASH, "gpt-5.6-luna": FLASH}
         settings = config(models=models, passthrough=routes)
@@ -153,7 +153,7 @@ class TestPassingOn(unittest.TestCase):
                 self.assertEqual(expected, passthrough_key(asked, settings))
 
 
-class TestRequests(unittest.TestCase):
+class TestPriority(unittest.TestCase):
     def parsed(self, model: str, settings: dict[str, Any] | None = None, **body: Any) -> tuple[bool, str]:
         request = parse(
             {"model": model, "messages": [{"role": "user", "content": "x"}], **body}, config(**(settings or {}))
@@ -161,7 +161,7 @@ class TestRequests(unittest.TestCase):
         self.assertEqual(model, request.requested_model)
         return request.thinking, request.effort
 
-    def test_what_the_request_says_beats_the_suffix_and_that_beats_the_settings(self) -> None:
+    def test_thinking_in_the_request_beats_the_model_suffix_which_beats_the_settings(self) -> None:
         low, off = {"reasoning_effort": "low"}, {"thinking": "disabled"}
         self.assertEqual((True, "max"), self.parsed("x-ultra", low))
         self.assertEqual((True, "low"), self.parsed("x-max", reasoning_effort="minimal"))
@@ -175,7 +175,7 @@ class TestRequests(unittest.TestCase):
 
 
 class TestOverSockets(SocketTestCase):
-    def test_the_answer_carries_the_name_that_was_asked_for(self) -> None:
+    def test_the_answer_has_the_model_name_of_the_request(self) -> None:
         proxy = self.proxy(models={"gpt-5.6-sol": PRO})
         for stream in (True, False):
             answer = self.client(proxy, stream=stream, model="GPT-5.6-sol-max[1m]").ask("hi").final
@@ -192,7 +192,7 @@ class TestOverSockets(SocketTestCase):
         client.ask("and now?")
         self.assertEqual({"type": "enabled"}, self.fake.accepted[-1]["thinking"])
 
-    def test_aliases_are_listed_and_work_as_deployments(self) -> None:
+    def test_model_aliases_are_listed_and_work_as_azure_deployments(self) -> None:
         proxy = self.proxy(models={"gpt-5.6-sol": FLASH, "gpt-*": PRO})
         sock = self.connect(proxy)
         sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -21,11 +21,11 @@ TOOL_PICTURE = Message("tool", (PICTURE,), tool_call_id="call_1")
 FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 
-class TestBody(unittest.TestCase):
+class TestEncode(unittest.TestCase):
     def body(self, request: ChatRequest) -> bytes:
         return request_json.encode(request, chat_api.payload(request))
 
-    def test_it_is_the_json_of_the_payload_however_often_it_is_asked_for(self) -> None:
+    def test_the_upstream_body_is_the_json_of_the_payload_every_time(self) -> None:
         for name, request in {
             "a chat": REQUEST,
             "without thinking": REQUEST._replace(thinking=False),
@@ -47,12 +47,12 @@ class TestBody(unittest.TestCase):
                 with self.subTest(name, when=when):
                     self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))
 
-    def test_half_a_character_is_sent_as_what_it_is(self) -> None:
+    def test_half_a_surrogate_pair_is_sent_unchanged(self) -> None:
         request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))
         for _ in range(2):
             self.assertEqual(chat_api.payload(request), json.loads(self.body(request)))
 
-    def test_tools_that_only_compare_equal_are_not_taken_for_each_other(self) -> None:
+    def test_tools_that_differ_in_json_but_compare_equal_are_encoded_apart(self) -> None:
         def offering(parameters: dict[str, Any]) -> ChatRequest:
             tool = {"type": "function", "function": {"name": "a", "parameters": parameters}}
             return REQUEST._replace(tools=(tool,))

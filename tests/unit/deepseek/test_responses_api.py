@@ -30,12 +30,12 @@ def called(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
-class TestItems(unittest.TestCase):
+class TestInputItems(unittest.TestCase):
     def items(self, *messages: Message, **details: Any) -> list[Any]:
         found: list[Any] = payload(request(*messages, **details))["input"]
         return found
 
-    def test_a_history_as_items(self) -> None:
+    def test_a_history_becomes_items_of_the_native_responses_api(self) -> None:
         other = ("call_2", "read_file", "{}")
         chat = (
             system("s"),
@@ -61,7 +61,7 @@ class TestItems(unittest.TestCase):
             self.items(*chat),
         )
 
-    def test_what_was_not_said_has_no_item(self) -> None:
+    def test_an_assistant_without_text_has_no_message_item(self) -> None:
         for name, message, kinds in (
             ("a call without words", assistant("", CALL, reasoning="r"), ["reasoning", "function_call"]),
             ("no reasoning", assistant("a"), ["message"]),
@@ -72,11 +72,11 @@ class TestItems(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(kinds, [item["type"] for item in self.items(message)])
 
-    def test_reasoning_stays_at_home_while_thinking_is_off(self) -> None:
+    def test_reasoning_is_not_sent_while_thinking_is_off(self) -> None:
         items = self.items(user("u"), assistant("a", reasoning="r"), thinking=False)
         self.assertEqual(["message", "message"], [item["type"] for item in items])
 
-    def test_pictures_go_to_models_that_see_them(self) -> None:
+    def test_images_become_items_only_for_models_that_see_them(self) -> None:
         parts = ({"type": "text", "text": "look"}, PICTURE, {"type": "file", "file": {"file_id": "file-1"}})
         told = {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}}
         (item,) = self.items(Message("user", (*parts, told)), model="deepseek-flash")
@@ -88,19 +88,19 @@ class TestItems(unittest.TestCase):
         (blind,) = self.items(Message("user", parts))
         self.assertEqual(["input_text"], [part["type"] for part in blind["content"]])
 
-    def test_what_a_tool_shows_is_seen_right_behind_its_results(self) -> None:
+    def test_images_of_a_tool_follow_its_results_in_a_user_item(self) -> None:
         shown = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_id="call_1")
         items = self.items(user("u"), assistant("", CALL, reasoning="r"), shown, model="deepseek-flash")
         self.assertRegex(items[3]["output"], r"^shot\n\[image: ")
         self.assertEqual(["input_text", "input_image"], [part["type"] for part in items[4]["content"]])
 
-    def test_what_the_items_say_reads_back_as_the_same_history(self) -> None:
+    def test_native_items_read_back_as_the_same_history(self) -> None:
         for seed in range(200):
             chat = history(random.Random(seed))
             with self.subTest(seed):
                 self.assertEqual(chat, responses_items.read(self.items(*chat)).messages)
 
-    def test_a_longer_history_begins_with_the_same_bytes(self) -> None:
+    def test_a_grown_history_begins_with_the_same_native_bytes(self) -> None:
         for seed in range(50):
             chat = history(random.Random(seed))
             for end in range(1, len(chat)):
@@ -121,8 +121,8 @@ def history(rng: random.Random) -> tuple[Message, ...]:
     return tuple(chat)
 
 
-class TestFields(unittest.TestCase):
-    def test_the_fields_have_this_apis_names(self) -> None:
+class TestRequestFields(unittest.TestCase):
+    def test_request_fields_get_their_native_responses_names(self) -> None:
         params = {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "user_id": "me", "stop": ["x"], "seed": 1}
         body = payload(request(user("u"), tools=tuple(TOOLS), stream=True, effort="max", params=params))
         del body["input"]
@@ -141,16 +141,16 @@ class TestFields(unittest.TestCase):
             body,
         )
 
-    def test_not_thinking_is_an_effort(self) -> None:
+    def test_disabled_thinking_is_the_native_effort_none(self) -> None:
         self.assertEqual({"effort": "none"}, payload(request(user("u"), thinking=False, effort="max"))["reasoning"])
 
-    def test_a_choice_names_its_tool_without_nesting(self) -> None:
+    def test_a_native_tool_choice_names_its_tool_without_nesting(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}
         for choice, sent in (("auto", "auto"), ("none", "none"), (named, {"type": "function", "name": "read_file"})):
             self.assertEqual(sent, payload(request(user("u"), tool_choice=choice))["tool_choice"])
         self.assertNotIn("tool_choice", payload(request(user("u"))))
 
-    def test_a_schema_goes_as_a_schema(self) -> None:
+    def test_a_json_schema_becomes_the_native_text_format(self) -> None:
         inner = {"name": "n", "schema": {"type": "object"}, "strict": True}
         form = {"type": "json_schema", "json_schema": inner}
         body = payload(request(system("s"), user("u"), params={"response_format": form}))
@@ -164,8 +164,8 @@ def response(*output: Any, **fields: Any) -> dict[str, Any]:
     return {"id": "1", "object": "response", "status": "completed", "error": None, "output": list(output), **fields}
 
 
-class TestAnswers(unittest.TestCase):
-    def test_every_item_is_a_delta_and_the_end_is_one(self) -> None:
+class TestResponseDeltas(unittest.TestCase):
+    def test_a_native_response_is_a_delta_per_item_and_one_for_the_end(self) -> None:
         items = (thought("hm"), said("assistant", "output_text", "look"), called(*CALL))
         self.assertEqual(
             [
@@ -178,7 +178,7 @@ class TestAnswers(unittest.TestCase):
             response_deltas(response(*items)),
         )
 
-    def test_how_answers_end(self) -> None:
+    def test_a_native_status_becomes_the_finish_reason(self) -> None:
         words = said("assistant", "output_text", "a")
         for fields, expected in (
             ({}, "stop"),
@@ -192,7 +192,7 @@ class TestAnswers(unittest.TestCase):
             with self.subTest(fields):
                 self.assertEqual(expected, response_deltas(response(words, **fields))[-1].finish_reason)
 
-    def test_what_is_no_answer_is_a_failure_in_its_words(self) -> None:
+    def test_a_failed_native_response_raises_its_own_message(self) -> None:
         for body, words in (
             (response(status="failed", error={"code": "server_error", "message": "Too hot."}), "Too hot."),
             (response(status="failed"), "no reason given"),
@@ -205,7 +205,7 @@ class TestAnswers(unittest.TestCase):
             with self.subTest(words), self.assertRaisesRegex(UpstreamFailed, words):
                 response_deltas(body)
 
-    def test_damage_is_passed_over(self) -> None:
+    def test_damaged_native_items_are_left_out(self) -> None:
         text = {"type": "output_text", "text": "whole"}
         items = (
             None,
@@ -223,7 +223,7 @@ class TestAnswers(unittest.TestCase):
 
 
 class TestUsage(unittest.TestCase):
-    def test_it_has_the_names_of_chats(self) -> None:
+    def test_native_usage_gets_the_names_of_chat_completions(self) -> None:
         native = {
             "input_tokens": 10,
             "input_tokens_details": {"cached_tokens": 8},
@@ -244,7 +244,7 @@ class TestUsage(unittest.TestCase):
             responses_api.usage(native),
         )
 
-    def test_what_is_not_counted_is_not_told(self) -> None:
+    def test_native_usage_without_numbers_is_left_out(self) -> None:
         self.assertIsNone(responses_api.usage(None))
         self.assertIsNone(responses_api.usage([]))
         self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))

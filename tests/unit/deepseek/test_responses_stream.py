@@ -63,8 +63,8 @@ def without(chunk: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {**kept, "item": without(chunk["item"], names)} if isinstance(chunk.get("item"), dict) else kept
 
 
-class TestTheSame(unittest.TestCase):
-    def test_in_pieces_of_any_size(self) -> None:
+class TestSplits(unittest.TestCase):
+    def test_a_native_stream_in_pieces_of_any_size_is_read_alike(self) -> None:
         for answer in ANSWERS:
             data = b"".join(response(answer).events())
             expected, _ = heard([data])
@@ -72,19 +72,19 @@ class TestTheSame(unittest.TestCase):
                 deltas, said = heard(data[at : at + size] for at in range(0, len(data), size))
                 self.assertEqual((expected, True, None), (deltas, said.is_done, said.problem))
 
-    def test_split_at_every_place(self) -> None:
+    def test_a_native_stream_split_at_every_byte_is_read_alike(self) -> None:
         data = b"".join(response(Answer(content="ä")).events())
         expected, _ = heard([data])
         for at in range(1, len(data)):
             self.assertEqual(expected, heard([data[:at], data[at:]])[0], at)
 
-    def test_streamed_and_whole_say_the_same(self) -> None:
+    def test_a_native_stream_and_the_whole_response_give_the_same_reply(self) -> None:
         for answer in ANSWERS:
             whole = RESPONSES.read_answer(json.loads(response(answer).body()))
             streamed, _ = heard(response(answer).events())
             self.assertEqual(reply(whole), reply(streamed))
 
-    def test_what_is_told_whole_only_is_heard_as_well(self) -> None:
+    def test_native_items_that_come_only_whole_are_read(self) -> None:
         """Some gateways leave out the pieces, or all but the end."""
         for answer in ANSWERS:
             events = told(answer)
@@ -93,7 +93,7 @@ class TestTheSame(unittest.TestCase):
                 fewer = [each for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
                 self.assertEqual(expected, reply(heard(map(event, fewer))[0]), kept)
 
-    def test_items_without_an_index_are_told_apart_all_the_same(self) -> None:
+    def test_native_items_without_an_index_are_kept_apart(self) -> None:
         """Two calls were one, and of items told whole only the first was heard."""
         for answer in ANSWERS:
             events = told(answer)
@@ -104,32 +104,32 @@ class TestTheSame(unittest.TestCase):
                     with self.subTest(answer=answer, drops=drops, kept=kept):
                         self.assertEqual(expected, reply(heard(map(event, bare))[0]))
 
-    def test_an_index_that_only_some_events_of_an_item_tell_holds_for_all(self) -> None:
+    def test_an_index_in_some_events_of_a_native_item_holds_for_all(self) -> None:
         events = told(ANSWERS[1])
         expected = reply(heard(map(event, events))[0])
         bare = [each if "item" in each else without(each, ("output_index",)) for each in events]
         self.assertEqual(expected, reply(heard(map(event, bare))[0]))
 
-    def test_an_end_without_its_object_is_an_end(self) -> None:
+    def test_a_last_event_without_its_response_ends_a_native_stream(self) -> None:
         events = told(ANSWERS[1])
         message, ending, _ = reply(heard(map(event, events))[0])
         events[-1] = {"type": "response.completed"}
         self.assertEqual((message, ending, None), reply(heard(map(event, events))[0]))
 
 
-class TestReading(unittest.TestCase):
-    def test_nothing_is_read_behind_the_last_event(self) -> None:
+class TestResponseReader(unittest.TestCase):
+    def test_nothing_is_read_after_the_last_native_event(self) -> None:
         more = event({"type": "response.output_text.delta", "output_index": 0, "delta": "more"})
         deltas, said = heard([b"".join(response(ANSWERS[0]).events()) + more])
         self.assertTrue(said.is_done)
         self.assertEqual(ANSWERS[0].content, reply(deltas)[0].content)
 
-    def test_a_stream_that_just_ends_has_no_end(self) -> None:
+    def test_a_native_stream_without_a_last_event_is_not_done(self) -> None:
         for count in range(len(told(ANSWERS[1]))):
             deltas, said = heard(list(response(ANSWERS[1]).events())[:count])
             self.assertEqual((False, None), (said.is_done, reply(deltas)[1]))
 
-    def test_failures_are_told_in_their_words(self) -> None:
+    def test_a_failure_in_a_native_stream_has_its_own_message(self) -> None:
         failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "Too hot."}}}
         for chunk, words in (
             (failed, "Too hot."),
@@ -145,7 +145,7 @@ class TestReading(unittest.TestCase):
                 self.assertIn(words, str(said.problem))
                 self.assertEqual(([], False), (deltas, said.is_done))
 
-    def test_damage_is_passed_over(self) -> None:
+    def test_damaged_native_events_are_left_out(self) -> None:
         for chunk in (
             7,
             {},
@@ -161,20 +161,20 @@ class TestReading(unittest.TestCase):
                 deltas, said = heard([event(chunk)])
                 self.assertEqual(([], None, False), (deltas, said.problem, said.is_progress))
 
-    def test_at_work_is_no_progress_but_a_piece_is(self) -> None:
+    def test_an_in_progress_event_is_no_progress_but_a_piece_is(self) -> None:
         self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
         said = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
         self.assertTrue(said.is_progress)
         self.assertEqual([Heartbeat(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
 
-    def test_a_call_that_may_be_whole_is_worth_storing(self) -> None:
+    def test_a_native_call_that_may_be_complete_may_be_stored(self) -> None:
         reader, weighty = ResponseReader(), []
         for each in response(Answer(calls=CALLS[1:], piece=1)).events():
             weighty += [each] if reader.read(each).is_weighty else []
         self.assertIn(b'"delta":"}"', weighty[0])
         self.assertIn(b"response.completed", weighty[-1])
 
-    def test_log_probabilities_are_heard_with_their_text(self) -> None:
+    def test_native_log_probabilities_come_with_their_text(self) -> None:
         entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
         piece = {"type": "response.output_text.delta", "delta": "a", "output_index": 0, "logprobs": [entry]}
         part = {"type": "output_text", "text": "a", "logprobs": [entry]}
@@ -184,10 +184,10 @@ class TestReading(unittest.TestCase):
             self.assertEqual([entry], logprobs.read(delta))
         self.assertEqual([], logprobs.read(heard([event({**piece, "logprobs": "many"})])[0][0]))
 
-    def test_a_done_of_a_gateway_ends_it_too(self) -> None:
+    def test_a_gateways_done_ends_a_native_stream(self) -> None:
         self.assertTrue(ResponseReader().read(b"data: [DONE]\n\n").is_done)
 
-    def test_made_up_events_never_break_it(self) -> None:
+    def test_random_native_events_never_raise_anything_unexpected(self) -> None:
         kinds = [*sorted({each["type"] for each in told(ANSWERS[1])}), "error", "response.failed", None]
         values = (None, 0, 1, -1, "x", "}", [], {}, True, {"type": "function_call"}, {"output": [{}]})
         for seed in range(width(200, 1000)):

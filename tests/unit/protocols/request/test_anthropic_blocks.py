@@ -19,29 +19,29 @@ def result(**fields: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "toolu_1", **fields}
 
 
-class TestAssistants(unittest.TestCase):
-    def test_thinking_text_and_calls(self) -> None:
+class TestAssistantBlocks(unittest.TestCase):
+    def test_assistant_blocks_become_reasoning_text_and_calls(self) -> None:
         thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
         found = read("assistant", thinking, TEXT, USE, {**USE, "id": "b", "input": None})
         calls = (ToolCall("toolu_1", "Read", '{"path":"a"}'), ToolCall("b", "Read", "{}"))
         self.assertEqual(Blocks("words", "hm", calls), found)
 
-    def test_thinking_that_was_hidden_is_unknown_and_not_empty(self) -> None:
+    def test_an_empty_thinking_block_is_unknown_reasoning(self) -> None:
         self.assertIsNone(read("assistant", {"type": "thinking", "thinking": "", "signature": "x"}).reasoning)
         self.assertIsNone(read("assistant", TEXT).reasoning)
 
-    def test_what_only_anthropic_can_read_is_left_out_and_named(self) -> None:
+    def test_redacted_thinking_is_left_out_and_reported_as_dropped(self) -> None:
         found = read("assistant", {"type": "redacted_thinking", "data": "x"}, TEXT)
         self.assertEqual(Blocks("words", dropped=("redacted_thinking",)), found)
 
 
-class TestResults(unittest.TestCase):
-    def test_results_are_tool_messages_beside_what_the_user_said(self) -> None:
+class TestToolResults(unittest.TestCase):
+    def test_tool_result_blocks_become_tool_messages_beside_the_users_text(self) -> None:
         found = read("user", TEXT, result(content="1"), TEXT, result(tool_use_id="b", content=[TEXT, TEXT]))
         results = Message("tool", "1", tool_call_id="toolu_1"), Message("tool", "words\nwords", tool_call_id="b")
         self.assertEqual(Blocks("words\nwords", results=results), found)
 
-    def test_every_content_a_result_may_have(self) -> None:
+    def test_a_tool_result_block_may_have_any_content(self) -> None:
         for content, expected in ((None, ""), ("x", "x"), ([], ""), ([TEXT], "words")):
             self.assertEqual(expected, read("user", result(content=content)).results[0].content)
         reference = {"type": "tool_reference", "tool_name": "Fetch"}
@@ -50,22 +50,22 @@ class TestResults(unittest.TestCase):
         shown = read("user", result(content=[TEXT, PICTURE])).results[0].content
         self.assertEqual(["text", "image_url"], [part["type"] for part in shown])  # type: ignore[index]
 
-    def test_an_error_says_so(self) -> None:
+    def test_a_tool_result_with_an_error_begins_with_the_error_line(self) -> None:
         self.assertEqual(f"{ERROR_LINE}\nno", read("user", result(content="no", is_error=True)).results[0].content)
         shown = read("user", result(content=[PICTURE], is_error=True)).results[0].content
         self.assertEqual({"type": "text", "text": ERROR_LINE}, shown[0])
         self.assertEqual("yes", read("user", result(content="yes", is_error=False)).results[0].content)
 
-    def test_blocks_of_the_wrong_role_stay_readable(self) -> None:
+    def test_blocks_of_the_wrong_role_become_their_json(self) -> None:
         self.assertIn('"tool_use"', str(read("user", USE).content))
         self.assertIn('"tool_result"', str(read("assistant", result(content="x")).content))
 
 
-class TestOddities(unittest.TestCase):
-    def test_content_without_blocks_is_content(self) -> None:
+class TestOtherContent(unittest.TestCase):
+    def test_content_without_blocks_stays_content(self) -> None:
         self.assertEqual([Blocks("x"), Blocks("")], [anthropic_blocks.read(each, "user", "c") for each in ("x", None)])
 
-    def test_odd_blocks_are_named(self) -> None:
+    def test_a_bad_block_is_a_400_that_names_it(self) -> None:
         for role, block, param in (
             ("assistant", {**USE, "id": 7}, ".id"),
             ("assistant", {**USE, "name": 7}, ".name"),

@@ -46,7 +46,7 @@ def request(*tools: Any, **body: Any) -> ChatRequest:
 
 
 class TestCodexTools(unittest.TestCase):
-    def test_its_tools_are_functions_and_lead_back_to_it(self) -> None:
+    def test_codex_tools_become_functions_that_map_back(self) -> None:
         found = request(*TOOLS)
         names = [tool["function"]["name"] for tool in found.tools]
         inside = ["multi_agent_v1__spawn_agent", "multi_agent_v1__wait_agent"]
@@ -61,7 +61,7 @@ class TestCodexTools(unittest.TestCase):
         self.assertEqual("Part of multi_agent_v1: Tools for agents.\n\nSpawns.", spawn["description"])
         self.assertEqual(SCHEMA, spawn["parameters"])
 
-    def test_a_call_has_the_same_name_with_the_tools_and_without(self) -> None:
+    def test_a_codex_call_has_the_same_upstream_name_without_its_tool(self) -> None:
         offered, gone = request(*TOOLS), request()
         self.assertEqual(
             (ToolCall("call_1", "multi_agent_v1__spawn_agent", '{"message": "hi"}'),), offered.messages[2].tool_calls
@@ -69,14 +69,14 @@ class TestCodexTools(unittest.TestCase):
         self.assertEqual(offered.messages, gone.messages)
         self.assertEqual({}, gone.namespaced)
 
-    def test_a_call_follows_its_tool_when_that_gives_way_to_a_function(self) -> None:
+    def test_a_codex_call_follows_its_tool_in_a_name_collision(self) -> None:
         outside = {**EXEC, "name": "multi_agent_v1__spawn_agent"}
         found = request(AGENTS, outside)
         [called] = found.messages[2].tool_calls
         self.assertNotEqual(outside["name"], called.name)
         self.assertEqual(("multi_agent_v1", "spawn_agent"), found.namespaced[called.name])
 
-    def test_tools_inside_the_history_work_like_those_beside_it(self) -> None:
+    def test_codex_tools_in_the_history_work_like_those_in_the_body(self) -> None:
         custom = {"type": "namespace", "name": "functions", "tools": [{**PATCH, "name": "exec"}]}
         declared = {"type": "additional_tools", "role": "developer", "tools": [custom, AGENTS]}
         call = {"type": "custom_tool_call", "call_id": "c", "name": "exec", "namespace": "functions", "input": "{x"}
@@ -86,17 +86,17 @@ class TestCodexTools(unittest.TestCase):
         self.assertEqual(3, len(found.tools))
         self.assertEqual((ToolCall("c", "functions__exec", '{"input":"{x"}'),), found.messages[-1].tool_calls)
 
-    def test_a_chat_client_that_echoes_the_lowered_name_is_the_same_chat(self) -> None:
+    def test_a_client_that_echoes_the_upstream_name_has_the_same_chat(self) -> None:
         """Cursor gets these calls as chat chunks, which have no namespace."""
         echoed = {**SPAWNED, "name": "multi_agent_v1__spawn_agent", "namespace": None}
         items = [echoed if item is SPAWNED else item for item in HISTORY]
         self.assertEqual(request(*TOOLS).messages, request(*TOOLS, input=items).messages)
 
-    def test_the_same_chat_is_the_same_bytes(self) -> None:
+    def test_the_same_codex_chat_gives_the_same_bytes(self) -> None:
         first, second = (encode_json(chat_api.payload(request(*TOOLS))) for _ in range(2))
         self.assertEqual(first, second)
 
-    def test_a_tool_inside_can_be_forced_and_one_nobody_runs_cannot(self) -> None:
+    def test_a_codex_tool_can_be_forced_unless_it_is_unsupported(self) -> None:
         choice = {"type": "function", "name": "spawn_agent", "namespace": "multi_agent_v1"}
         forced = {"type": "function", "function": {"name": "multi_agent_v1__spawn_agent"}}
         self.assertEqual(forced, request(*TOOLS, tool_choice=choice).tool_choice)

@@ -13,13 +13,13 @@ def one(part: Any) -> Any:
 
 
 class TestContent(unittest.TestCase):
-    def test_text_of_every_dialect_is_joined(self) -> None:
+    def test_text_parts_of_every_api_are_joined(self) -> None:
         parts = [{"type": kind, "text": kind} for kind in ("text", "input_text", "output_text")]
         parts += [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": None}]
         self.assertEqual("text\ninput_text\noutput_text\nno\n", content.read(parts, "at"))
         self.assertEqual(("", "", "x"), tuple(content.read(value, "at") for value in (None, [], "x")))
 
-    def test_a_picture_is_the_same_in_every_dialect(self) -> None:
+    def test_an_image_of_every_api_becomes_the_same_part(self) -> None:
         for part in (
             PICTURE,
             {"type": "image_url", "image_url": URL},
@@ -31,14 +31,14 @@ class TestContent(unittest.TestCase):
             with self.subTest(part):
                 self.assertEqual(PICTURE, one(part))
 
-    def test_a_detail_deepseek_knows_stays(self) -> None:
+    def test_an_image_detail_that_deepseek_knows_stays(self) -> None:
         for part in (
             {"type": "input_image", "image_url": URL, "detail": "low"},
             {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
         ):
             self.assertEqual({"url": URL, "detail": "low"}, one(part)["image_url"])
 
-    def test_files_of_every_dialect(self) -> None:
+    def test_files_of_every_api_become_file_parts(self) -> None:
         data = {"file_data": "data:application/pdf;base64,AA", "filename": "a.pdf"}
         document = {"type": "document", "title": "a.pdf", "source": {"type": "base64", "data": "AA"}}
         for part in ({"type": "file", "file": data}, {"type": "input_file", **data}, document):
@@ -52,7 +52,7 @@ class TestContent(unittest.TestCase):
         text = {"type": "document", "title": "T", "source": {"type": "text", "data": "words"}}
         self.assertEqual("[document: T]\nwords", one(text)["text"])
 
-    def test_what_nobody_knows_stays_readable(self) -> None:
+    def test_a_content_part_of_an_unknown_kind_becomes_its_json(self) -> None:
         for part, text in (
             ({"type": "video", "id": 1}, '{"type":"video","id":1}'),
             ({"type": ["odd"]}, '{"type":["odd"]}'),
@@ -61,7 +61,7 @@ class TestContent(unittest.TestCase):
         ):
             self.assertEqual({"type": "text", "text": text}, one(part))
 
-    def test_base64_that_nobody_can_read_is_only_named(self) -> None:
+    def test_long_base64_in_an_unknown_part_becomes_a_placeholder(self) -> None:
         for data in ("iVBORw0KGgo" * 100, "data:audio/wav;base64," + "UklGR" * 300 + "==", "gAAA-_" * 200):
             part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}, "more": [data]}
             words = one(part)["text"]
@@ -69,14 +69,14 @@ class TestContent(unittest.TestCase):
         for text in ("雨" * 2000, "a b " * 500, "x" * 999, "https://x.test/?q=" + "a" * 2000):
             self.assertIn(text, one({"type": "a part of tomorrow", "says": text})["text"])
 
-    def test_the_marks_of_a_cache_are_in_no_words(self) -> None:
+    def test_cache_control_is_left_out_of_an_unknown_part(self) -> None:
         for part in (
             {"type": "search_result", "title": "T", "content": []},
             {"type": "document", "source": {"type": "url", "url": "https://x/a.pdf"}},
         ):
             self.assertEqual(one(part), one({**part, "cache_control": {"type": "ephemeral"}}))
 
-    def test_odd_parts_are_named(self) -> None:
+    def test_a_bad_content_part_is_a_400_that_names_it(self) -> None:
         for part, param in (
             (7, ""),
             ({"type": "text", "text": 7}, ".text"),

@@ -15,16 +15,16 @@ NAMES = frozenset({PATCHER})
 PATCH = '*** Begin Patch\n+say "hi"\n*** End Patch'
 
 
-class TestLowering(unittest.TestCase):
-    def test_raw_text_becomes_an_object_with_one_field(self) -> None:
+class TestWrap(unittest.TestCase):
+    def test_raw_text_of_a_custom_call_becomes_an_object_with_one_field(self) -> None:
         for text in (PATCH, "", "{", "{}", '{"input": 7}', '{"input": "x", "y": 1}', "[" * 100_000, "{" * 100_000):
             self.assertEqual({"input": text}, json.loads(wrap_text(text)))
 
-    def test_what_is_lowered_stays(self) -> None:
+    def test_wrapped_arguments_are_not_wrapped_again(self) -> None:
         for arguments in ('{"input": "x"}', '{"input":""}', wrap_text(PATCH)):
             self.assertEqual(arguments, wrap_text(arguments))
 
-    def test_only_custom_calls_are_lowered(self) -> None:
+    def test_only_calls_of_custom_tools_are_wrapped(self) -> None:
         half = '{"path": "a'
         message = assistant("", ("a", "ApplyPatch", PATCH), ("b", "Read", half), ("c", "Read", "[]"), ("d", "Read", ""))
         found = [call.arguments for call in wrap_custom_calls(message, NAMES, {PATCHER, "Read"}).tool_calls]
@@ -32,7 +32,7 @@ class TestLowering(unittest.TestCase):
         ordinary = assistant("", ("b", "Read", "{}"))
         self.assertIs(ordinary, wrap_custom_calls(ordinary, NAMES))
 
-    def test_free_text_is_lowered_even_when_the_tool_is_gone(self) -> None:
+    def test_free_text_is_wrapped_even_if_its_tool_is_gone(self) -> None:
         for text in (PATCH, "{ const files = 1 }", '{"half": ', "{" * 9, "[1, 2]", "42", "true", '"text"'):
             message = assistant("", ("a", PATCHER, text))
             gone = wrap_custom_calls(message, frozenset(), {"Read"})
@@ -40,14 +40,14 @@ class TestLowering(unittest.TestCase):
                 self.assertEqual({"input": text}, json.loads(gone.tool_calls[0].arguments))
                 self.assertEqual(wrap_custom_calls(message, NAMES, NAMES), gone)
 
-    def test_a_function_that_is_gone_keeps_its_arguments(self) -> None:
+    def test_calls_of_a_function_that_is_gone_keep_their_arguments(self) -> None:
         for arguments in ('{"path": "a"}', "{}", "", "null", "[]", '{"input": "x"}'):
             message = assistant("", ("a", "Read", arguments))
             self.assertIs(message, wrap_custom_calls(message, frozenset(), {PATCHER}))
 
 
-class TestRaiser(unittest.TestCase):
-    def test_the_client_sees_the_text_piece_by_piece(self) -> None:
+class TestCustomCallUnwrapper(unittest.TestCase):
+    def test_the_client_gets_the_text_of_a_custom_call_piece_by_piece(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
         pieces = ['{"inp', 'ut": "*** Be', "gin\\", 'n"', "}"]
         deltas = [Delta(calls=(CallPiece(0, "a", "ApplyPatch", ""),))]
@@ -57,12 +57,12 @@ class TestRaiser(unittest.TestCase):
         last = Delta(finish_reason="tool_calls")
         self.assertIs(last, unwrapper.unwrap(last))
 
-    def test_ordinary_calls_beside_it_pass(self) -> None:
+    def test_function_calls_beside_a_custom_call_stay(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
         both = (CallPiece(0, "a", "ApplyPatch", '{"input":"x"}'), CallPiece(1, "b", "Read", '{"input":"x"}'))
         self.assertEqual(["x", '{"input":"x"}'], [each.arguments for each in unwrapper.unwrap(Delta(calls=both)).calls])
 
-    def test_what_is_something_else_comes_unchanged_with_the_end(self) -> None:
+    def test_other_arguments_of_a_custom_call_come_unchanged_at_the_end(self) -> None:
         for arguments in ('{"patch": "x"}', "[1]", PATCH):
             unwrapper = CustomCallUnwrapper(NAMES)
             first = unwrapper.unwrap(Delta(calls=(CallPiece(0, "a", "ApplyPatch", arguments),)))
@@ -71,7 +71,7 @@ class TestRaiser(unittest.TestCase):
             self.assertEqual((CallPiece(0, arguments=arguments),), last.calls)
             self.assertEqual((), unwrapper.unwrap(Delta(finish_reason="tool_calls")).calls)
 
-    def test_two_choices_do_not_mix(self) -> None:
+    def test_custom_calls_of_two_choices_do_not_mix(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
         said = [
             unwrapper.unwrap(Delta(choice=choice, calls=(CallPiece(0, "", name, piece),))).calls[0].arguments
@@ -84,8 +84,8 @@ class TestRaiser(unittest.TestCase):
         self.assertEqual(["a", "b", "c"], said)
 
 
-class TestEcho(unittest.TestCase):
-    def test_a_turn_is_recorded_as_the_client_will_send_it(self) -> None:
+class TestEchoedMessage(unittest.TestCase):
+    def test_a_turn_with_custom_calls_is_stored_as_the_client_will_echo_it(self) -> None:
         """Whatever the model wrote: raised for the client and lowered again it is the same call."""
         for arguments in (
             json.dumps({"input": PATCH}, indent=2),

@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.protocols.request.fields import memory
 
 
 class TestMemory(unittest.TestCase):
-    def test_it_is_not_less_than_what_a_value_takes(self) -> None:
+    def test_the_memory_estimate_of_a_value_is_not_too_small(self) -> None:
         for name, written in {
             "a message": json.dumps({"role": "user", "content": "words " * 500}),
             "a long name": json.dumps({"n" * 50_000: 1}),
@@ -29,6 +29,6 @@ class TestMemory(unittest.TestCase):
                 tracemalloc.stop()
                 self.assertGreater(memory(value), 0.9 * taken)
 
-    def test_what_is_huge_is_not_gone_through(self) -> None:
+    def test_a_huge_value_is_not_measured_to_its_end(self) -> None:
         self.assertEqual(maxsize, memory({"content": "x" * 5_000_000}))
         self.assertEqual(maxsize, memory({"content": [None] * 1_000_000}))

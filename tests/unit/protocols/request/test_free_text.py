@@ -57,8 +57,8 @@ def read(fragments: Sequence[str]) -> str:
     return "".join([*said, reader.end()])
 
 
-class TestRawArguments(unittest.TestCase):
-    def test_the_text_is_the_same_however_the_arguments_are_cut(self) -> None:
+class TestFreeTextReader(unittest.TestCase):
+    def test_free_text_is_the_same_however_its_arguments_are_cut(self) -> None:
         cases = {**TABLE, **{text: (text, text) for text in UNCHANGED}}
         for name, (arguments, text) in cases.items():
             with self.subTest(name, way="whole"):
@@ -69,22 +69,22 @@ class TestRawArguments(unittest.TestCase):
                 with self.subTest(name, cut_at=at):
                     self.assertEqual(text, read([arguments[:at], arguments[at:]]))
 
-    def test_characters_cut_into_surrogates_by_upstream_become_whole(self) -> None:
+    def test_surrogates_that_upstream_cut_apart_become_one_character(self) -> None:
         reader = FreeTextReader()
         self.assertEqual(["a", "\U0001f600b"], [reader.feed('{"input":"a\ud83d'), reader.feed('\ude00b"')])
 
-    def test_text_is_said_as_soon_as_it_is_known(self) -> None:
+    def test_free_text_is_returned_as_soon_as_it_is_known(self) -> None:
         reader = FreeTextReader()
         said = [reader.feed(piece) for piece in ('{"input"', ': "ab', "c\\", 'n\\"d', '"', "}")]
         self.assertEqual(["", "ab", "c", '\n"d', "", ""], said)
         self.assertEqual("", reader.end())
 
-    def test_the_end_is_said_once(self) -> None:
+    def test_the_rest_of_a_free_text_is_returned_once(self) -> None:
         reader = FreeTextReader()
         reader.feed("{}")
         self.assertEqual(["{}", ""], [reader.end(), reader.end()])
 
-    def test_any_text_survives_the_way_there_and_back(self) -> None:
+    def test_any_free_text_survives_the_round_trip(self) -> None:
         rng = random.Random(3)
         letters = ("a", '"', "\\", "/", "u", "\n", "\x00", "é", "\U0001f600", "\ud83d", "\ude00", "{", "}", " ")
         for _ in range(300):

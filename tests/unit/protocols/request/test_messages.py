@@ -47,8 +47,8 @@ def read(message: Any) -> list[Message] | str:
         return error.message
 
 
-class TestReading(unittest.TestCase):
-    def test_a_plain_message_is_what_reading_with_all_care_makes_of_it(self) -> None:
+class TestPlainMessages(unittest.TestCase):
+    def test_the_fast_path_for_messages_gives_the_same_result(self) -> None:
         plain = 0
         for message in every_message():
             found = read_plain(message)
@@ -57,7 +57,7 @@ class TestReading(unittest.TestCase):
                 self.assertEqual([found], read(message), message)
         self.assertGreater(plain, 20)
 
-    def test_the_usual_messages_of_an_agent_are_plain(self) -> None:
+    def test_the_usual_messages_of_an_agent_take_the_fast_path(self) -> None:
         for message in (
             {"role": "system", "content": "s"},
             {"role": "user", "content": "u"},
@@ -80,18 +80,18 @@ def grown(turns: int) -> list[Any]:
 
 
 class TestHistory(unittest.TestCase):
-    def test_a_history_that_grew_is_read_like_a_new_one(self) -> None:
+    def test_messages_of_a_grown_history_are_read_like_new_ones(self) -> None:
         whole = grown(8)
         for count in (*range(1, len(whole)), 9, 20, 11):
             with self.subTest(count):
                 self.assertEqual(messages.read(grown(8)[:count]), messages.read(whole[:count]))
 
-    def test_what_was_read_is_the_very_same_again(self) -> None:
+    def test_messages_that_come_back_become_the_same_objects(self) -> None:
         whole = grown(5)
         before, after = messages.read(whole[:12]).messages, messages.read(whole).messages
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
 
-    def test_a_complaint_names_the_place_in_all_of_it(self) -> None:
+    def test_an_error_in_a_grown_history_has_the_index_of_the_message(self) -> None:
         whole = grown(4)
         messages.read(whole)
         with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):

@@ -25,7 +25,7 @@ def message(**fields: Any) -> Message:
 
 
 class TestFields(unittest.TestCase):
-    def test_what_deepseek_knows_is_forwarded(self) -> None:
+    def test_request_fields_that_deepseek_knows_are_forwarded(self) -> None:
         fields = {
             "max_tokens": 5,
             "response_format": {"type": "json_object"},
@@ -42,46 +42,46 @@ class TestFields(unittest.TestCase):
         }
         self.assertEqual(fields, parsed(**fields).params)
 
-    def test_what_it_calls_differently_is_translated(self) -> None:
+    def test_request_fields_with_another_name_at_deepseek_are_translated(self) -> None:
         self.assertEqual({"max_tokens": 5}, parsed(max_completion_tokens=5).params)
         self.assertEqual({"max_tokens": 3}, parsed(max_completion_tokens=5, max_tokens=3).params)
         self.assertEqual({"user_id": "abc-1_2"}, parsed(user="abc-1_2").params)
 
-    def test_a_user_that_is_no_legal_user_id_is_left_out(self) -> None:
+    def test_a_user_that_is_no_valid_user_id_is_left_out(self) -> None:
         for user in ("", "ä", "a b", "x" * 513):
             self.assertEqual({}, parsed(user=user).params)
 
-    def test_what_deepseek_would_refuse_for_its_size_or_letters_is_put_right(self) -> None:
+    def test_max_tokens_and_user_id_are_brought_within_deepseeks_limits(self) -> None:
         self.assertEqual({"max_tokens": 393_216}, parsed(max_tokens=10**9).params)
         request = parsed(user_id="not legal", user="legal")
         self.assertEqual(({"user_id": "legal"}, ("user_id",)), (request.params, request.dropped))
 
-    def test_a_prefix_goes_only_where_deepseek_takes_it(self) -> None:
+    def test_a_prefix_message_is_sent_to_the_beta_path_only(self) -> None:
         history = [*HI, {"role": "assistant", "content": "Sure, ", "prefix": True}]
         beta = parsed({"upstream_base_url": "https://api.deepseek.com/beta"}, messages=history)
         self.assertEqual((True, ()), (beta.messages[1].prefix, beta.dropped))
         plain = parsed(messages=history)
         self.assertEqual((False, ("prefix",)), (plain.messages[1].prefix, plain.dropped))
 
-    def test_null_counts_as_absent(self) -> None:
+    def test_a_null_field_counts_as_absent(self) -> None:
         names = "max_tokens stop tools tool_choice stream user temperature n reasoning reasoning_effort functions"
         self.assertEqual(parsed(), parsed(**dict.fromkeys(names.split())))
 
-    def test_what_nobody_knows_is_dropped_and_named(self) -> None:
+    def test_unknown_request_fields_are_reported_as_dropped(self) -> None:
         request = parsed(parallel_tool_calls=True, store=False, metadata={})
         self.assertEqual(("metadata", "parallel_tool_calls", "store"), request.dropped)
         self.assertEqual({}, request.params)
 
-    def test_values_that_mean_nothing_to_it_are_named_too(self) -> None:
+    def test_values_that_deepseek_does_not_take_are_reported_as_dropped(self) -> None:
         self.assertEqual(("reasoning_effort galactic", "user"), parsed(user="a b", reasoning_effort="galactic").dropped)
         self.assertEqual((), parsed(user="ab", reasoning_effort="none").dropped)
 
-    def test_the_model_is_remembered_as_asked(self) -> None:
+    def test_the_request_keeps_the_clients_model_name(self) -> None:
         request = parsed(model="gpt-9")
         self.assertEqual(("gpt-9", "deepseek-v4-pro"), (request.requested_model, request.model))
         self.assertEqual("mine", parsed({"upstream_model": "mine"}, model=None).requested_model)
 
-    def test_one_to_eight_choices_may_be_asked_for(self) -> None:
+    def test_a_request_may_have_one_to_eight_choices(self) -> None:
         self.assertEqual([1, 1, 8], [parsed(n=n).choices for n in (None, 1, 8)])
         self.assertEqual({}, parsed(n=2).params)
         for n in (0, -1, 9, 10**30):
@@ -89,7 +89,7 @@ class TestFields(unittest.TestCase):
                 parsed(n=n)
             self.assertEqual("n", caught.exception.param)
 
-    def test_every_field_of_a_wrong_type_is_named(self) -> None:
+    def test_a_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
         wrong: dict[str, list[Any]] = {
             "model": [7, []],
             "messages": [7, None, {}, "hi"],
@@ -131,7 +131,7 @@ class TestOtherShapes(unittest.TestCase):
     def items(self, **body: Any) -> ChatRequest:
         return parse({"model": "gpt-5.6-sol", **body}, ProxyConfig())
 
-    def test_a_responses_body_is_a_chat(self) -> None:
+    def test_a_responses_body_becomes_a_chat_request(self) -> None:
         request = self.items(
             instructions="s",
             input="hi",
@@ -148,7 +148,7 @@ class TestOtherShapes(unittest.TestCase):
         self.assertEqual(({"type": "function", "function": {"name": "f"}},), request.tools)
         self.assertEqual(("include", "reasoning.summary", "text.verbosity"), request.dropped)
 
-    def test_instructions_or_items_alone_are_enough(self) -> None:
+    def test_instructions_or_items_alone_make_a_request(self) -> None:
         self.assertEqual((Message("system", "s"),), self.items(instructions="s").messages)
         self.assertEqual((Message("user", "q"),), self.items(input=[{"role": "user", "content": "q"}]).messages)
         self.assertEqual((Message("user", "q"),), self.items(input="q", messages=[]).messages)
@@ -156,23 +156,23 @@ class TestOtherShapes(unittest.TestCase):
             with self.subTest(body), self.assertRaises(BadRequest):
                 self.items(**body)
 
-    def test_messages_win_over_items_which_are_named(self) -> None:
+    def test_messages_win_over_input_which_is_reported_as_dropped(self) -> None:
         request = parsed(input="other")
         self.assertEqual((Message("user", "hi"),), request.messages)
         self.assertEqual(("input",), request.dropped)
 
-    def test_items_among_the_messages_are_read(self) -> None:
+    def test_items_in_a_list_of_messages_are_read(self) -> None:
         call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
         request = parsed(messages=[*HI, call, {"type": "function_call_output", "call_id": "a", "output": "x"}])
         self.assertEqual(["user", "assistant", "tool"], [each.role for each in request.messages])
 
-    def test_a_schema_is_kept_for_deepseeks_dialect(self) -> None:
+    def test_a_responses_schema_becomes_a_response_format(self) -> None:
         form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
         expected = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
         self.assertEqual(expected, parsed(text={"format": form}).params["response_format"])
         self.assertEqual({}, parsed(text={"format": {"type": "text"}}).params)
 
-    def test_the_chats_own_name_narrows(self) -> None:
+    def test_the_conversation_id_comes_from_cursor_or_the_prompt_cache_key(self) -> None:
         named = {"cursorConversationId": "c"}
         for body, name in (
             ({"metadata": named}, "c"),
@@ -183,12 +183,12 @@ class TestOtherShapes(unittest.TestCase):
         ):
             self.assertEqual(name, parsed(**body).conversation)
 
-    def test_a_system_prompt_beside_anthropic_messages_leads(self) -> None:
+    def test_an_anthropic_system_field_becomes_the_first_message(self) -> None:
         blocks = [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]
         for system, text in (("s", "s"), (blocks, "a\nb")):
             self.assertEqual((Message("system", text), Message("user", "hi")), parsed(system=system).messages)
 
-    def test_results_come_before_what_the_user_added(self) -> None:
+    def test_tool_results_come_before_the_users_text(self) -> None:
         use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
         answer = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1"}]}
         history = [
@@ -202,7 +202,7 @@ class TestOtherShapes(unittest.TestCase):
         history[-1] = {"role": "user", "content": [answer]}
         self.assertEqual(3, len(parsed(messages=history).messages))
 
-    def test_custom_calls_are_lowered_on_their_way_back(self) -> None:
+    def test_custom_calls_in_a_history_are_wrapped(self) -> None:
         custom = {"type": "custom", "name": "ApplyPatch"}
         for call in (
             {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{patch"}},
@@ -212,7 +212,7 @@ class TestOtherShapes(unittest.TestCase):
             self.assertEqual(frozenset({"ApplyPatch"}), request.custom_tools)
             self.assertEqual('{"input":"{patch"}', request.messages[1].tool_calls[0].arguments)
 
-    def test_pictures_are_limited_for_models_that_see(self) -> None:
+    def test_images_are_limited_for_models_that_see_them(self) -> None:
         long = {"type": "image_url", "image_url": {"url": "https://e.com/" + "x" * 9000}}
         history = [{"role": "user", "content": [long]}]
         parsed(messages=history)
@@ -220,7 +220,7 @@ class TestOtherShapes(unittest.TestCase):
             parsed(model="deepseek-flash", messages=history)
 
 
-class TestAnything(unittest.TestCase):
+class TestAnyJson(unittest.TestCase):
     def test_any_json_in_any_field_is_a_request_or_a_400(self) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "custom": {"input": "x"}}
         parts = [
@@ -308,7 +308,7 @@ def _with(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 class TestThinking(unittest.TestCase):
-    def test_efforts_follow_deepseeks_table(self) -> None:
+    def test_the_effort_follows_deepseeks_table(self) -> None:
         for asked, sent in {
             "minimal": "low",
             "low": "low",
@@ -322,28 +322,28 @@ class TestThinking(unittest.TestCase):
             self.assertEqual(sent, parsed(reasoning={"effort": asked}).effort)
             self.assertEqual(sent, parsed({"reasoning_effort": asked}).effort)
 
-    def test_a_word_nobody_knows_gets_the_configured_effort(self) -> None:
+    def test_an_unknown_effort_gets_the_configured_one(self) -> None:
         self.assertEqual("max", parsed({"reasoning_effort": "max"}, reasoning_effort="galactic").effort)
 
-    def test_none_turns_thinking_off_for_this_request(self) -> None:
+    def test_effort_none_turns_thinking_off_for_the_request(self) -> None:
         self.assertFalse(parsed(reasoning_effort="none").thinking)
         self.assertFalse(parsed(reasoning={"effort": "none"}).thinking)
 
-    def test_a_forced_tool_turns_it_off_too(self) -> None:
+    def test_a_forced_tool_turns_thinking_off(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}
         self.assertFalse(parsed(tools=TOOLS, tool_choice="required").thinking)
         self.assertFalse(parsed(tools=TOOLS, tool_choice=named).thinking)
         self.assertTrue(parsed(tools=TOOLS, tool_choice="auto").thinking)
 
-    def test_the_configuration_can_turn_it_off_for_all(self) -> None:
+    def test_the_setting_turns_thinking_off_for_all_requests(self) -> None:
         self.assertFalse(parsed({"thinking": "disabled"}).thinking)
 
 
 class TestTools(unittest.TestCase):
-    def test_nested_tools_pass_as_they_are(self) -> None:
+    def test_nested_tools_stay_unchanged(self) -> None:
         self.assertEqual(tuple(TOOLS), parsed(tools=TOOLS).tools)
 
-    def test_flat_and_legacy_functions_are_nested(self) -> None:
+    def test_flat_tools_and_legacy_functions_become_nested_tools(self) -> None:
         function = {"name": "read_file", "parameters": {}}
         nested = {"type": "function", "function": function}
         self.assertEqual((nested,), parsed(tools=[{"type": "function", **function}]).tools)
@@ -351,10 +351,10 @@ class TestTools(unittest.TestCase):
         self.assertEqual((nested,), legacy.tools)
         self.assertEqual({"type": "function", "function": {"name": "read_file"}}, legacy.tool_choice)
 
-    def test_an_empty_list_is_no_tools(self) -> None:
+    def test_an_empty_list_of_tools_is_no_tools(self) -> None:
         self.assertEqual((), parsed(tools=[]).tools)
 
-    def test_odd_tools_are_named(self) -> None:
+    def test_a_bad_tool_of_a_body_is_a_400_that_names_it(self) -> None:
         for tool, param in (
             (7, "tools[0]"),
             ({"type": 7}, "tools[0].type"),
@@ -368,18 +368,18 @@ class TestTools(unittest.TestCase):
 
 
 class TestMessages(unittest.TestCase):
-    def test_roles_deepseek_does_not_know_are_translated(self) -> None:
+    def test_roles_that_deepseek_does_not_know_are_translated(self) -> None:
         for asked, role in {"developer": "system", "wizard": "user", "system": "system", "user": "user"}.items():
             self.assertEqual(Message(role, "x"), message(role=asked, content="x"))
 
-    def test_text_parts_are_joined_and_nothing_is_text(self) -> None:
+    def test_text_parts_are_joined_and_absent_content_is_empty_text(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c", {"text": "d"}]
         self.assertEqual("a\nb\nc\nd", message(role="user", content=parts).content)
         for nothing in (None, [], ""):
             self.assertEqual("", message(role="assistant", content=nothing).content)
         self.assertEqual("", message(role="assistant").content)
 
-    def test_pictures_stay_parts_and_unknown_parts_their_own_json(self) -> None:
+    def test_images_stay_parts_and_unknown_parts_become_json(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "x"}}
         self.assertEqual(
             ({"type": "text", "text": "see"}, picture),
@@ -387,18 +387,18 @@ class TestMessages(unittest.TestCase):
         )
         self.assertEqual('{"type":"video","id":1}', message(role="user", content=[{"type": "video", "id": 1}]).content)
 
-    def test_calls_are_read_and_arguments_become_a_string(self) -> None:
+    def test_arguments_of_tool_calls_become_a_string(self) -> None:
         for arguments, expected in (('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a":1}'), (None, ""), ([], "[]")):
             call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}, "index": 0}
             found = message(role="assistant", content=None, tool_calls=[call])
             self.assertEqual((ToolCall("c", "f", expected),), found.tool_calls)
 
-    def test_reasoning_is_told_apart_from_its_absence(self) -> None:
+    def test_empty_reasoning_is_not_absent_reasoning(self) -> None:
         self.assertEqual("", message(role="assistant", content="x", reasoning_content="").reasoning)
         self.assertIsNone(message(role="assistant", content="x", reasoning_content=None).reasoning)
         self.assertIsNone(message(role="assistant", content="x").reasoning)
 
-    def test_legacy_function_messages_get_the_same_id_on_both_sides(self) -> None:
+    def test_a_legacy_function_call_and_its_result_get_the_same_id(self) -> None:
         history = [
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
@@ -413,7 +413,7 @@ class TestMessages(unittest.TestCase):
         )
         self.assertNotEqual(found[2].tool_call_id, found[4].tool_call_id)
 
-    def test_odd_messages_are_named(self) -> None:
+    def test_a_bad_message_is_a_400_that_names_it(self) -> None:
         call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
         for odd, param in (
             (7, ""),
@@ -438,6 +438,6 @@ class TestMessages(unittest.TestCase):
                 parsed(messages=[*HI, odd])
             self.assertEqual("messages[1]" + param, caught.exception.param)
 
-    def test_no_messages_is_a_clear_400(self) -> None:
+    def test_a_body_without_messages_is_a_400(self) -> None:
         with self.assertRaises(BadRequest):
             parsed(messages=[])

@@ -37,10 +37,10 @@ def messages(*items: Any) -> list[Message]:
 
 
 class TestTurns(unittest.TestCase):
-    def test_a_string_is_a_question(self) -> None:
+    def test_an_input_string_is_a_user_message(self) -> None:
         self.assertEqual((user("hi"),), responses_items.read("hi").messages)
 
-    def test_several_texts_of_a_user_stay_apart_and_nobody_elses_do(self) -> None:
+    def test_text_parts_stay_a_list_in_user_items_only(self) -> None:
         parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
         apart = ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})
         for role, expected in (("user", apart), ("developer", "a\nb"), ("system", "a\nb")):
@@ -49,7 +49,7 @@ class TestTurns(unittest.TestCase):
         [message] = responses_items.read([{"role": "user", "content": parts[:1]}]).messages
         self.assertEqual("a", message.content)
 
-    def test_reasoning_text_and_calls_of_a_turn_are_one_message(self) -> None:
+    def test_items_of_one_turn_become_one_assistant_message(self) -> None:
         items = [asked("sys", "developer"), asked("q"), thought("hm"), said("look"), call("a"), call("b")]
         self.assertEqual(
             [
@@ -63,7 +63,7 @@ class TestTurns(unittest.TestCase):
             messages(*items, output("a"), output("b"), thought("ah"), said("done")),
         )
 
-    def test_where_one_turn_ends_and_the_next_begins(self) -> None:
+    def test_items_are_divided_into_turns(self) -> None:
         a, b = ("a", "Read", "{}"), ("b", "Read", "{}")
         for name, items, expected in (
             ("text after calls", [call("a"), said("x"), call("b")], [assistant("x", a, b)]),
@@ -79,19 +79,19 @@ class TestTurns(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(expected, messages(*items))
 
-    def test_only_plain_words_are_reasoning(self) -> None:
+    def test_only_plain_reasoning_items_are_reasoning(self) -> None:
         summary = [{"type": "summary_text", "text": "short"}]
         for item in (thought(), thought(summary=summary), thought(encrypted_content="x"), thought(content=[])):
             self.assertEqual([assistant("x")], messages(item, said("x")))
         self.assertEqual([assistant("x", reasoning="")], messages(thought(""), said("x")))
 
-    def test_custom_calls_are_lowered(self) -> None:
+    def test_custom_call_items_are_wrapped(self) -> None:
         custom = {"type": "custom_tool_call", "call_id": "p", "name": "apply_patch", "input": "*** Begin"}
         answer = {"type": "custom_tool_call_output", "call_id": "p", "output": "Done"}
         wrapped = assistant("", ("p", "apply_patch", '{"input":"*** Begin"}'))
         self.assertEqual([wrapped, result("p", "Done")], messages(custom, answer))
 
-    def test_a_call_into_a_namespace_has_the_name_of_its_tool_or_the_one_it_would_have(self) -> None:
+    def test_a_call_item_into_a_namespace_gets_its_upstream_name(self) -> None:
         upstream_names = {("agents", "spawn"): "agents__spawn_0123456789"}
         for namespace, name, expected in (
             ("agents", "spawn", "agents__spawn_0123456789"),
@@ -105,7 +105,7 @@ class TestTurns(unittest.TestCase):
                 found = responses_items.read([{**item, "namespace": namespace}], upstream_names=upstream_names)
                 self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
 
-    def test_results_may_be_parts(self) -> None:
+    def test_the_output_of_a_call_item_may_be_parts(self) -> None:
         picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
         (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, picture]))
         self.assertEqual(["text", "image_url"], [part["type"] for part in found.content])  # type: ignore[index]
@@ -117,12 +117,12 @@ class TestTurns(unittest.TestCase):
         found = messages(*chat, {"role": "tool", "tool_call_id": "c", "content": "ok"})
         self.assertEqual([system("s"), assistant("", ("c", "f", "{}")), result("c")], found)
 
-    def test_arguments_become_a_string(self) -> None:
+    def test_arguments_of_a_call_item_become_a_string(self) -> None:
         for arguments, text in (({"a": 1}, '{"a":1}'), (None, ""), ("{", "{")):
             self.assertEqual((ToolCall("a", "Read", text),), messages(call("a", arguments))[0].tool_calls)
 
 
-class TestGrowing(unittest.TestCase):
+class TestGrownHistory(unittest.TestCase):
     def grown(self) -> list[Any]:
         items: list[Any] = []
         for number in range(6):
@@ -132,20 +132,20 @@ class TestGrowing(unittest.TestCase):
             items += thought("again"), said("one"), said("two"), {"type": "what", "says": number}
         return items
 
-    def test_a_history_that_grew_is_read_like_a_new_one(self) -> None:
+    def test_items_of_a_grown_history_are_read_like_new_ones(self) -> None:
         whole = self.grown()
         for count in (*range(1, len(whole)), 20, 50, 30):
             with self.subTest(count):
                 self.assertEqual(responses_items.read(self.grown()[:count]), responses_items.read(whole[:count]))
 
-    def test_what_was_read_is_the_very_same_again(self) -> None:
+    def test_items_that_come_back_become_the_same_message_objects(self) -> None:
         whole = self.grown()
         before = responses_items.read(whole[:14]).messages
         after = responses_items.read(whole).messages
         self.assertGreater(len(before), 6)
         self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
 
-    def test_other_names_of_tools_are_another_history(self) -> None:
+    def test_items_are_read_again_if_upstream_names_differ(self) -> None:
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.grown()]
         names = []
         for name in ("one", "two", "one"):
@@ -153,15 +153,15 @@ class TestGrowing(unittest.TestCase):
             names.append({each.name for message in found for each in message.tool_calls})
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 
-    def test_a_complaint_names_the_place_in_all_of_it(self) -> None:
+    def test_an_error_in_a_grown_history_has_the_index_of_the_item(self) -> None:
         whole = self.grown()
         responses_items.read(whole)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
             responses_items.read([*whole, 5])
 
 
-class TestTheRest(unittest.TestCase):
-    def test_items_that_other_servers_made_for_themselves_are_left_out_and_named(self) -> None:
+class TestOtherItems(unittest.TestCase):
+    def test_items_of_other_servers_are_reported_as_dropped(self) -> None:
         """They were user messages of raw JSON, pictures in base64 included."""
         for item in HOSTED:
             found = responses_items.read([asked("q"), item, asked("and?")])
@@ -169,21 +169,21 @@ class TestTheRest(unittest.TestCase):
                 self.assertEqual((user("q"), user("and?")), found.messages)
                 self.assertEqual((f"input item {item['type']}",), found.dropped)
 
-    def test_a_hosted_call_in_the_midst_of_a_turn_does_not_cut_it(self) -> None:
+    def test_a_dropped_call_item_does_not_end_a_turn(self) -> None:
         search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
         self.assertEqual([assistant("Rain.", reasoning="Hm.")], messages(thought("Hm."), search, said("Rain.")))
 
-    def test_what_follows_a_hosted_result_is_the_next_turn(self) -> None:
+    def test_a_dropped_output_item_ends_a_turn(self) -> None:
         result = {"type": "local_shell_call_output", "id": "a", "output": "42"}
         found = messages(said("I look."), {"type": "local_shell_call", "id": "a"}, result, said("It is 42."))
         self.assertEqual([assistant("I look."), assistant("It is 42.")], found)
 
-    def test_a_part_in_the_place_of_a_message_is_what_the_user_says(self) -> None:
+    def test_a_part_in_place_of_an_item_is_a_user_message(self) -> None:
         picture = {"type": "input_image", "image_url": "https://x.test/a.png"}
         self.assertEqual(user("q"), messages({"type": "input_text", "text": "q"})[0])
         self.assertEqual("image_url", messages(picture)[0].content[0]["type"])  # type: ignore[index]
 
-    def test_a_summary_of_ours_is_told_by_the_system_and_a_foreign_one_is_left_out(self) -> None:
+    def test_our_compaction_item_becomes_a_system_message_and_a_foreign_one_is_dropped(self) -> None:
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
@@ -192,7 +192,7 @@ class TestTheRest(unittest.TestCase):
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)
 
-    def test_tools_inside_the_history_are_found(self) -> None:
+    def test_tools_declared_among_the_items_are_found(self) -> None:
         tool = {"type": "function", "name": "x"}
         declared = {"type": "additional_tools", "role": "developer", "tools": [tool, 7]}
         found = responses_items.declared_tools([declared, asked("q"), 7, {**declared, "tools": None}, declared])
@@ -205,7 +205,7 @@ class TestTheRest(unittest.TestCase):
             responses_items.declared_tools([{**declared, "tools": 7}], "messages")
         self.assertEqual("messages[0].tools", caught.exception.param)
 
-    def test_odd_items_are_named(self) -> None:
+    def test_a_bad_item_is_a_400_that_names_it(self) -> None:
         for item, param in (
             (7, ""),
             ({"type": 7}, ".type"),

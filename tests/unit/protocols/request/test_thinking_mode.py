@@ -15,7 +15,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 class TestRead(unittest.TestCase):
-    def test_every_way_to_say_it_is_understood(self) -> None:
+    def test_every_field_that_switches_thinking_is_read(self) -> None:
         for said, thinks in (
             ({}, None),
             ({"thinking": OFF}, False),
@@ -37,7 +37,7 @@ class TestRead(unittest.TestCase):
         ):
             self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
 
-    def test_of_two_that_contradict_each_other_the_plainer_one_wins(self) -> None:
+    def test_of_two_contradicting_thinking_fields_the_more_direct_wins(self) -> None:
         for said, thinks in (
             ({"thinking": ON, "enable_thinking": False, "reasoning_effort": "none"}, True),
             ({"thinking": OFF, "reasoning_effort": "max"}, False),
@@ -49,7 +49,7 @@ class TestRead(unittest.TestCase):
         ):
             self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
 
-    def test_the_effort_is_read_where_thinking_is(self) -> None:
+    def test_the_effort_is_read_from_every_field_that_may_hold_it(self) -> None:
         for said, effort in (
             ({"reasoning_effort": "low", "reasoning": {"effort": "max"}}, "low"),
             ({"reasoning": {"effort": "max"}}, "max"),
@@ -58,7 +58,7 @@ class TestRead(unittest.TestCase):
         ):
             self.assertEqual(effort, thinking_mode.read(said).effort, said)
 
-    def test_what_means_nothing_to_deepseek_is_named(self) -> None:
+    def test_unknown_thinking_options_are_reported_as_dropped(self) -> None:
         said = {
             "thinking": {"type": "galactic", "budget_tokens": 5},
             "chat_template_kwargs": {"tools_in_user": True},
@@ -70,7 +70,7 @@ class TestRead(unittest.TestCase):
         self.assertEqual(ThinkingOptions(None, "huge", dropped), thinking_mode.read(said))
         self.assertEqual((), thinking_mode.read({"thinking": OFF, "enable_thinking": True}).dropped)
 
-    def test_a_wrong_type_is_named(self) -> None:
+    def test_a_thinking_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
         for said, param in (
             ({"thinking": "yes"}, "thinking"),
             ({"thinking": {"type": 1}}, "thinking.type"),
@@ -87,8 +87,8 @@ class TestRead(unittest.TestCase):
             self.assertEqual(param, caught.exception.param)
 
 
-class TestWhoDecides(unittest.TestCase):
-    def test_the_body_wins_over_the_name_and_the_name_over_the_setting(self) -> None:
+class TestPriority(unittest.TestCase):
+    def test_thinking_in_the_body_beats_the_model_name_which_beats_the_setting(self) -> None:
         for setting, name, said, thinks in (
             ("enabled", "deepseek-v4-pro", {}, True),
             ("disabled", "deepseek-v4-pro", {}, False),
@@ -105,11 +105,11 @@ class TestWhoDecides(unittest.TestCase):
             asked = parse(body(model=name, **said), ProxyConfig(thinking=setting))
             self.assertEqual(thinks, asked.thinking, (setting, name, said))
 
-    def test_thinking_that_was_asked_for_beside_no_effort_has_the_usual_one(self) -> None:
+    def test_thinking_enabled_beside_effort_none_gets_the_configured_effort(self) -> None:
         asked = parse(body(thinking=ON, reasoning_effort="none"), ProxyConfig(reasoning_effort="max"))
         self.assertEqual((True, "max"), (asked.thinking, asked.effort))
 
-    def test_a_forced_tool_is_called_without_thinking_whatever_the_body_says(self) -> None:
+    def test_a_forced_tool_turns_thinking_off_whatever_the_body_says(self) -> None:
         tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
         asked = parse(body(thinking=ON, tools=[tool], tool_choice="required"), ProxyConfig())
         self.assertFalse(asked.thinking)

@@ -23,8 +23,8 @@ def generated(seed: int, size: int) -> list[QualifiedName]:
     return list(found)
 
 
-class TestOneName(unittest.TestCase):
-    def test_what_fits_is_both_names(self) -> None:
+class TestUpstreamName(unittest.TestCase):
+    def test_a_valid_upstream_name_is_namespace_and_name(self) -> None:
         for namespace, name in (
             ("multi_agent_v1", "spawn_agent"),
             ("mcp__files", "read"),
@@ -33,7 +33,7 @@ class TestOneName(unittest.TestCase):
         ):
             self.assertEqual(f"{namespace}__{name}", upstream_name((namespace, name)))
 
-    def test_what_does_not_fit_is_shortened_and_the_same_in_every_release(self) -> None:
+    def test_a_long_upstream_name_is_hashed_alike_in_every_release(self) -> None:
         """It stands in chats that go on: another hash would cost them their reasoning and their cache."""
         for inner, name in (
             (("clock.v1", "now"), "clock_v1__now_d18367a464"),
@@ -45,13 +45,13 @@ class TestOneName(unittest.TestCase):
             with self.subTest(inner):
                 self.assertEqual(name, upstream_name(inner))
 
-    def test_every_name_is_one_deepseek_takes(self) -> None:
+    def test_every_upstream_name_is_valid_for_deepseek(self) -> None:
         for inner in generated(1, 1000):
             self.assertRegex(upstream_name(inner), rf"\A{LEGAL.pattern}\Z")
 
 
-class TestManyNames(unittest.TestCase):
-    def test_every_name_leads_back_to_its_tool_and_to_no_other(self) -> None:
+class TestUpstreamNames(unittest.TestCase):
+    def test_every_upstream_name_belongs_to_one_tool(self) -> None:
         inner = generated(2, 1000)
         names = upstream_names(inner, ())
         self.assertEqual(set(inner), set(names))
@@ -59,14 +59,14 @@ class TestManyNames(unittest.TestCase):
         for name in names.values():
             self.assertRegex(name, rf"\A{LEGAL.pattern}\Z")
 
-    def test_the_order_of_the_tools_changes_nothing(self) -> None:
+    def test_upstream_names_do_not_depend_on_the_order_of_tools(self) -> None:
         inner = [*generated(3, 300), ("a__b", "c"), ("a", "b__c")]
         taken = [upstream_name(each) for each in inner[:50]]
         names = upstream_names(inner, taken)
         random.Random(3).shuffle(inner)
         self.assertEqual(names, upstream_names(inner, taken[::-1]))
 
-    def test_alone_or_among_others_a_tool_has_the_same_name(self) -> None:
+    def test_an_upstream_name_is_the_same_alone_and_among_others(self) -> None:
         inner = generated(4, 300)
         names = upstream_names(inner, ("a", "b", "other"))
         wishes = [upstream_name(each) for each in inner]
@@ -75,14 +75,14 @@ class TestManyNames(unittest.TestCase):
         for each in alone:
             self.assertEqual(upstream_name(each), names[each])
 
-    def test_two_that_want_one_name_both_get_another(self) -> None:
+    def test_two_tools_that_collide_both_get_another_upstream_name(self) -> None:
         names = upstream_names([("a__b", "c"), ("a", "b__c"), ("a", "x")], ())
         self.assertEqual("a__x", names["a", "x"])
         self.assertRegex(names["a__b", "c"], r"\Aa__b__c_[0-9a-f]{10}\Z")
         self.assertRegex(names["a", "b__c"], r"\Aa__b__c_[0-9a-f]{10}\Z")
         self.assertNotEqual(names["a__b", "c"], names["a", "b__c"])
 
-    def test_a_function_keeps_its_name_however_well_it_was_chosen(self) -> None:
+    def test_a_function_keeps_its_name_even_if_it_equals_a_hashed_one(self) -> None:
         inner = ("a", "b")
         taken = ["a__b"]
         for _ in range(20):
@@ -91,12 +91,12 @@ class TestManyNames(unittest.TestCase):
             self.assertRegex(name, r"\Aa__b_[0-9a-f]{10}\Z")
             taken.append(name)
 
-    def test_nothing_is_nothing(self) -> None:
+    def test_no_tools_have_no_upstream_names(self) -> None:
         self.assertEqual({}, upstream_names([], ["a"]))
 
 
-class TestDescriptions(unittest.TestCase):
-    def test_what_a_namespace_is_for_stands_before_what_its_function_does(self) -> None:
+class TestDescribe(unittest.TestCase):
+    def test_the_description_of_a_namespace_precedes_that_of_its_function(self) -> None:
         for description, words, expected in (
             ("Spawns.", "Tools for agents.", "Part of agents: Tools for agents.\n\nSpawns."),
             ("Spawns.", "Tools\n  for\tagents.\n", "Part of agents: Tools for agents.\n\nSpawns."),
@@ -109,7 +109,7 @@ class TestDescriptions(unittest.TestCase):
             with self.subTest(description=description, words=words):
                 self.assertEqual(expected, describe(description, "agents", words))
 
-    def test_many_words_are_cut(self) -> None:
+    def test_a_long_namespace_description_is_cut(self) -> None:
         found = describe("d", "n" * 500, "w" * 5000) or ""
         self.assertLess(len(found), 450)
         self.assertTrue(found.endswith("w…\n\nd"))

@@ -25,13 +25,13 @@ def function(tool: Any) -> Any:
 
 
 class TestShapes(unittest.TestCase):
-    def test_all_shapes_in_one_list_become_functions_in_their_order(self) -> None:
+    def test_tools_of_all_shapes_become_functions_in_their_order(self) -> None:
         box = read(NESTED, FLAT, BARE, CUSTOM)
         self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
         self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], [tool["function"]["name"] for tool in box.tools])
         self.assertEqual(({"ApplyPatch"}, []), (box.custom, box.dropped))
 
-    def test_a_plain_tool_is_what_reading_with_all_care_makes_of_it(self) -> None:
+    def test_the_fast_path_for_tools_gives_the_same_result(self) -> None:
         function = NESTED["function"]
         odd = [{**NESTED, **more} for more in ({"x": 1}, {"type": None}, {"input_schema": {}}, {"function": None})]
         names: tuple[Any, ...] = ({"name": ""}, {"name": 1}, {"description": 1}, {"parameters": None}, {"x": 1})
@@ -43,14 +43,14 @@ class TestShapes(unittest.TestCase):
                 self.assertEqual(encode_json(tool), encode_json(read_with_care))
         self.assertTrue(chat_tools._is_plain(NESTED))
 
-    def test_each_keeps_what_it_says(self) -> None:
+    def test_a_tool_of_each_shape_keeps_its_name_description_and_parameters(self) -> None:
         self.assertEqual(NESTED, read(NESTED).tools[0])
         self.assertEqual({key: FLAT[key] for key in FLAT if key != "type"}, function(FLAT))
         self.assertEqual({"name": "Write", "description": "d", "parameters": SCHEMA}, function(BARE))
         self.assertEqual(function(BARE), function({"type": "custom", **BARE}))
         self.assertEqual({"name": "x"}, function({"name": "x", "input_schema": None}))
 
-    def test_a_custom_tool_takes_one_text(self) -> None:
+    def test_a_custom_tool_becomes_a_function_with_one_string(self) -> None:
         nested = {"name": "ApplyPatch", "description": "Patches.", "format": {"type": "grammar", "grammar": GRAMMAR}}
         for tool in (CUSTOM, {"type": "custom", "custom": nested}):
             found = function(tool)
@@ -62,18 +62,18 @@ class TestShapes(unittest.TestCase):
         for tool in ({"type": "custom", "name": "x"}, {"type": "custom", "name": "x", "format": {"type": "text"}}):
             self.assertNotIn("grammar", function(tool)["description"])
 
-    def test_tools_nobody_runs_are_left_out_and_named(self) -> None:
+    def test_tools_that_deepseek_cannot_run_are_reported_as_dropped(self) -> None:
         box = read(NESTED, SEARCH, {"type": "web_search_20250305", "name": "web_search"}, FINDER)
         self.assertEqual([NESTED], box.tools)
         self.assertEqual(["tool web_search", "tool web_search_20250305", "tool tool_search"], box.dropped)
 
-    def test_of_two_with_one_name_the_first_stays(self) -> None:
+    def test_of_two_tools_with_one_name_the_first_stays(self) -> None:
         box = read(CUSTOM, {"type": "function", "name": "ApplyPatch"}, NESTED)
         self.assertEqual(["ApplyPatch", "Shell"], [tool["function"]["name"] for tool in box.tools])
         self.assertEqual(({"ApplyPatch"}, ["second tool ApplyPatch"]), (box.custom, box.dropped))
         self.assertEqual(set(), read({"type": "function", "name": "ApplyPatch"}, CUSTOM).custom)
 
-    def test_strict_is_for_the_beta_path_alone(self) -> None:
+    def test_strict_tools_are_sent_to_the_beta_path_only(self) -> None:
         strict = {"type": "function", "name": "x", "strict": True}
         box = read(strict)
         self.assertEqual([{"type": "function", "function": {"name": "x"}}], box.tools)
@@ -81,7 +81,7 @@ class TestShapes(unittest.TestCase):
         kept = chat_tools.read({"tools": [strict]}, keep_strict=True)
         self.assertEqual({"name": "x", "strict": True}, kept.tools[0]["function"])
 
-    def test_odd_tools_are_named(self) -> None:
+    def test_a_bad_tool_is_a_400_that_names_it(self) -> None:
         for tool, param in (
             (7, ""),
             ({"type": []}, ".type"),
@@ -124,8 +124,8 @@ def names(box: chat_tools.ToolSet) -> list[str]:
     return [tool["function"]["name"] for tool in box.tools]
 
 
-class TestNamespaces(unittest.TestCase):
-    def test_what_is_inside_becomes_functions_where_the_namespace_stood(self) -> None:
+class TestToolNamespaces(unittest.TestCase):
+    def test_tools_of_a_namespace_become_functions_at_its_position(self) -> None:
         box = read(FLAT, group(NESTED, FLAT, BARE, CUSTOM, description="For agents."), NESTED)
         inside = ["Shell", "Read", "Write", "ApplyPatch"]
         self.assertEqual(["Read", *(f"agents__{name}" for name in inside), "Shell"], names(box))
@@ -136,13 +136,13 @@ class TestNamespaces(unittest.TestCase):
         self.assertEqual({"type": "function", "function": shell}, box.tools[1])
         self.assertTrue(box.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
 
-    def test_without_words_about_the_namespace_only_the_name_changes(self) -> None:
+    def test_without_a_namespace_description_a_tool_keeps_its_own(self) -> None:
         for tool in (NESTED, FLAT, BARE, CUSTOM, {"type": "function", "name": "x"}):
             [alone], [inside] = read(tool).tools, read(group(tool)).tools
             name = alone["function"]["name"]
             self.assertEqual({**alone, "function": {**alone["function"], "name": f"agents__{name}"}}, inside)
 
-    def test_tools_from_elsewhere_in_the_body_may_be_in_namespaces(self) -> None:
+    def test_tools_declared_in_the_history_may_be_in_namespaces(self) -> None:
         more = [(group(CUSTOM, name="functions"), "input[0].tools[0]"), (group(FLAT), "input[0].tools[1]")]
         box = chat_tools.read({"tools": [NESTED]}, more)
         self.assertEqual(["Shell", "functions__ApplyPatch", "agents__Read"], names(box))
@@ -150,7 +150,7 @@ class TestNamespaces(unittest.TestCase):
             chat_tools.read({}, [(group(FLAT, 7), "input[0].tools[1]")])
         self.assertEqual("input[0].tools[1].tools[1]", caught.exception.param)
 
-    def test_a_function_outside_keeps_its_name_wherever_it_stands(self) -> None:
+    def test_a_function_without_a_namespace_keeps_its_name_in_a_collision(self) -> None:
         outside = {"type": "function", "name": "agents__Read"}
         first, last = read(outside, group(FLAT)), read(group(FLAT), outside)
         self.assertEqual(names(first), names(last)[::-1])
@@ -159,7 +159,7 @@ class TestNamespaces(unittest.TestCase):
         legacy = chat_tools.read({"tools": [group(FLAT)], "functions": [{"name": "agents__Read"}]})
         self.assertEqual(names(last), names(legacy))
 
-    def test_equal_names_in_two_namespaces_are_two_tools(self) -> None:
+    def test_equal_tool_names_in_two_namespaces_are_two_tools(self) -> None:
         box = read(group(FLAT), group(FLAT, name="others"), FLAT)
         self.assertEqual(["agents__Read", "others__Read", "Read"], names(box))
         box = read(
@@ -168,24 +168,24 @@ class TestNamespaces(unittest.TestCase):
         self.assertEqual(2, len(set(names(box))))
         self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(box.upstream_names))
 
-    def test_of_two_with_one_name_in_one_namespace_the_first_stays(self) -> None:
+    def test_of_two_tools_with_one_name_in_a_namespace_the_first_stays(self) -> None:
         box = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
         self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(box))
         self.assertEqual({"agents__ApplyPatch"}, box.custom)
         self.assertEqual(["second tool agents__ApplyPatch"] * 2, box.dropped)
 
-    def test_what_cannot_be_offered_is_left_out_inside_as_well(self) -> None:
+    def test_tools_in_a_namespace_that_deepseek_cannot_run_are_dropped(self) -> None:
         box = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
         self.assertEqual(["agents__Read"], names(box))
         self.assertEqual(["tool web_search", "tool namespace"], box.dropped)
         self.assertEqual([], read(group()).tools)
 
-    def test_strict_is_for_the_beta_path_alone_inside_as_well(self) -> None:
+    def test_strict_tools_in_a_namespace_are_sent_to_the_beta_path_only(self) -> None:
         box = read(group({"type": "function", "name": "x", "strict": True}))
         self.assertEqual([{"type": "function", "function": {"name": "agents__x"}}], box.tools)
         self.assertEqual(["tools strict"], box.dropped)
 
-    def test_the_same_tools_are_the_same_bytes_and_are_not_changed(self) -> None:
+    def test_the_same_tools_give_the_same_bytes_and_the_body_is_not_changed(self) -> None:
         tools = [group(NESTED, CUSTOM, description="For agents."), FLAT, group(BARE, name="x" * 200)]
         before = encode_json(tools)
         first, second = read(*tools), read(*copy.deepcopy(tools))
@@ -195,8 +195,8 @@ class TestNamespaces(unittest.TestCase):
         self.assertEqual({encode_json(tool) for tool in first.tools}, shuffled)
 
 
-class TestChoice(unittest.TestCase):
-    def test_a_tool_inside_a_namespace_is_named_with_it(self) -> None:
+class TestToolChoice(unittest.TestCase):
+    def test_a_tool_choice_finds_a_tool_by_namespace_and_name(self) -> None:
         long = group(FLAT, CUSTOM, name="x" * 200)
         for choice in (
             {"type": "function", "name": "Read", "namespace": "x" * 200},
@@ -208,13 +208,13 @@ class TestChoice(unittest.TestCase):
             expected = {"type": "function", "function": {"name": box.upstream_names["x" * 200, name]}}
             self.assertEqual(expected, box.choice)
 
-    def test_a_function_is_not_refused_for_being_called_like_something_that_is(self) -> None:
+    def test_a_function_named_like_an_unsupported_tool_can_be_forced(self) -> None:
         choice = {"type": "function", "name": "web_search"}
         for tools in ([SEARCH], [group(SEARCH, name="browser")]):
             box = read(*tools, {"type": "function", "name": "web_search"}, tool_choice=choice)
             self.assertEqual({"type": "function", "function": {"name": "web_search"}}, box.choice)
 
-    def test_every_way_to_name_a_tool_is_deepseeks_way(self) -> None:
+    def test_every_form_of_a_tool_choice_becomes_deepseeks_form(self) -> None:
         for choice in (
             {"type": "function", "function": {"name": "ApplyPatch"}},
             {"type": "function", "name": "ApplyPatch"},
@@ -225,7 +225,7 @@ class TestChoice(unittest.TestCase):
             named = {"type": "function", "function": {"name": "ApplyPatch"}}
             self.assertEqual(named, read(NESTED, CUSTOM, tool_choice=choice).choice)
 
-    def test_every_way_not_to(self) -> None:
+    def test_every_tool_choice_without_a_name_becomes_deepseeks_word(self) -> None:
         for choice, word in (
             ("auto", "auto"),
             ("none", "none"),
@@ -240,11 +240,11 @@ class TestChoice(unittest.TestCase):
         ):
             self.assertEqual(word, read(NESTED, tool_choice=choice).choice)
 
-    def test_without_tools_there_is_nothing_to_choose(self) -> None:
+    def test_without_tools_there_is_no_tool_choice(self) -> None:
         for choice in ("auto", "none", "required", {"type": "any"}):
             self.assertIsNone(read(tool_choice=choice).choice)
 
-    def test_forcing_what_cannot_be_done_is_a_400_that_names_it(self) -> None:
+    def test_forcing_an_unsupported_tool_is_a_400_that_names_it(self) -> None:
         hosted = {"type": "web_search_20250305", "name": "searcher"}
         for tools, choice, named in (
             ([NESTED, SEARCH], {"type": "web_search"}, "web_search"),
@@ -264,7 +264,7 @@ class TestChoice(unittest.TestCase):
             self.assertIn(named, caught.exception.message)
             self.assertEqual("tool_choice", caught.exception.param)
 
-    def test_odd_choices_are_named(self) -> None:
+    def test_a_bad_tool_choice_is_a_400_that_names_it(self) -> None:
         for choice in (
             7,
             [],
