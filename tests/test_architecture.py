@@ -27,8 +27,8 @@ DIRECTIONS = {
     "upstream": "deepseek http1 net",
     "observers": "chats deepseek reasoning",
     "exchange": "access chats deepseek http1 net observers protocols.request reasoning storage tokens upstream",
-    "api": "access deepseek exchange http1 protocols.anthropic protocols.chat protocols.request protocols.responses "
-    "reasoning storage upstream",
+    "api": "access deepseek exchange http1 observers protocols.anthropic protocols.chat protocols.request "
+    "protocols.responses reasoning storage upstream",
     "server": "api exchange http1 net storage",
     "lab": "reasoning server storage upstream",
     "cli": "access deepseek lab observers server storage",

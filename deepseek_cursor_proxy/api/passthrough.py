@@ -6,7 +6,6 @@ restored, recorded or tried again.
 Of the answer's head only status, content type and the time to wait are kept.
 """
 
-import logging
 import os
 import re
 import time
@@ -19,12 +18,11 @@ from deepseek_cursor_proxy.api.reply import unexpected
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
+from deepseek_cursor_proxy.observers.events import PassedThrough
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-
-_log = logging.getLogger(__name__)
 
 # Nothing that could become a second header.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
@@ -76,27 +74,27 @@ def relay(request: PassthroughRequest, services: Services, environment: Mapping[
             f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
     destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
-    told = _Told(services, request.model, destination.name)
+    outcome = _Outcome(services, request.model, destination.name)
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
         answer = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         if request.stream is not None and answer.status == 200:
             headers = (*_headers(answer), ("X-Accel-Buffering", "no"))
-            return HttpReply(200, _Stream(answer, told, request.stream), headers)
-        return _whole(answer, credential, told)
+            return HttpReply(200, _Stream(answer, outcome, request.stream), headers)
+        return _whole(answer, credential, outcome)
     except (ProxyError, ClientGone) as error:
-        told.failure(error)
+        outcome.failure(error)
         raise
 
 
-def _whole(answer: UpstreamResponse, credential: str, told: "_Told") -> HttpReply:
+def _whole(answer: UpstreamResponse, credential: str, outcome: "_Outcome") -> HttpReply:
     with closing(answer):
         raise_for_redirect(answer)
         body = answer.read()
     if answer.status >= 400:
         # A place that quotes the key it was called with would hand it to somebody who does not have it.
         body = body.replace(credential.encode(), b"***")
-    told.end(str(answer.status))
+    outcome.end(str(answer.status))
     return HttpReply(answer.status, body, _headers(answer))
 
 
@@ -119,25 +117,25 @@ class _Stream:
     wait_handle = None
     is_over = False
 
-    def __init__(self, answer: UpstreamResponse, told: "_Told", ends: StreamEnds) -> None:
+    def __init__(self, answer: UpstreamResponse, outcome: "_Outcome", ends: StreamEnds) -> None:
         self._answer = answer
-        self._told = told
+        self._outcome = outcome
         self._ends = ends
         self._is_done = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._lines()
-            self._told.end("200")
+            self._outcome.end("200")
         except ClientGone:
             raise
         except Exception as error:
             if self._is_done:
                 # All of the answer was sent; only the end of the connection was missing.
-                self._told.end("200")
+                self._outcome.end("200")
                 return
             failure = error if isinstance(error, ProxyError) else unexpected(error)
-            self._told.failure(failure)
+            self._outcome.failure(failure)
             yield b"\n" + self._ends.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
@@ -157,22 +155,25 @@ class _Stream:
 
     def close(self) -> None:
         self._answer.close(was_complete=self._is_done)
-        self._told.end("client left")
+        self._outcome.end("client left")
 
 
-class _Told:
-    """The one line in the console about a request that was passed on."""
+class _Outcome:
+    """How a passed-through request ended, which is emitted once. Used by one thread."""
 
     def __init__(self, services: Services, model: str, host: str) -> None:
+        self._emit = services.observers.emit
         self._number = next(services.numbers)
-        self._what = f"{safe_text(model, 60)} passed on to {host}"
+        self._model = model
+        self._host = host
         self._started = time.monotonic()
-        self._is_told = False
+        self._is_emitted = False
 
     def failure(self, error: ProxyError | ClientGone) -> None:
-        self.end(f"{safe_text(error.message)} ({error.status})" if isinstance(error, ProxyError) else "client left")
+        self.end(f"{error.message} ({error.status})" if isinstance(error, ProxyError) else "client left")
 
     def end(self, outcome: str) -> None:
-        if not self._is_told:
-            self._is_told = True
-            _log.info("─ #%d %s · %s · %.1f s", self._number, self._what, outcome, time.monotonic() - self._started)
+        if not self._is_emitted:
+            self._is_emitted = True
+            seconds = time.monotonic() - self._started
+            self._emit(PassedThrough(self._number, self._model, self._host, outcome, seconds))

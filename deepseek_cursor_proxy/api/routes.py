@@ -4,7 +4,7 @@ A request is checked in this order: path, key, body, history. Every failure beco
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 """
 
-import logging
+import contextlib
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,8 +35,6 @@ from deepseek_cursor_proxy.redaction import safe_text
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
 
-_log = logging.getLogger(__name__)
-
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
@@ -46,8 +44,8 @@ _CORS_HEADERS: Headers = (
     ("Access-Control-Max-Age", "86400"),
 )
 
-# An exchange that fails with one of the former tells its observers; `access` logs the last once.
-_LOGGED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
+# An exchange that fails with one of the former emits that itself; `access` logs the last once.
+_EMITTED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
 
 def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
@@ -129,8 +127,8 @@ class App:
             name = found.route.name
             reply = self._reply(found, request)
         except ProxyError as error:
-            if not isinstance(error, _LOGGED_ELSEWHERE):
-                _log.info("%s refused: %s %s", name or _loggable(request), error.status, error.message)
+            if not isinstance(error, _EMITTED_ELSEWHERE):
+                self._emit_refused(name or _loggable(request), error)
             if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
                 error.add(key_setting(request))
             reply = _error_reply(error, request)
@@ -146,6 +144,14 @@ class App:
         endpoint = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services(), self._bodies)
         reply: HttpReply = getattr(endpoint, method)(request, found.group)
         return reply
+
+    def _emit_refused(self, route: str, error: ProxyError) -> None:
+        # Without services, which may be what failed, there are no observers.
+        with contextlib.suppress(Exception):
+            # Only here: the first small answer does not wait for this import.
+            from deepseek_cursor_proxy.observers.events import Refused
+
+            self._services().observers.emit(Refused(route, error.status, error.message))
 
     def _with_cors(self, reply: HttpReply) -> HttpReply:
         if not self._config.cors:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
 from deepseek_cursor_proxy.observers.log_lines import line_writer
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
@@ -57,6 +57,12 @@ class Console:
                 if event.message is not None:
                     answer = {"reasoning": event.message.reasoning, "content": event.message.content}
                     self._print_body("DeepSeek said", answer)
+            case Refused():
+                self._write(safe_text(f"{event.route} refused: {event.status} {event.message}", 1000))
+            case PassedThrough():
+                model, outcome = safe_text(event.model, 60), safe_text(event.outcome)
+                line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
+                self._write(safe_text(line, 1000))
             case _:
                 assert_never(event)
 

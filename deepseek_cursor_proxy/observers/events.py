@@ -1,4 +1,4 @@
-"""The four moments of an exchange that others may look at: received, restored, sent, finished.
+"""The four moments of an exchange (received, restored, sent, finished), and requests that have none.
 
 Logic emits these events; only observers print, count or write files. An observer never influences an answer: its
 exceptions are logged here and go no further.
@@ -65,7 +65,25 @@ class Finished(NamedTuple):
     divergence: Divergence | None = None
 
 
-Event = Received | Restored | Sent | Finished
+class Refused(NamedTuple):
+    """A request was refused before an exchange began; `route` is the name of its route, or its method and path."""
+
+    route: str
+    status: int
+    message: str
+
+
+class PassedThrough(NamedTuple):
+    """A request for a model of another upstream is over: `outcome` is its status, "client left" or an error."""
+
+    number: int
+    model: str
+    host: str
+    outcome: str
+    seconds: float
+
+
+Event = Received | Restored | Sent | Finished | Refused | PassedThrough
 
 
 class Observer(Protocol):

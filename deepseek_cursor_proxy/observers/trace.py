@@ -16,7 +16,7 @@ from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.observers.events import Event, Finished, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys
@@ -58,10 +58,13 @@ class Trace:
                     self._write(
                         {**trace, **_finished_fields(event), "timing": {**trace["timing"], **_timing_fields(event)}}
                     )
+            case Refused() | PassedThrough():
+                # Nothing was restored or sent to DeepSeek.
+                pass
             case _:
                 assert_never(event)
 
-    def _trace_of(self, event: Event) -> dict[str, Any]:
+    def _trace_of(self, event: Restored | Sent) -> dict[str, Any]:
         with self._lock:
             return self._open[event.number]
 

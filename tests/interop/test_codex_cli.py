@@ -240,11 +240,11 @@ class CodexTest(CodexCase):
     def test_the_provider_that_wants_a_web_socket_is_sent_to_post_at_once(self) -> None:
         self.start_proxy()
         built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n'
-        with self.assertLogs("deepseek_cursor_proxy.api.routes", "INFO") as logs:
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
             printed = self.codex("exec", *OPTIONS, "Put Brötchen on my list instead of bread.", config=built_in)
         self.assert_task_done(printed)
         self.assert_nothing_lost()
-        self.assertEqual(["426" in line for line in logs.output], [True], logs.output)
+        self.assertEqual(["426" in line for line in logs.output if " refused: " in line], [True], logs.output)
 
 
 class CompactionTest(CodexCase):

@@ -117,7 +117,7 @@ class TestPaths(SocketTestCase):
             ("/v1/threads/t/messages", {}, False, "/v1/chat/completions"),
             ("/", {}, False, "/v1/chat/completions"),
         ):
-            with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.api.routes", "INFO") as logs:
+            with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
                 reply = self.ask(path, **headers)
                 assert isinstance(reply.body, bytes)
                 body = json.loads(reply.body)
@@ -133,7 +133,7 @@ class TestPaths(SocketTestCase):
             ("/v1/sk-short1234", "POST /v1/sk-*** refused"),
             ("/v1/%73%6b-0123456789abcdef/x", "POST /v1/***/x refused"),
         ):
-            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.api.routes", "INFO") as logs:
+            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
                 self.ask(path)
             self.assertIn(expected, logs.output[0])
             self.assertLess(len(logs.output[0]), 500)

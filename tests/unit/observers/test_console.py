@@ -6,7 +6,16 @@ from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Event, Finished, Observers, Received, Restored, Sent
+from deepseek_cursor_proxy.observers.events import (
+    Event,
+    Finished,
+    Observers,
+    PassedThrough,
+    Received,
+    Refused,
+    Restored,
+    Sent,
+)
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import TOOLS, user
@@ -56,6 +65,20 @@ class TestConsole(ConsoleTestCase):
                 "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
             ],
             self.lines(received(), Restored(7, prepared, False), Sent(7, {}, 231_000, 0.42), finished()),
+        )
+
+    def test_a_request_without_an_exchange_has_one_line_without_keys_or_controls(self) -> None:
+        key = "sk-0123456789abcdef0123456789abcdef"
+        lines = self.lines(
+            Refused("chat completions", 404, f"There is no \x1b[31m {key}."),
+            PassedThrough(8, "gpt-9\n", "other.example", f"{key} is wrong (401)", 1.26),
+        )
+        self.assertEqual(
+            [
+                "chat completions refused: 404 There is no \\x1b[31m sk-***.",
+                "─ #8 gpt-9\\n passed on to other.example · sk-*** is wrong (401) · 1.3 s",
+            ],
+            lines,
         )
 
     def test_recovery_retries_and_thinking_off_are_said(self) -> None:
