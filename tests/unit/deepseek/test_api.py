@@ -1,4 +1,4 @@
-"""Whichever dialect it is spoken to in, DeepSeek is told the same and says the same."""
+"""Both of DeepSeek's APIs send the same requests and return the same replies."""
 
 import json
 import random
@@ -12,15 +12,15 @@ from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from tests.support.histories import TOOLS, assistant, user
-from tests.unit.deepseek.test_responses_api import CALL, PICTURE, history
+from tests.unit.deepseek.test_responses_api import CALL, IMAGE, history
 from tests.unit.deepseek.test_responses_stream import ANSWERS, REQUEST
 
-SHOWN = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_id="call_1")
-PICTURES = (Message("user", (PICTURE,)), assistant("", CALL, reasoning="r"), SHOWN, user("So?"))
+TOOL_IMAGE = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
+IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IMAGE, user("So?"))
 
 
-def told(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
-    """What a strict DeepSeek takes a request for, in the words of a chat, and whether it refuses it."""
+def upstream_view(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
+    """The request as a strict DeepSeek reads it, in the form of chat completions, and whether it refuses it."""
     endpoint = endpoints.at(upstream_api.path)
     found = endpoint.read(upstream_api.encode(request, upstream_api.payload(request)))
     assert not isinstance(found, Refusal), found.message
@@ -28,13 +28,13 @@ def told(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
     return {**found, "is refused": refusal is not None}
 
 
-def heard(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
-    """What comes back of an answer."""
-    written = endpoints.at(upstream_api.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
+def read_reply(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
+    """The reply that the proxy reads of an answer."""
+    answer_writer = endpoints.at(upstream_api.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
     if stream:
-        batch = upstream_api.open_reader().read(b"".join(written.events())).batch
+        batch = upstream_api.open_reader().read(b"".join(answer_writer.events())).batch
     else:
-        batch = list(upstream_api.read_answer(json.loads(written.body())))
+        batch = list(upstream_api.read_answer(json.loads(answer_writer.body())))
     reply = Reply()
     for item in batch:
         assert isinstance(item, Delta)
@@ -44,14 +44,14 @@ def heard(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Mess
 
 class TestBothApis(unittest.TestCase):
     def test_both_upstream_apis_send_the_same_history(self) -> None:
-        chats = [history(random.Random(seed)) for seed in range(60)] + [PICTURES]
+        chats = [history(random.Random(seed)) for seed in range(60)] + [IMAGES]
         for number, messages in enumerate(chats):
             for model in ("deepseek-flash", "deepseek-v4-pro"):
                 for thinking in (True, False):
                     with self.subTest(number, model=model, thinking=thinking):
                         params = {"max_tokens": 9, "temperature": 0.5, "user_id": "me"}
                         request = ChatRequest(model, model, messages, thinking=thinking, params=params)
-                        chat, native = told(CHAT, request), told(RESPONSES, request)
+                        chat, native = upstream_view(CHAT, request), upstream_view(RESPONSES, request)
                         for name in ("messages", "is refused"):
                             self.assertEqual(chat[name], native[name])
                         self.assertEqual(thinking, contract.is_thinking(native))
@@ -63,18 +63,18 @@ class TestBothApis(unittest.TestCase):
             request = ChatRequest(
                 "m", "deepseek-flash", (user("u"),), tuple(TOOLS), tool_choice=choice, thinking=thinking, stream=True
             )
-            chat, native = told(CHAT, request), told(RESPONSES, request)
+            chat, native = upstream_view(CHAT, request), upstream_view(RESPONSES, request)
             for name in ("tools", "tool_choice", "stream"):
                 self.assertEqual(chat.get(name), native.get(name))
             self.assertFalse(chat["is refused"] or native["is refused"])
 
     def test_both_upstream_apis_return_the_same_reply_streamed_and_whole(self) -> None:
         for answer in ANSWERS:
-            expected = heard(CHAT, answer, stream=False)
+            expected = read_reply(CHAT, answer, stream=False)
             for upstream_api in (CHAT, RESPONSES):
                 for stream in (True, False):
                     with self.subTest(answer, path=upstream_api.path, stream=stream):
-                        self.assertEqual(expected, heard(upstream_api, answer, stream=stream))
+                        self.assertEqual(expected, read_reply(upstream_api, answer, stream=stream))
 
 
 if __name__ == "__main__":

@@ -74,25 +74,25 @@ class TestPayload(unittest.TestCase):
         )
 
     def test_images_are_sent_to_models_that_see_them_and_as_placeholders_to_others(self) -> None:
-        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
-        message = Message("user", ({"type": "text", "text": "look"}, picture))
+        message = Message("user", ({"type": "text", "text": "look"}, image))
         sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
-        self.assertEqual(picture, chat_api.payload(sees)["messages"][0]["content"][1])
+        self.assertEqual(image, chat_api.payload(sees)["messages"][0]["content"][1])
         words = chat_api.payload(request(message))["messages"][0]["content"]
         self.assertRegex(words, r"^look\n\[image: image/png, 3 B, [0-9a-f]{12}\]$")
         self.assertEqual(words, chat_api.payload(request(message))["messages"][0]["content"])
         self.assertNotEqual(words, chat_api.plain_text((message.content[0], other)))  # type: ignore[arg-type]
 
     def test_images_of_a_tool_are_sent_in_a_user_message_after_its_results(self) -> None:
-        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        shown = Message("tool", ({"type": "text", "text": "shot"}, picture), tool_call_id="call_1")
-        chat = (user("u"), assistant("", CALL, reasoning="r"), shown)
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        tool_message = Message("tool", ({"type": "text", "text": "shot"}, image), tool_call_id="call_1")
+        chat = (user("u"), assistant("", CALL, reasoning="r"), tool_message)
         sent = chat_api.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
         self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
         lead, seen = sent[3]["content"]
         self.assertIn("tools returned", lead["text"])
-        self.assertEqual(("user", picture), (sent[3]["role"], seen))
+        self.assertEqual(("user", image), (sent[3]["role"], seen))
         for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
             after = chat_api.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
             self.assertEqual(sent, after[:4])
@@ -149,7 +149,7 @@ class TestDeltas(unittest.TestCase):
             {"index": 0, "function": 7},
             good,
         ]
-        for choice, mended in (
+        for choice, repaired in (
             ({"index": 0, "delta": {"tool_calls": calls, "x": 1}}, {"tool_calls": [good], "x": 1}),
             (
                 {"index": 0, "delta": {"tool_calls": [*calls, {"function": {}}]}},
@@ -165,8 +165,8 @@ class TestDeltas(unittest.TestCase):
             with self.subTest(choice):
                 (delta,) = chat_api.chunk_deltas({"id": "1", "choices": [choice]})
                 assert delta.source is not None
-                (shown,) = delta.source["choices"]
-                self.assertEqual((0, None, mended), (shown["index"], shown["finish_reason"], shown["delta"]))
+                (sent,) = delta.source["choices"]
+                self.assertEqual((0, None, repaired), (sent["index"], sent["finish_reason"], sent["delta"]))
 
     def test_a_valid_chunk_is_not_copied(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
@@ -226,8 +226,8 @@ class TestDeltas(unittest.TestCase):
             (delta,) = chat_api.chunk_deltas({"choices": [], "usage": usage})
             assert delta.usage is not None
             self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
-            kept = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
-            self.assertEqual({name: usage[name] for name in kept}, kept)
+            rest = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}
+            self.assertEqual({name: usage[name] for name in rest}, rest)
 
     def test_a_refusal_for_missing_reasoning_is_recognised_in_every_spelling(self) -> None:
         for message in (

@@ -1,4 +1,4 @@
-"""What a person reads when DeepSeek refuses."""
+"""The error messages for refusals of DeepSeek."""
 
 import unittest
 from typing import Any
@@ -9,12 +9,12 @@ from deepseek_cursor_proxy.errors import UpstreamRefused
 UUID = "(request_id: 12345678-9999-4444-8888-123456789012)"
 
 
-def refused(status: int, message: str, retry_after: int | None = None, **error: Any) -> UpstreamRefused:
+def refusal(status: int, message: str, retry_after: int | None = None, **error: Any) -> UpstreamRefused:
     shape = {"message": message, "type": "some_type", "param": None, "code": "some_code", **error}
     return UpstreamRefused(status, message, {"error": shape}, retry_after)
 
 
-# what DeepSeek and others say: the limit, and how much it was
+# Messages of DeepSeek and others: the limit, and the size of the request.
 OVERFLOWS: dict[str, tuple[int, int | None]] = {
     "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens (1190000 in the "
     f"messages, 10000 in the completion). Please reduce the length of the messages or completion. {UUID}": (
@@ -51,12 +51,12 @@ OTHERS = (
 
 class TestOverflow(unittest.TestCase):
     def test_a_chat_that_is_too_long_gets_openais_message_and_code(self) -> None:
-        for said, (limit, asked) in OVERFLOWS.items():
-            with self.subTest(said):
-                error = explain(refused(400, said))
-                however = f"your messages resulted in {asked} tokens" if asked else "your messages are longer than that"
+        for message, (limit, requested) in OVERFLOWS.items():
+            with self.subTest(message):
+                error = explain(refusal(400, message))
+                however = f"resulted in {requested} tokens" if requested else "are longer than that"
                 words = (
-                    f"This model's maximum context length is {limit} tokens. However, {however}. "
+                    f"This model's maximum context length is {limit} tokens. However, your messages {however}. "
                     "Please reduce the length of the messages."
                 )
                 shape = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
@@ -64,18 +64,18 @@ class TestOverflow(unittest.TestCase):
                 self.assertEqual((400, words), (error.status, error.message))
 
     def test_the_code_of_an_overflow_error_is_enough(self) -> None:
-        error = explain(refused(400, "No.", code="context_length_exceeded"))
+        error = explain(refusal(400, "No.", code="context_length_exceeded"))
         self.assertEqual("context_length_exceeded", error.payload()["error"]["code"])
         self.assertIn("1048576", error.message)
 
     def test_no_other_error_is_taken_for_an_overflow(self) -> None:
-        for said in OTHERS:
-            with self.subTest(said):
-                self.assertEqual(refused(400, said).payload(), explain(refused(400, said)).payload())
+        for message in OTHERS:
+            with self.subTest(message):
+                self.assertEqual(refusal(400, message).payload(), explain(refusal(400, message)).payload())
 
     def test_a_long_error_message_is_searched_in_linear_time(self) -> None:
         for word in ("max ", "input ", "context length ", "9,"):
-            explain(refused(400, word * 100_000))
+            explain(refusal(400, word * 100_000))
 
 
 class TestExplain(unittest.TestCase):
@@ -92,16 +92,16 @@ class TestExplain(unittest.TestCase):
             (529, None, "overloaded", None),
         ):
             with self.subTest(status=status):
-                error = explain(refused(status, "Because", retry_after))
-                told = error.payload()["error"]
-                self.assertTrue(told["message"].startswith("Because. "), told)
-                self.assertIn(remedy, told["message"])
-                self.assertEqual((status, expected, told["message"]), (error.status, error.retry_after, error.message))
-                self.assertEqual(("some_type", "some_code"), (told["type"], told["code"]))
+                error = explain(refusal(status, "Because", retry_after))
+                body = error.payload()["error"]
+                self.assertTrue(body["message"].startswith("Because. "), body)
+                self.assertIn(remedy, body["message"])
+                self.assertEqual((status, expected, body["message"]), (error.status, error.retry_after, error.message))
+                self.assertEqual(("some_type", "some_code"), (body["type"], body["code"]))
 
     def test_other_refusals_reach_the_client_unchanged(self) -> None:
         for status in (400, 404, 409, 413, 422):
-            self.assertEqual(refused(status, "Because").payload(), explain(refused(status, "Because")).payload())
+            self.assertEqual(refusal(status, "Because").payload(), explain(refusal(status, "Because")).payload())
 
     def test_errors_of_odd_shapes_get_a_remedy(self) -> None:
         page = UpstreamRefused(502, "DeepSeek answered 502: Bad gateway", None, None)

@@ -15,8 +15,8 @@ from tests.support.messages_client import MessagesTestCase, Told, added_up, even
 from tests.support.width import width
 
 NAMED = {"type": "function", "function": {"name": "look_up"}}
-WANTED = {"path": 'a\n"b"', "deep": {"n": 1, "é": [None]}}
-WRITTEN = json.dumps(WANTED)
+ARGUMENTS = {"path": 'a\n"b"', "deep": {"n": 1, "é": [None]}}
+CALL_TEXT = json.dumps(ARGUMENTS)
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -28,48 +28,48 @@ def request(choice: Any = NAMED, *names: str) -> ChatRequest:
     return ChatRequest("m", "deepseek-v4-pro", (), tools=tools, tool_choice=choice)
 
 
-def found(text: str, asked: ChatRequest | None = None) -> tuple[str, Any] | None:
-    call = forced_tools.find_call(text, asked or request())
+def find(text: str, chat: ChatRequest | None = None) -> tuple[str, Any] | None:
+    call = forced_tools.find_call(text, chat or request())
     return None if call is None else (call[0], json.loads(call[1]))
 
 
 CALLS = {
-    "the arguments alone": WRITTEN,
-    "under input": json.dumps({"input": WANTED}),
-    "under arguments": json.dumps({"arguments": WANTED}),
-    "under parameters": json.dumps({"parameters": WANTED}),
-    "with the name": json.dumps({"name": "look_up", "input": WANTED}),
-    "with another word for the name": json.dumps({"tool": "look_up", "arguments": WANTED}),
-    "with the word of a call for the name": json.dumps({"function": "look_up", "arguments": WANTED}),
-    "with the name beside them": json.dumps({"name": "look_up", **WANTED}),
-    "as a block": json.dumps({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": WANTED}),
-    "as a call": json.dumps({"type": "function", "function": {"name": "look_up", "arguments": WANTED}}),
-    "as a call with a string": json.dumps({"id": "a", "function": {"name": "look_up", "arguments": WRITTEN}}),
-    "as a string": json.dumps({"name": "look_up", "arguments": WRITTEN}),
-    "as a string without the name": json.dumps({"arguments": WRITTEN}),
-    "in a list": json.dumps([{"name": "look_up", "input": WANTED}]),
-    "with room around": f"\n\n  {WRITTEN} \n",
-    "over several lines": json.dumps({"name": "look_up", "input": WANTED}, indent=2),
+    "the arguments alone": CALL_TEXT,
+    "under input": json.dumps({"input": ARGUMENTS}),
+    "under arguments": json.dumps({"arguments": ARGUMENTS}),
+    "under parameters": json.dumps({"parameters": ARGUMENTS}),
+    "with the name": json.dumps({"name": "look_up", "input": ARGUMENTS}),
+    "with another word for the name": json.dumps({"tool": "look_up", "arguments": ARGUMENTS}),
+    "with the word of a call for the name": json.dumps({"function": "look_up", "arguments": ARGUMENTS}),
+    "with the name beside them": json.dumps({"name": "look_up", **ARGUMENTS}),
+    "as a block": json.dumps({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": ARGUMENTS}),
+    "as a call": json.dumps({"type": "function", "function": {"name": "look_up", "arguments": ARGUMENTS}}),
+    "as a call with a string": json.dumps({"id": "a", "function": {"name": "look_up", "arguments": CALL_TEXT}}),
+    "as a string": json.dumps({"name": "look_up", "arguments": CALL_TEXT}),
+    "as a string without the name": json.dumps({"arguments": CALL_TEXT}),
+    "in a list": json.dumps([{"name": "look_up", "input": ARGUMENTS}]),
+    "with room around": f"\n\n  {CALL_TEXT} \n",
+    "over several lines": json.dumps({"name": "look_up", "input": ARGUMENTS}, indent=2),
 }
 FENCES = ("```json\n{}\n```", "```\n{}\n```", "\n```JSON  \n{}```  \n", "```\n\n{}\n\n```")
 NO_CALLS = (
     "",
     "I cannot do that.",
-    f"Here it is: {WRITTEN}",
-    f"```json\n{WRITTEN}\n```\nThat is all.",
-    WRITTEN[:-1],
-    WRITTEN + "}",
+    f"Here it is: {CALL_TEXT}",
+    f"```json\n{CALL_TEXT}\n```\nThat is all.",
+    CALL_TEXT[:-1],
+    CALL_TEXT + "}",
     "5",
     "null",
     '"look_up"',
     "[]",
     "[1, 2]",
-    json.dumps([WANTED, WANTED]),
-    json.dumps({"name": "other", "input": WANTED}),
-    json.dumps({"name": "of nobody", "input": WANTED}),
-    json.dumps({"function": {"name": "of nobody", "arguments": WRITTEN}}),
-    json.dumps({"name": "look_up", "arguments": WRITTEN[:-1]}),
-    json.dumps({"function": {"name": "look_up", "arguments": WRITTEN[:-1]}}),
+    json.dumps([ARGUMENTS, ARGUMENTS]),
+    json.dumps({"name": "other", "input": ARGUMENTS}),
+    json.dumps({"name": "of nobody", "input": ARGUMENTS}),
+    json.dumps({"function": {"name": "of nobody", "arguments": CALL_TEXT}}),
+    json.dumps({"name": "look_up", "arguments": CALL_TEXT[:-1]}),
+    json.dumps({"function": {"name": "look_up", "arguments": CALL_TEXT[:-1]}}),
     "```\n```",
     "``` ``` ```",
     "[" * 5000,
@@ -80,9 +80,9 @@ NO_CALLS = (
 class TestFindCall(unittest.TestCase):
     def test_a_call_written_as_text_is_found_in_every_form(self) -> None:
         for name, text in CALLS.items():
-            for shown in (text, *(fence.replace("{}", text) for fence in FENCES)):
-                with self.subTest(name, text=shown):
-                    self.assertEqual(("look_up", WANTED), found(shown))
+            for answer in (text, *(fence.replace("{}", text) for fence in FENCES)):
+                with self.subTest(name, text=answer):
+                    self.assertEqual(("look_up", ARGUMENTS), find(answer))
 
     def test_text_that_is_no_call_gives_none(self) -> None:
         for text in NO_CALLS:
@@ -90,9 +90,10 @@ class TestFindCall(unittest.TestCase):
                 self.assertIsNone(forced_tools.find_call(text, request()))
 
     def test_with_several_tools_a_call_as_text_must_name_its_tool(self) -> None:
-        self.assertIsNone(found(WRITTEN, request("required")))
-        self.assertEqual(("look_up", WANTED), found(WRITTEN, request("required", "look_up")))
-        self.assertEqual(("other", WANTED), found(json.dumps({"name": "other", "input": WANTED}), request("required")))
+        self.assertIsNone(find(CALL_TEXT, request("required")))
+        self.assertEqual(("look_up", ARGUMENTS), find(CALL_TEXT, request("required", "look_up")))
+        other = json.dumps({"name": "other", "input": ARGUMENTS})
+        self.assertEqual(("other", ARGUMENTS), find(other, request("required")))
 
     def test_arguments_named_like_the_fields_of_a_call_stay_arguments(self) -> None:
         for arguments in (
@@ -103,14 +104,14 @@ class TestFindCall(unittest.TestCase):
             {"arguments": {"a": 1}, "more": 2},
             {"input": "5"},
         ):
-            self.assertEqual(("look_up", arguments), found(json.dumps(arguments)))
-        self.assertEqual(("look_up", {"input": "text"}), found('{"name": "look_up", "input": "text"}'))
+            self.assertEqual(("look_up", arguments), find(json.dumps(arguments)))
+        self.assertEqual(("look_up", {"input": "text"}), find('{"name": "look_up", "input": "text"}'))
 
     def test_a_call_as_text_with_broken_arguments_stays_text(self) -> None:
         """It became a call with an argument named "arguments", which nobody wrote."""
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        for asked in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):
+        for chat in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):
             for arguments in ('{"path": "a', "{path: a}", "[1", '{"path": "a"}}', "[1]", [1], 5, True, "a.py"):
                 for field in ("arguments", "parameters"):
                     for written in (
@@ -119,54 +120,54 @@ class TestFindCall(unittest.TestCase):
                         [{"tool": "look_up", field: arguments}],
                     ):
                         with self.subTest(written):
-                            self.assertIsNone(found(json.dumps(written), asked))
-            self.assertIsNone(found('{"input": "{broken"}', asked))
+                            self.assertIsNone(find(json.dumps(written), chat))
+            self.assertIsNone(find('{"input": "{broken"}', chat))
 
     def test_other_fields_beside_the_arguments_are_no_arguments(self) -> None:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
         written = {"name": "look_up", "arguments": {"path": "a"}, "explanation": "So that I know."}
-        self.assertEqual(("look_up", {"path": "a"}), found(json.dumps(written), asked))
-        self.assertIsNone(found(json.dumps({**written, "arguments": '{"path": "a'}), asked))
+        self.assertEqual(("look_up", {"path": "a"}), find(json.dumps(written), chat))
+        self.assertIsNone(find(json.dumps({**written, "arguments": '{"path": "a'}), chat))
 
     def test_a_call_as_text_without_arguments_gets_an_empty_object(self) -> None:
         for nothing in (None, "", {}):
             written = json.dumps({"name": "look_up", "arguments": nothing})
-            self.assertEqual(("look_up", {}), found(written))
+            self.assertEqual(("look_up", {}), find(written))
 
     def test_parameters_named_like_the_fields_of_a_call_stay_parameters(self) -> None:
         for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
             arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
             schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
             declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-            asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+            chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
             for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
                 with self.subTest(written):
-                    self.assertEqual(("look_up", arguments), found(json.dumps(written), asked))
+                    self.assertEqual(("look_up", arguments), find(json.dumps(written), chat))
 
     def test_json_that_does_not_fit_the_forced_tool_stays_text(self) -> None:
         schema = {"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        asked = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
         for text in (
             '{"error": "I cannot do that."}',
             '{"look_up": {"path": "a"}}',
             '{"tool_calls": []}',
             '{"name": "of nobody", "input": {"path": "a"}}',
         ):
-            self.assertIsNone(found(text, asked))
+            self.assertIsNone(find(text, chat))
         for arguments in ({"path": "a", "more": 1}, {"tool": "x"}, {}):
-            self.assertEqual(("look_up", arguments), found(json.dumps(arguments), asked))
+            self.assertEqual(("look_up", arguments), find(json.dumps(arguments), chat))
         both = {"name": "look_up", "path": "a", "tool": "hammer"}
-        self.assertEqual(("look_up", {"path": "a", "tool": "hammer"}), found(json.dumps(both), asked))
+        self.assertEqual(("look_up", {"path": "a", "tool": "hammer"}), find(json.dumps(both), chat))
 
     def test_any_schema_of_a_forced_tool_is_tolerated(self) -> None:
         for schema in (None, {}, {"properties": 7}, {"properties": {"path": 7}, "required": [[], "x", 7]}):
             function = {"name": "look_up", "parameters": schema}
-            asked = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
+            chat = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
             for text in ('{"path": "a"}', '{"input": {"path": "a"}}', '{"name": "look_up", "input": {"path": "a"}}'):
-                self.assertEqual(("look_up", {"path": "a"}), found(text, asked))
+                self.assertEqual(("look_up", {"path": "a"}), find(text, chat))
 
     def test_text_full_of_fences_is_searched_in_linear_time(self) -> None:
         began = time.process_time()
@@ -176,58 +177,58 @@ class TestFindCall(unittest.TestCase):
 
 
 class TestConvertStream(unittest.TestCase):
-    def raised(self, *deltas: Delta | Heartbeat, asked: ChatRequest | None = None) -> list[Batch]:
-        return list(forced_tools.convert_stream(([each] for each in deltas), asked or request(), "call_x"))
+    def convert(self, *deltas: Delta | Heartbeat, chat: ChatRequest | None = None) -> list[Batch]:
+        return list(forced_tools.convert_stream(([each] for each in deltas), chat or request(), "call_x"))
 
     def test_streamed_text_of_a_call_becomes_one_call_however_it_is_cut(self) -> None:
         for seed in range(width(10, 50)):
             rng = random.Random(seed)
             text = rng.choice(list(CALLS.values()))
             deltas = [Delta(text=part) for part in parts(rng, text)]
-            batches = self.raised(Delta(reasoning=""), *deltas, Delta(finish_reason="stop", usage={"total_tokens": 1}))
-            told = [item for batch in batches for item in batch if isinstance(item, Delta)]
-            self.assertFalse([item for item in told if item.text])
-            [piece] = told[-1].calls
-            self.assertEqual(("call_x", "look_up", WANTED), (piece.id, piece.name, json.loads(piece.arguments)))
-            self.assertEqual(("tool_calls", {"total_tokens": 1}), (told[-1].finish_reason, told[-1].usage))
+            batches = self.convert(Delta(reasoning=""), *deltas, Delta(finish_reason="stop", usage={"total_tokens": 1}))
+            items = [item for batch in batches for item in batch if isinstance(item, Delta)]
+            self.assertFalse([item for item in items if item.text])
+            [piece] = items[-1].calls
+            self.assertEqual(("call_x", "look_up", ARGUMENTS), (piece.id, piece.name, json.loads(piece.arguments)))
+            self.assertEqual(("tool_calls", {"total_tokens": 1}), (items[-1].finish_reason, items[-1].usage))
 
     def test_streamed_text_that_is_no_call_comes_unchanged(self) -> None:
         for seed, text in enumerate(NO_CALLS[1:-2]):
             deltas = [Delta(text=part) for part in parts(random.Random(seed), text)]
             deltas.append(Delta(finish_reason="stop"))
-            self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
+            self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
 
     def test_only_a_finished_text_becomes_a_forced_call(self) -> None:
         for reason in ("length", "content_filter", None):
-            deltas = [Delta(text=WRITTEN), Delta(finish_reason=reason)]
-            told = [item for batch in self.raised(*deltas) for item in batch]
-            self.assertCountEqual(deltas, told)
+            deltas = [Delta(text=CALL_TEXT), Delta(finish_reason=reason)]
+            items = [item for batch in self.convert(*deltas) for item in batch]
+            self.assertCountEqual(deltas, items)
 
     def test_an_answer_with_a_real_call_is_not_converted(self) -> None:
         call = Delta(calls=(CallPiece(0, "a", "look_up", "{}"),))
-        deltas = [Delta(text=WRITTEN), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
-        self.assertEqual(deltas, [item for batch in self.raised(*deltas) for item in batch])
+        deltas = [Delta(text=CALL_TEXT), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
+        self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
 
     def test_reasoning_is_not_held_back_for_a_forced_tool(self) -> None:
-        batches = self.raised(Delta(source={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
-        told = [[Delta(source={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
-        self.assertEqual(told, batches)
+        batches = self.convert(Delta(source={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
+        items = [[Delta(source={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
+        self.assertEqual(items, batches)
 
     def test_without_a_forced_tool_the_stream_is_not_touched(self) -> None:
         for choice in (None, "auto", "none"):
-            batches = ([each] for each in [Delta(text=WRITTEN)])
+            batches = ([each] for each in [Delta(text=CALL_TEXT)])
             self.assertIs(batches, forced_tools.convert_stream(batches, request(choice), "call_x"))
-            self.assertIsNone(forced_tools.convert_message(Message("assistant", WRITTEN), request(choice), "call_x"))
+            self.assertIsNone(forced_tools.convert_message(Message("assistant", CALL_TEXT), request(choice), "call_x"))
 
     def test_a_converted_answer_is_stored_as_the_call(self) -> None:
-        message = forced_tools.convert_message(Message("assistant", WRITTEN, "hm"), request(), "call_x")
+        message = forced_tools.convert_message(Message("assistant", CALL_TEXT, "hm"), request(), "call_x")
         assert message is not None
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
-        self.assertEqual(WANTED, json.loads(message.tool_calls[0].arguments))
+        self.assertEqual(ARGUMENTS, json.loads(message.tool_calls[0].arguments))
         for other in (
             Message("assistant", "words"),
             message,
-            Message("assistant", WRITTEN, None, (ToolCall("", "", ""),)),
+            Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),)),
         ):
             self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))
 
@@ -237,14 +238,14 @@ class TestAllProtocols(MessagesTestCase):
         """The call, if there is one, and the words."""
         tools = [tool("look_up"), tool("other")]
         body = {"messages": [{"role": "user", "content": "q"}], "tools": tools, "tool_choice": NAMED, "stream": stream}
-        told = self.send(proxy, body, path="/v1/chat/completions")
-        lines = [json.loads(line[6:]) for line in told.body.splitlines() if line.startswith(b"data: {")]
-        choices = [choice for chunk in (lines or [told.value]) for choice in chunk["choices"]]
-        said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
-        self.assertEqual("assistant", said[0].get("role"))
-        calls = [call for each in said for call in each.get("tool_calls") or ()]
+        reply = self.send(proxy, body, path="/v1/chat/completions")
+        lines = [json.loads(line[6:]) for line in reply.body.splitlines() if line.startswith(b"data: {")]
+        choices = [choice for chunk in (lines or [reply.value]) for choice in chunk["choices"]]
+        deltas = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+        self.assertEqual("assistant", deltas[0].get("role"))
+        calls = [call for each in deltas for call in each.get("tool_calls") or ()]
         self.assertEqual("tool_calls" if calls else "stop", choices[-1]["finish_reason"])
-        text = "".join(each.get("content") or "" for each in said)
+        text = "".join(each.get("content") or "" for each in deltas)
         arguments = "".join(call["function"]["arguments"] for call in calls)
         return ({"name": calls[0]["function"]["name"], "arguments": arguments} if calls else None), text
 
@@ -252,16 +253,16 @@ class TestAllProtocols(MessagesTestCase):
         tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("look_up", "other")]
         choice = {"type": "function", "name": "look_up"}
         body = {"input": "q", "tools": tools, "tool_choice": choice, "stream": stream}
-        told = self.send(proxy, body, path="/v1/responses")
-        response = events(told.body)[-1]["response"] if stream else told.value
+        reply = self.send(proxy, body, path="/v1/responses")
+        response = events(reply.body)[-1]["response"] if stream else reply.value
         calls = [item for item in response["output"] if item["type"] == "function_call"]
         return (calls[0] if calls else None), response["output_text"]
 
     def messages(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
         tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("look_up", "other")]
         choice = {"type": "tool", "name": "look_up"}
-        told: Told = self.create(proxy, tools=tools, tool_choice=choice, stream=stream)
-        message = added_up(told.events) if stream else told.value
+        reply: Told = self.create(proxy, tools=tools, tool_choice=choice, stream=stream)
+        message = added_up(reply.events) if stream else reply.value
         calls = [block for block in message["content"] if block["type"] == "tool_use"]
         self.assertEqual("tool_use" if calls else "end_turn", message["stop_reason"])
         text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
@@ -275,9 +276,9 @@ class TestAllProtocols(MessagesTestCase):
                 for name, text in CALLS.items():
                     with self.subTest(name, api=api.__name__, stream=stream):
                         self.fake.answer(Answer(content=text, piece=5))
-                        call, words = api(proxy, stream)
-                        self.assertEqual(("look_up", WANTED), (call["name"], json.loads(call["arguments"])))
-                        self.assertEqual("", words)
+                        call, text = api(proxy, stream)
+                        self.assertEqual(("look_up", ARGUMENTS), (call["name"], json.loads(call["arguments"])))
+                        self.assertEqual("", text)
                 for text in NO_CALLS[1:-2]:
                     with self.subTest(text[:50], api=api.__name__, stream=stream):
                         self.fake.answer(Answer(content=text, piece=5))
@@ -287,23 +288,23 @@ class TestAllProtocols(MessagesTestCase):
         proxy = self.proxy()
         for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
-                self.fake.answer(Answer(content=WRITTEN, calls=(Call("call_1", "look_up", '{"real": 1}'),)))
-                call, words = api(proxy, stream)
-                self.assertEqual(({"real": 1}, WRITTEN), (json.loads(call["arguments"]), words))
+                self.fake.answer(Answer(content=CALL_TEXT, calls=(Call("call_1", "look_up", '{"real": 1}'),)))
+                call, text = api(proxy, stream)
+                self.assertEqual(({"real": 1}, CALL_TEXT), (json.loads(call["arguments"]), text))
 
     def test_a_forced_custom_tool_gets_its_free_text(self) -> None:
         patch = '*** Begin\n+ {"a": 1}\n'
         tools = [{"type": "custom", "name": "apply_patch"}]
         choice = {"type": "custom", "name": "apply_patch"}
         proxy = self.proxy()
-        for words in ({"input": patch}, {"name": "apply_patch", "input": patch}, {"arguments": {"input": patch}}):
-            self.fake.answer(Answer(content=json.dumps(words)))
+        for text in ({"input": patch}, {"name": "apply_patch", "input": patch}, {"arguments": {"input": patch}}):
+            self.fake.answer(Answer(content=json.dumps(text)))
             body = {"input": "q", "tools": tools, "tool_choice": choice}
             [item] = self.send(proxy, body, path="/v1/responses").value["output"]
             self.assertEqual(("custom_tool_call", patch), (item["type"], item["input"]))
 
     def test_each_of_several_choices_is_converted(self) -> None:
-        self.fake.answer(Answer(content=WRITTEN), Answer(content=WRITTEN))
+        self.fake.answer(Answer(content=CALL_TEXT), Answer(content=CALL_TEXT))
         body = {
             "messages": [{"role": "user", "content": "q"}],
             "tools": [tool("look_up")],
@@ -312,5 +313,5 @@ class TestAllProtocols(MessagesTestCase):
         }
         choices = self.send(self.proxy(), body, path="/v1/chat/completions").value["choices"]
         calls = [choice["message"]["tool_calls"][0] for choice in choices]
-        self.assertEqual([WANTED] * 2, [json.loads(call["function"]["arguments"]) for call in calls])
+        self.assertEqual([ARGUMENTS] * 2, [json.loads(call["function"]["arguments"]) for call in calls])
         self.assertEqual(2, len({call["id"] for call in calls}))

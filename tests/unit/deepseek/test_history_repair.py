@@ -158,10 +158,10 @@ class TestRepair(unittest.TestCase):
     def test_a_repair_loses_no_text_of_the_client(self) -> None:
         for seed in range(300):
             history = generated(random.Random(seed))
-            said = "".join(str(message.content) for message in repair(history).messages)
+            text = "".join(str(message.content) for message in repair(history).messages)
             for message in history:
                 with self.subTest(seed=seed, history=shape(history)):
-                    self.assertIn(str(message.content), said)
+                    self.assertIn(str(message.content), text)
 
     def test_a_repaired_history_keeps_its_prefix_when_the_chat_grows(self) -> None:
         """What was sent and answered is a prefix of everything that follows it."""
@@ -186,18 +186,18 @@ class TestRepair(unittest.TestCase):
         rounds = [calls(str(number)) for number in range(2_000)]
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
         same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
-        asked = 0
+        count = 0
         take = history_repair._Round.add_result
 
         def counted(current: history_repair._Round, index: int, message: Message) -> bool:
-            nonlocal asked
-            asked += 1
+            nonlocal count
+            count += 1
             return take(current, index, message)
 
         with mock.patch.object(history_repair._Round, "add_result", counted):
             for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
                 self.assertLessEqual(4_000, len(repair(history).messages))
-        self.assertLess(asked, 20_000)
+        self.assertLess(count, 20_000)
 
     def test_a_result_without_an_id_answers_one_of_two_equal_calls(self) -> None:
         twins = calls("1", "1")

@@ -7,12 +7,12 @@ from deepseek_cursor_proxy.errors import BadRequest, ProxyError, TooLarge
 MIB = 1024 * 1024
 
 
-def picture(url: str) -> dict[str, object]:
+def image_part(url: str) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
 def inline(size: int) -> dict[str, object]:
-    return picture("data:image/png;base64," + "A" * (size * 4 // 3))
+    return image_part("data:image/png;base64," + "A" * (size * 4 // 3))
 
 
 class TestPlaceholder(unittest.TestCase):
@@ -27,8 +27,8 @@ class TestPlaceholder(unittest.TestCase):
             "data:": r"text/plain, 0 B",
         }.items():
             with self.subTest(url[:40]):
-                self.assertRegex(images.placeholder(picture(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
-        self.assertRegex(images.placeholder(picture("")), r"^\[image: [0-9a-f]{12}\]$")
+                self.assertRegex(images.placeholder(image_part(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
+        self.assertRegex(images.placeholder(image_part("")), r"^\[image: [0-9a-f]{12}\]$")
 
     def test_the_placeholder_of_a_file_has_its_name(self) -> None:
         pdf = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
@@ -36,12 +36,12 @@ class TestPlaceholder(unittest.TestCase):
         self.assertRegex(images.placeholder({"type": "file", "file": {"file_id": "file-1"}}), r"^\[file: file-1, ")
 
     def test_equal_images_have_equal_placeholders_and_others_have_not(self) -> None:
-        first, again, other = (images.placeholder(picture(f"data:image/png;base64,{x}AA")) for x in "AAB")
+        first, again, other = (images.placeholder(image_part(f"data:image/png;base64,{x}AA")) for x in "AAB")
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
     def test_placeholders_of_long_urls_are_short_but_differ(self) -> None:
-        one, two = (images.placeholder(picture("https://e.com/" + "x" * 500 + end)) for end in "ab")
+        one, two = (images.placeholder(image_part("https://e.com/" + "x" * 500 + end)) for end in "ab")
         self.assertLess(len(one), 260)
         self.assertNotEqual(one, two)
 
@@ -51,7 +51,7 @@ class TestImageLimits(unittest.TestCase):
         images.check([Message(role, parts), Message("user", "text")])
 
     def test_images_within_deepseeks_limits_pass(self) -> None:
-        self.check(*[picture("https://example.com/" + "x" * 8000)] * 600)
+        self.check(*[image_part("https://example.com/" + "x" * 8000)] * 600)
         self.check(inline(25_000_000))
         self.check(inline(40 * MIB), role="assistant")
 
@@ -59,8 +59,8 @@ class TestImageLimits(unittest.TestCase):
         refused: tuple[tuple[list[dict[str, object]], type[ProxyError], str], ...] = (
             ([inline(33 * MIB)], TooLarge, "32 MiB"),
             ([inline(22 * MIB)] * 3, TooLarge, "64 MiB"),
-            ([picture("https://e.com")] * 601, TooLarge, "600"),
-            ([picture("https://e.com/" + "x" * 8192)], BadRequest, "8192"),
+            ([image_part("https://e.com")] * 601, TooLarge, "600"),
+            ([image_part("https://e.com/" + "x" * 8192)], BadRequest, "8192"),
         )
         for parts, kind, limit in refused:
             for role in ("user", "tool"):

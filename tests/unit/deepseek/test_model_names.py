@@ -31,9 +31,9 @@ def config(**settings: Any) -> ProxyConfig:
 
 class TestResolve(unittest.TestCase):
     def assert_resolved(self, table: dict[str, ModelChoice], **settings: Any) -> None:
-        for asked, expected in table.items():
-            with self.subTest(asked):
-                self.assertEqual(expected, resolve(asked, config(**settings)))
+        for name, expected in table.items():
+            with self.subTest(name):
+                self.assertEqual(expected, resolve(name, config(**settings)))
 
     def test_deepseeks_model_names_stay_and_others_become_the_configured_model(self) -> None:
         self.assert_resolved(
@@ -133,7 +133,7 @@ class TestPassthroughKey(unittest.TestCase):
         routes = {"gpt-*": ROUTE, "gpt-5.6-luna": ROUTE, "deepseek-*": ROUTE, "gpt-5*": ROUTE}
         models = {"gpt-5.6-sol": PRO, "gpt-4o*": FLASH, "g*": FLASH, "gpt-5.6-luna": FLASH}
         settings = config(models=models, passthrough=routes)
-        for asked, expected in {
+        for name, expected in {
             "gpt-9": "gpt-*",
             "GPT-5.1": "gpt-5*",
             "gpt-5.6-luna": "gpt-5.6-luna",
@@ -149,8 +149,8 @@ class TestPassthroughKey(unittest.TestCase):
             None: None,
             7: None,
         }.items():
-            with self.subTest(asked):
-                self.assertEqual(expected, passthrough_key(asked, settings))
+            with self.subTest(name):
+                self.assertEqual(expected, passthrough_key(name, settings))
 
 
 class TestPriority(unittest.TestCase):

@@ -7,17 +7,17 @@ from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.histories import TOOLS, assistant, result, system, user
 
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 CHAT = (
     system("be … brief"),
     Message("user", 'say "hi"\n', name="me"),
     assistant("", ("call_1", "read_file", '{"a":1}'), reasoning="why not?"),
     result("call_1", "text\twith\x00 everything 😀"),
     assistant("done", reasoning=" ")._replace(prefix=True),
-    Message("user", ({"type": "text", "text": "look"}, PICTURE)),
+    Message("user", ({"type": "text", "text": "look"}, IMAGE)),
 )
 REQUEST = ChatRequest("m", "deepseek-v4-pro", CHAT, tuple(TOOLS), "auto", params={"temperature": 0.5})
-TOOL_PICTURE = Message("tool", (PICTURE,), tool_call_id="call_1")
+TOOL_IMAGE = Message("tool", (IMAGE,), tool_call_id="call_1")
 FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 
@@ -32,7 +32,7 @@ class TestEncode(unittest.TestCase):
             "streamed": REQUEST._replace(stream=True),
             "nothing but a question": ChatRequest("m", "m", (user("hi"),)),
             "a model that sees": REQUEST._replace(model="deepseek-flash"),
-            "what a tool returned": REQUEST._replace(model="deepseek-flash", messages=(*CHAT[:3], TOOL_PICTURE)),
+            "what a tool returned": REQUEST._replace(model="deepseek-flash", messages=(*CHAT[:3], TOOL_IMAGE)),
             "a schema": REQUEST._replace(params={"response_format": FORM}),
             "names of its own fields": REQUEST._replace(
                 model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}

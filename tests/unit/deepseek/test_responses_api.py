@@ -11,22 +11,22 @@ from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"at":1}')
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
 
 
 def request(*messages: Message, model: str = "deepseek-v4-pro", **details: Any) -> ChatRequest:
     return ChatRequest(model, model, messages, **details)
 
 
-def said(role: str, kind: str, text: str) -> dict[str, Any]:
+def message_item(role: str, kind: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
-def thought(text: str) -> dict[str, Any]:
+def reasoning_item(text: str) -> dict[str, Any]:
     return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
 
 
-def called(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def call_item(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
@@ -47,16 +47,16 @@ class TestInputItems(unittest.TestCase):
         )
         self.assertEqual(
             [
-                said("system", "input_text", "s"),
-                said("user", "input_text", "u"),
-                thought("hm"),
-                said("assistant", "output_text", "look"),
-                called(*CALL),
-                called(*other),
+                message_item("system", "input_text", "s"),
+                message_item("user", "input_text", "u"),
+                reasoning_item("hm"),
+                message_item("assistant", "output_text", "look"),
+                call_item(*CALL),
+                call_item(*other),
                 {"type": "function_call_output", "call_id": "call_1", "output": "one"},
                 {"type": "function_call_output", "call_id": "call_2", "output": "two"},
-                thought("ah"),
-                said("assistant", "output_text", "done"),
+                reasoning_item("ah"),
+                message_item("assistant", "output_text", "done"),
             ],
             self.items(*chat),
         )
@@ -77,9 +77,9 @@ class TestInputItems(unittest.TestCase):
         self.assertEqual(["message", "message"], [item["type"] for item in items])
 
     def test_images_become_items_only_for_models_that_see_them(self) -> None:
-        parts = ({"type": "text", "text": "look"}, PICTURE, {"type": "file", "file": {"file_id": "file-1"}})
-        told = {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}}
-        (item,) = self.items(Message("user", (*parts, told)), model="deepseek-flash")
+        parts = ({"type": "text", "text": "look"}, IMAGE, {"type": "file", "file": {"file_id": "file-1"}})
+        inline_file = {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}}
+        (item,) = self.items(Message("user", (*parts, inline_file)), model="deepseek-flash")
         text, image, file, words = item["content"]
         self.assertEqual({"type": "input_text", "text": "look"}, text)
         self.assertEqual({"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}, image)
@@ -89,7 +89,7 @@ class TestInputItems(unittest.TestCase):
         self.assertEqual(["input_text"], [part["type"] for part in blind["content"]])
 
     def test_images_of_a_tool_follow_its_results_in_a_user_item(self) -> None:
-        shown = Message("tool", ({"type": "text", "text": "shot"}, PICTURE), tool_call_id="call_1")
+        shown = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
         items = self.items(user("u"), assistant("", CALL, reasoning="r"), shown, model="deepseek-flash")
         self.assertRegex(items[3]["output"], r"^shot\n\[image: ")
         self.assertEqual(["input_text", "input_image"], [part["type"] for part in items[4]["content"]])
@@ -166,7 +166,7 @@ def response(*output: Any, **fields: Any) -> dict[str, Any]:
 
 class TestResponseDeltas(unittest.TestCase):
     def test_a_native_response_is_a_delta_per_item_and_one_for_the_end(self) -> None:
-        items = (thought("hm"), said("assistant", "output_text", "look"), called(*CALL))
+        items = (reasoning_item("hm"), message_item("assistant", "output_text", "look"), call_item(*CALL))
         self.assertEqual(
             [
                 Delta(reasoning="hm"),
@@ -179,7 +179,7 @@ class TestResponseDeltas(unittest.TestCase):
         )
 
     def test_a_native_status_becomes_the_finish_reason(self) -> None:
-        words = said("assistant", "output_text", "a")
+        words = message_item("assistant", "output_text", "a")
         for fields, expected in (
             ({}, "stop"),
             ({"status": None}, "stop"),

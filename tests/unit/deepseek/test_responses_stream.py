@@ -1,4 +1,4 @@
-"""However the events of a response are cut into pieces, and whichever of them there are, they say the same."""
+"""ResponseReader gives the same deltas however the events of a response are cut, and whichever of them there are."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def response(answer: Answer) -> Response:
     return Response(answer, REQUEST, PrefixCache(), "0", 1)
 
 
-def told(answer: Answer) -> list[dict[str, Any]]:
+def event_objects(answer: Answer) -> list[dict[str, Any]]:
     """The events of an answer as objects."""
     return [json.loads(event.partition(b"data: ")[2]) for event in response(answer).events()]
 
@@ -39,15 +39,15 @@ def event(chunk: Any) -> bytes:
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
-def heard(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
-    """All that these pieces say, and the last of it."""
-    reader, deltas, said = ResponseReader(), [], ParsedEvents()
+def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
+    """The deltas of all pieces, and the last ParsedEvents."""
+    reader, deltas, events = ResponseReader(), [], ParsedEvents()
     for piece in pieces:
-        said = reader.read(piece)
-        deltas += [item for item in said.batch if isinstance(item, Delta)]
-        if said.is_over:
+        events = reader.read(piece)
+        deltas += [item for item in events.batch if isinstance(item, Delta)]
+        if events.is_over:
             break
-    return deltas, said
+    return deltas, events
 
 
 def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
@@ -58,76 +58,76 @@ def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
 
 
 def without(chunk: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """An event as a gateway tells it that leaves these fields out, in its item as well."""
-    kept = {name: value for name, value in chunk.items() if name not in names}
-    return {**kept, "item": without(chunk["item"], names)} if isinstance(chunk.get("item"), dict) else kept
+    """An event without these fields, in its item as well, as some gateways send it."""
+    rest = {name: value for name, value in chunk.items() if name not in names}
+    return {**rest, "item": without(chunk["item"], names)} if isinstance(chunk.get("item"), dict) else rest
 
 
 class TestSplits(unittest.TestCase):
     def test_a_native_stream_in_pieces_of_any_size_is_read_alike(self) -> None:
         for answer in ANSWERS:
             data = b"".join(response(answer).events())
-            expected, _ = heard([data])
+            expected, _ = read_pieces([data])
             for size in (1, 7, 100):
-                deltas, said = heard(data[at : at + size] for at in range(0, len(data), size))
-                self.assertEqual((expected, True, None), (deltas, said.is_done, said.problem))
+                deltas, events = read_pieces(data[at : at + size] for at in range(0, len(data), size))
+                self.assertEqual((expected, True, None), (deltas, events.is_done, events.problem))
 
     def test_a_native_stream_split_at_every_byte_is_read_alike(self) -> None:
         data = b"".join(response(Answer(content="ä")).events())
-        expected, _ = heard([data])
+        expected, _ = read_pieces([data])
         for at in range(1, len(data)):
-            self.assertEqual(expected, heard([data[:at], data[at:]])[0], at)
+            self.assertEqual(expected, read_pieces([data[:at], data[at:]])[0], at)
 
     def test_a_native_stream_and_the_whole_response_give_the_same_reply(self) -> None:
         for answer in ANSWERS:
             whole = RESPONSES.read_answer(json.loads(response(answer).body()))
-            streamed, _ = heard(response(answer).events())
+            streamed, _ = read_pieces(response(answer).events())
             self.assertEqual(reply(whole), reply(streamed))
 
     def test_native_items_that_come_only_whole_are_read(self) -> None:
         """Some gateways leave out the pieces, or all but the end."""
         for answer in ANSWERS:
-            events = told(answer)
-            expected = reply(heard(map(event, events))[0])
-            for kept in ("response.output_item", "response.output_item.done", "response.created"):
-                fewer = [each for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
-                self.assertEqual(expected, reply(heard(map(event, fewer))[0]), kept)
+            events = event_objects(answer)
+            expected = reply(read_pieces(map(event, events))[0])
+            for rest in ("response.output_item", "response.output_item.done", "response.created"):
+                fewer = [each for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
+                self.assertEqual(expected, reply(read_pieces(map(event, fewer))[0]), rest)
 
     def test_native_items_without_an_index_are_kept_apart(self) -> None:
         """Two calls were one, and of items told whole only the first was heard."""
         for answer in ANSWERS:
-            events = told(answer)
-            expected = reply(heard(map(event, events))[0])
+            events = event_objects(answer)
+            expected = reply(read_pieces(map(event, events))[0])
             for drops in (("output_index",), ("output_index", "item_id", "id")):
-                for kept in ("response.", "response.output_item.done"):
-                    bare = [without(each, drops) for each in events[:-1] if each["type"].startswith(kept)] + events[-1:]
-                    with self.subTest(answer=answer, drops=drops, kept=kept):
-                        self.assertEqual(expected, reply(heard(map(event, bare))[0]))
+                for rest in ("response.", "response.output_item.done"):
+                    bare = [without(each, drops) for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
+                    with self.subTest(answer=answer, drops=drops, rest=rest):
+                        self.assertEqual(expected, reply(read_pieces(map(event, bare))[0]))
 
     def test_an_index_in_some_events_of_a_native_item_holds_for_all(self) -> None:
-        events = told(ANSWERS[1])
-        expected = reply(heard(map(event, events))[0])
+        events = event_objects(ANSWERS[1])
+        expected = reply(read_pieces(map(event, events))[0])
         bare = [each if "item" in each else without(each, ("output_index",)) for each in events]
-        self.assertEqual(expected, reply(heard(map(event, bare))[0]))
+        self.assertEqual(expected, reply(read_pieces(map(event, bare))[0]))
 
     def test_a_last_event_without_its_response_ends_a_native_stream(self) -> None:
-        events = told(ANSWERS[1])
-        message, ending, _ = reply(heard(map(event, events))[0])
+        events = event_objects(ANSWERS[1])
+        message, ending, _ = reply(read_pieces(map(event, events))[0])
         events[-1] = {"type": "response.completed"}
-        self.assertEqual((message, ending, None), reply(heard(map(event, events))[0]))
+        self.assertEqual((message, ending, None), reply(read_pieces(map(event, events))[0]))
 
 
 class TestResponseReader(unittest.TestCase):
     def test_nothing_is_read_after_the_last_native_event(self) -> None:
         more = event({"type": "response.output_text.delta", "output_index": 0, "delta": "more"})
-        deltas, said = heard([b"".join(response(ANSWERS[0]).events()) + more])
-        self.assertTrue(said.is_done)
+        deltas, events = read_pieces([b"".join(response(ANSWERS[0]).events()) + more])
+        self.assertTrue(events.is_done)
         self.assertEqual(ANSWERS[0].content, reply(deltas)[0].content)
 
     def test_a_native_stream_without_a_last_event_is_not_done(self) -> None:
-        for count in range(len(told(ANSWERS[1]))):
-            deltas, said = heard(list(response(ANSWERS[1]).events())[:count])
-            self.assertEqual((False, None), (said.is_done, reply(deltas)[1]))
+        for count in range(len(event_objects(ANSWERS[1]))):
+            deltas, events = read_pieces(list(response(ANSWERS[1]).events())[:count])
+            self.assertEqual((False, None), (events.is_done, reply(deltas)[1]))
 
     def test_a_failure_in_a_native_stream_has_its_own_message(self) -> None:
         failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "Too hot."}}}
@@ -140,10 +140,11 @@ class TestResponseReader(unittest.TestCase):
             ({"type": "response.completed", "response": {}}, "no output"),
         ):
             with self.subTest(words):
-                deltas, said = heard([event(chunk) + event({"type": "response.completed", "response": {"output": []}})])
-                self.assertIsInstance(said.problem, UpstreamFailed)
-                self.assertIn(words, str(said.problem))
-                self.assertEqual(([], False), (deltas, said.is_done))
+                end = event({"type": "response.completed", "response": {"output": []}})
+                deltas, events = read_pieces([event(chunk) + end])
+                self.assertIsInstance(events.problem, UpstreamFailed)
+                self.assertIn(words, str(events.problem))
+                self.assertEqual(([], False), (deltas, events.is_done))
 
     def test_damaged_native_events_are_left_out(self) -> None:
         for chunk in (
@@ -158,13 +159,13 @@ class TestResponseReader(unittest.TestCase):
             {"type": "response.something.new", "delta": "x"},
         ):
             with self.subTest(chunk):
-                deltas, said = heard([event(chunk)])
-                self.assertEqual(([], None, False), (deltas, said.problem, said.is_progress))
+                deltas, events = read_pieces([event(chunk)])
+                self.assertEqual(([], None, False), (deltas, events.problem, events.is_progress))
 
     def test_an_in_progress_event_is_no_progress_but_a_piece_is(self) -> None:
         self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
-        said = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
-        self.assertTrue(said.is_progress)
+        events = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
+        self.assertTrue(events.is_progress)
         self.assertEqual([Heartbeat(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
 
     def test_a_native_call_that_may_be_complete_may_be_stored(self) -> None:
@@ -180,15 +181,15 @@ class TestResponseReader(unittest.TestCase):
         part = {"type": "output_text", "text": "a", "logprobs": [entry]}
         item = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
         for chunk in (piece, item):
-            [delta] = heard([event(chunk)])[0]
+            [delta] = read_pieces([event(chunk)])[0]
             self.assertEqual([entry], logprobs.read(delta))
-        self.assertEqual([], logprobs.read(heard([event({**piece, "logprobs": "many"})])[0][0]))
+        self.assertEqual([], logprobs.read(read_pieces([event({**piece, "logprobs": "many"})])[0][0]))
 
     def test_a_gateways_done_ends_a_native_stream(self) -> None:
         self.assertTrue(ResponseReader().read(b"data: [DONE]\n\n").is_done)
 
     def test_random_native_events_never_raise_anything_unexpected(self) -> None:
-        kinds = [*sorted({each["type"] for each in told(ANSWERS[1])}), "error", "response.failed", None]
+        kinds = [*sorted({each["type"] for each in event_objects(ANSWERS[1])}), "error", "response.failed", None]
         values = (None, 0, 1, -1, "x", "}", [], {}, True, {"type": "function_call"}, {"output": [{}]})
         for seed in range(width(200, 1000)):
             rng = random.Random(seed)
@@ -198,8 +199,8 @@ class TestResponseReader(unittest.TestCase):
                 for _ in range(rng.randint(1, 6))
             ]
             with self.subTest(seed):
-                _, said = heard(map(event, chunks))
-                self.assertTrue(said.problem is None or isinstance(said.problem, UpstreamFailed))
+                _, events = read_pieces(map(event, chunks))
+                self.assertTrue(events.problem is None or isinstance(events.problem, UpstreamFailed))
 
 
 if __name__ == "__main__":

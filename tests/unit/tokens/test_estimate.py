@@ -127,9 +127,9 @@ class TestPrompt(unittest.TestCase):
 
     def test_an_image_counts_as_the_maximum_for_a_model_that_sees_images(self) -> None:
         url = "data:image/png;base64," + "A" * 40_000
-        picture = Message("user", ({"type": "image_url", "image_url": {"url": url}},))
-        self.assertTrue(1024 < tokens(picture) < 1200)
-        blind = ChatRequest("pro", "deepseek-v4-pro", (picture,))
+        image = Message("user", ({"type": "image_url", "image_url": {"url": url}},))
+        self.assertTrue(1024 < tokens(image) < 1200)
+        blind = ChatRequest("pro", "deepseek-v4-pro", (image,))
         self.assertLess(count_prompt(blind, letters), 200)
 
     def test_an_image_in_a_system_message_counts_as_its_placeholder(self) -> None:

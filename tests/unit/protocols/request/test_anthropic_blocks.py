@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE,
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 
 def read(role: str, *blocks: Any) -> Blocks:
@@ -47,13 +47,13 @@ class TestToolResults(unittest.TestCase):
         reference = {"type": "tool_reference", "tool_name": "Fetch"}
         text = '{"type":"tool_reference","tool_name":"Fetch"}'
         self.assertEqual(text, read("user", result(content=[reference])).results[0].content)
-        shown = read("user", result(content=[TEXT, PICTURE])).results[0].content
-        self.assertEqual(["text", "image_url"], [part["type"] for part in shown])  # type: ignore[index]
+        output = read("user", result(content=[TEXT, IMAGE])).results[0].content
+        self.assertEqual(["text", "image_url"], [part["type"] for part in output])  # type: ignore[index]
 
     def test_a_tool_result_with_an_error_begins_with_the_error_line(self) -> None:
         self.assertEqual(f"{ERROR_LINE}\nno", read("user", result(content="no", is_error=True)).results[0].content)
-        shown = read("user", result(content=[PICTURE], is_error=True)).results[0].content
-        self.assertEqual({"type": "text", "text": ERROR_LINE}, shown[0])
+        output = read("user", result(content=[IMAGE], is_error=True)).results[0].content
+        self.assertEqual({"type": "text", "text": ERROR_LINE}, output[0])
         self.assertEqual("yes", read("user", result(content="yes", is_error=False)).results[0].content)
 
     def test_blocks_of_the_wrong_role_become_their_json(self) -> None:

@@ -5,7 +5,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import content
 
 URL = "data:image/png;base64,AAAA"
-PICTURE = {"type": "image_url", "image_url": {"url": URL}}
+IMAGE = {"type": "image_url", "image_url": {"url": URL}}
 
 
 def one(part: Any) -> Any:
@@ -21,7 +21,7 @@ class TestContent(unittest.TestCase):
 
     def test_an_image_of_every_api_becomes_the_same_part(self) -> None:
         for part in (
-            PICTURE,
+            IMAGE,
             {"type": "image_url", "image_url": URL},
             {"type": "input_image", "image_url": URL},
             {"type": "input_image", "image_url": {"url": URL}, "detail": "galactic"},
@@ -29,7 +29,7 @@ class TestContent(unittest.TestCase):
             {"type": "image", "source": {"type": "url", "url": URL}, "cache_control": {"type": "ephemeral"}},
         ):
             with self.subTest(part):
-                self.assertEqual(PICTURE, one(part))
+                self.assertEqual(IMAGE, one(part))
 
     def test_an_image_detail_that_deepseek_knows_stays(self) -> None:
         for part in (

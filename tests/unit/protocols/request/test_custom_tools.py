@@ -52,8 +52,8 @@ class TestCustomCallUnwrapper(unittest.TestCase):
         pieces = ['{"inp', 'ut": "*** Be', "gin\\", 'n"', "}"]
         deltas = [Delta(calls=(CallPiece(0, "a", "ApplyPatch", ""),))]
         deltas += [Delta(calls=(CallPiece(0, arguments=piece),)) for piece in pieces]
-        said = [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas]
-        self.assertEqual(["", "", "*** Be", "gin", "\n", ""], said)
+        texts = [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas]
+        self.assertEqual(["", "", "*** Be", "gin", "\n", ""], texts)
         last = Delta(finish_reason="tool_calls")
         self.assertIs(last, unwrapper.unwrap(last))
 
@@ -73,7 +73,7 @@ class TestCustomCallUnwrapper(unittest.TestCase):
 
     def test_custom_calls_of_two_choices_do_not_mix(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
-        said = [
+        texts = [
             unwrapper.unwrap(Delta(choice=choice, calls=(CallPiece(0, "", name, piece),))).calls[0].arguments
             for choice, name, piece in (
                 (0, "ApplyPatch", '{"input":"a'),
@@ -81,12 +81,12 @@ class TestCustomCallUnwrapper(unittest.TestCase):
                 (0, "", "c"),
             )
         ]
-        self.assertEqual(["a", "b", "c"], said)
+        self.assertEqual(["a", "b", "c"], texts)
 
 
 class TestEchoedMessage(unittest.TestCase):
     def test_a_turn_with_custom_calls_is_stored_as_the_client_will_echo_it(self) -> None:
-        """Whatever the model wrote: raised for the client and lowered again it is the same call."""
+        """Whatever the model wrote: unwrapped for the client and wrapped again it is the same call."""
         for arguments in (
             json.dumps({"input": PATCH}, indent=2),
             '{"input": "half a pa',
@@ -102,7 +102,7 @@ class TestEchoedMessage(unittest.TestCase):
             calls = tuple(
                 CallPiece(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls)
             )
-            shown = unwrapper.unwrap(Delta(calls=tuple(calls)), is_whole=True).calls
-            echoed = assistant("", *((each.id, each.name, each.arguments) for each in shown))
+            unwrapped = unwrapper.unwrap(Delta(calls=tuple(calls)), is_whole=True).calls
+            echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
             with self.subTest(arguments):
                 self.assertEqual(echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))

@@ -1,4 +1,4 @@
-"""What a value takes is never told to be much less than it is: by that memory is bounded."""
+"""The size estimate of a value is never much too small, because caches are bounded by it."""
 
 import gc
 import json

@@ -34,7 +34,7 @@ TABLE = {
     "broken off in the head": ('{"inp', ""),
     "nothing": ("", ""),
 }  # fmt: skip
-# What is not what we asked for is passed on as it is.
+# Other arguments than declared are returned unchanged.
 UNCHANGED = (
     "{}",
     "[]",
@@ -53,8 +53,8 @@ UNCHANGED = (
 
 def read(fragments: Sequence[str]) -> str:
     reader = FreeTextReader()
-    said = [reader.feed(fragment) for fragment in fragments]
-    return "".join([*said, reader.end()])
+    texts = [reader.feed(fragment) for fragment in fragments]
+    return "".join([*texts, reader.end()])
 
 
 class TestFreeTextReader(unittest.TestCase):
@@ -75,8 +75,8 @@ class TestFreeTextReader(unittest.TestCase):
 
     def test_free_text_is_returned_as_soon_as_it_is_known(self) -> None:
         reader = FreeTextReader()
-        said = [reader.feed(piece) for piece in ('{"input"', ': "ab', "c\\", 'n\\"d', '"', "}")]
-        self.assertEqual(["", "ab", "c", '\n"d', "", ""], said)
+        texts = [reader.feed(piece) for piece in ('{"input"', ': "ab', "c\\", 'n\\"d', '"', "}")]
+        self.assertEqual(["", "ab", "c", '\n"d', "", ""], texts)
         self.assertEqual("", reader.end())
 
     def test_the_rest_of_a_free_text_is_returned_once(self) -> None:

@@ -68,31 +68,31 @@ class TestPlainMessages(unittest.TestCase):
             self.assertIsNotNone(read_plain(message), message)
 
 
-def grown(turns: int) -> list[Any]:
+def long_chat(turns: int) -> list[Any]:
     """A chat of the old functions API, which takes counting, and with a part that is left out."""
-    said: list[Any] = []
+    history: list[Any] = []
     for number in range(turns):
-        said.append({"role": "user", "content": [{"type": "text", "text": f"{number}"}, {"type": "thinking"}]})
-        said.append({"role": "assistant", "function_call": {"name": "look", "arguments": f'{{"at":{number}}}'}})
-        said.append({"role": "function", "name": "look", "content": f"seen {number}"})
-        said.append({"role": "assistant", "content": f"It is {number}."})
-    return said
+        history.append({"role": "user", "content": [{"type": "text", "text": f"{number}"}, {"type": "thinking"}]})
+        history.append({"role": "assistant", "function_call": {"name": "look", "arguments": f'{{"at":{number}}}'}})
+        history.append({"role": "function", "name": "look", "content": f"seen {number}"})
+        history.append({"role": "assistant", "content": f"It is {number}."})
+    return history
 
 
 class TestHistory(unittest.TestCase):
     def test_messages_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        whole = grown(8)
+        whole = long_chat(8)
         for count in (*range(1, len(whole)), 9, 20, 11):
             with self.subTest(count):
-                self.assertEqual(messages.read(grown(8)[:count]), messages.read(whole[:count]))
+                self.assertEqual(messages.read(long_chat(8)[:count]), messages.read(whole[:count]))
 
     def test_messages_that_come_back_become_the_same_objects(self) -> None:
-        whole = grown(5)
+        whole = long_chat(5)
         before, after = messages.read(whole[:12]).messages, messages.read(whole).messages
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_message(self) -> None:
-        whole = grown(4)
+        whole = long_chat(4)
         messages.read(whole)
         with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):
             messages.read([*whole, 5])

@@ -309,7 +309,7 @@ def _with(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 class TestThinking(unittest.TestCase):
     def test_the_effort_follows_deepseeks_table(self) -> None:
-        for asked, sent in {
+        for requested, sent in {
             "minimal": "low",
             "low": "low",
             "medium": "high",
@@ -318,9 +318,9 @@ class TestThinking(unittest.TestCase):
             "max": "max",
             "ultra": "max",
         }.items():
-            self.assertEqual(sent, parsed(reasoning_effort=asked).effort)
-            self.assertEqual(sent, parsed(reasoning={"effort": asked}).effort)
-            self.assertEqual(sent, parsed({"reasoning_effort": asked}).effort)
+            self.assertEqual(sent, parsed(reasoning_effort=requested).effort)
+            self.assertEqual(sent, parsed(reasoning={"effort": requested}).effort)
+            self.assertEqual(sent, parsed({"reasoning_effort": requested}).effort)
 
     def test_an_unknown_effort_gets_the_configured_one(self) -> None:
         self.assertEqual("max", parsed({"reasoning_effort": "max"}, reasoning_effort="galactic").effort)
@@ -369,8 +369,8 @@ class TestTools(unittest.TestCase):
 
 class TestMessages(unittest.TestCase):
     def test_roles_that_deepseek_does_not_know_are_translated(self) -> None:
-        for asked, role in {"developer": "system", "wizard": "user", "system": "system", "user": "user"}.items():
-            self.assertEqual(Message(role, "x"), message(role=asked, content="x"))
+        for requested, role in {"developer": "system", "wizard": "user", "system": "system", "user": "user"}.items():
+            self.assertEqual(Message(role, "x"), message(role=requested, content="x"))
 
     def test_text_parts_are_joined_and_absent_content_is_empty_text(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c", {"text": "d"}]
@@ -380,10 +380,10 @@ class TestMessages(unittest.TestCase):
         self.assertEqual("", message(role="assistant").content)
 
     def test_images_stay_parts_and_unknown_parts_become_json(self) -> None:
-        picture = {"type": "image_url", "image_url": {"url": "x"}}
+        image = {"type": "image_url", "image_url": {"url": "x"}}
         self.assertEqual(
-            ({"type": "text", "text": "see"}, picture),
-            message(role="user", content=[{"type": "text", "text": "see"}, picture]).content,
+            ({"type": "text", "text": "see"}, image),
+            message(role="user", content=[{"type": "text", "text": "see"}, image]).content,
         )
         self.assertEqual('{"type":"video","id":1}', message(role="user", content=[{"type": "video", "id": 1}]).content)
 

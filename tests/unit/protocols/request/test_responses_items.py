@@ -10,16 +10,16 @@ from tests.support.histories import assistant, result, system, user
 from tests.support.responses_client import HOSTED
 
 
-def said(text: str, **fields: Any) -> dict[str, Any]:
+def answer(text: str, **fields: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "role": "assistant", "status": "completed", "content": content, **fields}
 
 
-def asked(text: str, role: str = "user") -> dict[str, Any]:
+def question(text: str, role: str = "user") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
-def thought(text: str | None = None, **fields: Any) -> dict[str, Any]:
+def reasoning(text: str | None = None, **fields: Any) -> dict[str, Any]:
     content = None if text is None else [{"type": "reasoning_text", "text": text}]
     return {"type": "reasoning", "id": "rs_1", "summary": [], "content": content, **fields}
 
@@ -50,7 +50,7 @@ class TestTurns(unittest.TestCase):
         self.assertEqual("a", message.content)
 
     def test_items_of_one_turn_become_one_assistant_message(self) -> None:
-        items = [asked("sys", "developer"), asked("q"), thought("hm"), said("look"), call("a"), call("b")]
+        items = [question("sys", "developer"), question("q"), reasoning("hm"), answer("look"), call("a"), call("b")]
         self.assertEqual(
             [
                 system("sys"),
@@ -60,30 +60,30 @@ class TestTurns(unittest.TestCase):
                 result("b"),
                 assistant("done", reasoning="ah"),
             ],
-            messages(*items, output("a"), output("b"), thought("ah"), said("done")),
+            messages(*items, output("a"), output("b"), reasoning("ah"), answer("done")),
         )
 
     def test_items_are_divided_into_turns(self) -> None:
         a, b = ("a", "Read", "{}"), ("b", "Read", "{}")
         for name, items, expected in (
-            ("text after calls", [call("a"), said("x"), call("b")], [assistant("x", a, b)]),
-            ("reasoning between calls", [thought("1"), call("a"), thought("2"), call("b")],
+            ("text after calls", [call("a"), answer("x"), call("b")], [assistant("x", a, b)]),
+            ("reasoning between calls", [reasoning("1"), call("a"), reasoning("2"), call("b")],
              [assistant("", a, b, reasoning="1\n\n2")]),
             ("one by one", [call("a"), output("a"), call("b")], [assistant("", a), result("a"), assistant("", b)]),
-            ("two answers", [said("x"), said("y")], [assistant("x"), assistant("y")]),
-            ("thinking again", [said("x"), thought("2"), said("y")], [assistant("x"), assistant("y", reasoning="2")]),
-            ("a question after a call", [call("a"), asked("q")], [assistant("", a), user("q")]),
-            ("stopped while thinking", [thought("1"), asked("q")], [assistant("", reasoning="1"), user("q")]),
-            ("thoughts nobody can read", [thought(), asked("q")], [user("q")]),
+            ("two answers", [answer("x"), answer("y")], [assistant("x"), assistant("y")]),
+            ("rethought", [answer("x"), reasoning("2"), answer("y")], [assistant("x"), assistant("y", reasoning="2")]),
+            ("a question after a call", [call("a"), question("q")], [assistant("", a), user("q")]),
+            ("stopped while thinking", [reasoning("1"), question("q")], [assistant("", reasoning="1"), user("q")]),
+            ("thoughts nobody can read", [reasoning(), question("q")], [user("q")]),
         ):  # fmt: skip
             with self.subTest(name):
                 self.assertEqual(expected, messages(*items))
 
     def test_only_plain_reasoning_items_are_reasoning(self) -> None:
         summary = [{"type": "summary_text", "text": "short"}]
-        for item in (thought(), thought(summary=summary), thought(encrypted_content="x"), thought(content=[])):
-            self.assertEqual([assistant("x")], messages(item, said("x")))
-        self.assertEqual([assistant("x", reasoning="")], messages(thought(""), said("x")))
+        for item in (reasoning(), reasoning(summary=summary), reasoning(encrypted_content="x"), reasoning(content=[])):
+            self.assertEqual([assistant("x")], messages(item, answer("x")))
+        self.assertEqual([assistant("x", reasoning="")], messages(reasoning(""), answer("x")))
 
     def test_custom_call_items_are_wrapped(self) -> None:
         custom = {"type": "custom_tool_call", "call_id": "p", "name": "apply_patch", "input": "*** Begin"}
@@ -106,8 +106,8 @@ class TestTurns(unittest.TestCase):
                 self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
 
     def test_the_output_of_a_call_item_may_be_parts(self) -> None:
-        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
-        (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, picture]))
+        image = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
+        (found,) = messages(output("a", [{"type": "input_text", "text": "x"}, image]))
         self.assertEqual(["text", "image_url"], [part["type"] for part in found.content])  # type: ignore[index]
         self.assertEqual([result("a", "x\ny")], messages(output("a", ["x", {"type": "output_text", "text": "y"}])))
 
@@ -123,30 +123,31 @@ class TestTurns(unittest.TestCase):
 
 
 class TestGrownHistory(unittest.TestCase):
-    def grown(self) -> list[Any]:
+    def long_history(self) -> list[Any]:
         items: list[Any] = []
         for number in range(6):
             own = {"id": f"rs_{number:032x}_0"} if number % 2 else {}
-            items += asked(f"q {number}"), thought(f"hm {number}", **own), said(f"text {number}"), {"type": "odd"}
-            items += thought("more"), call(f"c{number}"), call(f"d{number}"), output(f"c{number}"), output(f"d{number}")
-            items += thought("again"), said("one"), said("two"), {"type": "what", "says": number}
+            c, d = f"c{number}", f"d{number}"
+            items += question(f"q {number}"), reasoning("hm", **own), answer(f"text {number}"), {"type": "odd"}
+            items += reasoning("more"), call(c), call(d), output(c), output(d)
+            items += reasoning("again"), answer("one"), answer("two"), {"type": "what", "says": number}
         return items
 
     def test_items_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        whole = self.grown()
+        whole = self.long_history()
         for count in (*range(1, len(whole)), 20, 50, 30):
             with self.subTest(count):
-                self.assertEqual(responses_items.read(self.grown()[:count]), responses_items.read(whole[:count]))
+                self.assertEqual(responses_items.read(self.long_history()[:count]), responses_items.read(whole[:count]))
 
     def test_items_that_come_back_become_the_same_message_objects(self) -> None:
-        whole = self.grown()
+        whole = self.long_history()
         before = responses_items.read(whole[:14]).messages
         after = responses_items.read(whole).messages
         self.assertGreater(len(before), 6)
         self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
 
     def test_items_are_read_again_if_upstream_names_differ(self) -> None:
-        items = [{**each, "namespace": "n"} if "name" in each else each for each in self.grown()]
+        items = [{**each, "namespace": "n"} if "name" in each else each for each in self.long_history()]
         names = []
         for name in ("one", "two", "one"):
             found = responses_items.read(items, upstream_names={("n", "Read"): name}).messages
@@ -154,7 +155,7 @@ class TestGrownHistory(unittest.TestCase):
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_item(self) -> None:
-        whole = self.grown()
+        whole = self.long_history()
         responses_items.read(whole)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
             responses_items.read([*whole, 5])
@@ -162,32 +163,32 @@ class TestGrownHistory(unittest.TestCase):
 
 class TestOtherItems(unittest.TestCase):
     def test_items_of_other_servers_are_reported_as_dropped(self) -> None:
-        """They were user messages of raw JSON, pictures in base64 included."""
+        """They were user messages of raw JSON, images in base64 included."""
         for item in HOSTED:
-            found = responses_items.read([asked("q"), item, asked("and?")])
+            found = responses_items.read([question("q"), item, question("and?")])
             with self.subTest(item["type"]):
                 self.assertEqual((user("q"), user("and?")), found.messages)
                 self.assertEqual((f"input item {item['type']}",), found.dropped)
 
     def test_a_dropped_call_item_does_not_end_a_turn(self) -> None:
         search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "x"}}
-        self.assertEqual([assistant("Rain.", reasoning="Hm.")], messages(thought("Hm."), search, said("Rain.")))
+        self.assertEqual([assistant("Rain.", reasoning="Hm.")], messages(reasoning("Hm."), search, answer("Rain.")))
 
     def test_a_dropped_output_item_ends_a_turn(self) -> None:
         result = {"type": "local_shell_call_output", "id": "a", "output": "42"}
-        found = messages(said("I look."), {"type": "local_shell_call", "id": "a"}, result, said("It is 42."))
+        found = messages(answer("I look."), {"type": "local_shell_call", "id": "a"}, result, answer("It is 42."))
         self.assertEqual([assistant("I look."), assistant("It is 42.")], found)
 
     def test_a_part_in_place_of_an_item_is_a_user_message(self) -> None:
-        picture = {"type": "input_image", "image_url": "https://x.test/a.png"}
+        image = {"type": "input_image", "image_url": "https://x.test/a.png"}
         self.assertEqual(user("q"), messages({"type": "input_text", "text": "q"})[0])
-        self.assertEqual("image_url", messages(picture)[0].content[0]["type"])  # type: ignore[index]
+        self.assertEqual("image_url", messages(image)[0].content[0]["type"])  # type: ignore[index]
 
     def test_our_compaction_item_becomes_a_system_message_and_a_foreign_one_is_dropped(self) -> None:
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
-        found = responses_items.read(envelope.unseal([asked("q"), item, foreign], Opener(sealer, 1000)))
+        found = responses_items.read(envelope.unseal([question("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)
@@ -195,10 +196,10 @@ class TestOtherItems(unittest.TestCase):
     def test_tools_declared_among_the_items_are_found(self) -> None:
         tool = {"type": "function", "name": "x"}
         declared = {"type": "additional_tools", "role": "developer", "tools": [tool, 7]}
-        found = responses_items.declared_tools([declared, asked("q"), 7, {**declared, "tools": None}, declared])
+        found = responses_items.declared_tools([declared, question("q"), 7, {**declared, "tools": None}, declared])
         places = ["input[0].tools[0]", "input[0].tools[1]", "input[4].tools[0]", "input[4].tools[1]"]
         self.assertEqual(list(zip([tool, 7, tool, 7], places, strict=True)), found)
-        self.assertEqual([user("q")], messages(declared, asked("q")))
+        self.assertEqual([user("q")], messages(declared, question("q")))
         for nothing in ("q", None, 7, [], {}):
             self.assertEqual([], responses_items.declared_tools(nothing))
         with self.assertRaises(BadRequest) as caught:

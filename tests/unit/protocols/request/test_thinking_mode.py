@@ -16,7 +16,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 class TestRead(unittest.TestCase):
     def test_every_field_that_switches_thinking_is_read(self) -> None:
-        for said, thinks in (
+        for fields, thinking in (
             ({}, None),
             ({"thinking": OFF}, False),
             ({"thinking": ON}, True),
@@ -35,10 +35,10 @@ class TestRead(unittest.TestCase):
             ({"reasoning": {"effort": "none"}}, False),
             (dict.fromkeys(thinking_mode.NAMES), None),
         ):
-            self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
+            self.assertEqual(thinking, thinking_mode.read(fields).thinking, fields)
 
     def test_of_two_contradicting_thinking_fields_the_more_direct_wins(self) -> None:
-        for said, thinks in (
+        for fields, thinking in (
             ({"thinking": ON, "enable_thinking": False, "reasoning_effort": "none"}, True),
             ({"thinking": OFF, "reasoning_effort": "max"}, False),
             ({"enable_thinking": True, "chat_template_kwargs": {"thinking": False}}, True),
@@ -47,19 +47,19 @@ class TestRead(unittest.TestCase):
             ({"thinking": {"type": "adaptive"}, "enable_thinking": False}, False),
             ({"reasoning": {"enabled": True, "effort": "none"}}, True),
         ):
-            self.assertEqual(thinks, thinking_mode.read(said).thinking, said)
+            self.assertEqual(thinking, thinking_mode.read(fields).thinking, fields)
 
     def test_the_effort_is_read_from_every_field_that_may_hold_it(self) -> None:
-        for said, effort in (
+        for fields, effort in (
             ({"reasoning_effort": "low", "reasoning": {"effort": "max"}}, "low"),
             ({"reasoning": {"effort": "max"}}, "max"),
             ({"chat_template_kwargs": {"reasoning_effort": "max", "thinking": True}}, "max"),
             ({"extra_body": {"reasoning_effort": "max"}}, "max"),
         ):
-            self.assertEqual(effort, thinking_mode.read(said).effort, said)
+            self.assertEqual(effort, thinking_mode.read(fields).effort, fields)
 
     def test_unknown_thinking_options_are_reported_as_dropped(self) -> None:
-        said = {
+        fields = {
             "thinking": {"type": "galactic", "budget_tokens": 5},
             "chat_template_kwargs": {"tools_in_user": True},
             "extra_body": {"top_k": 1},
@@ -67,11 +67,11 @@ class TestRead(unittest.TestCase):
         }
         named = "thinking.budget_tokens chat_template_kwargs.tools_in_user extra_body.top_k reasoning.summary"
         dropped = (*named.split(), "thinking.type galactic", "reasoning_effort huge")
-        self.assertEqual(ThinkingOptions(None, "huge", dropped), thinking_mode.read(said))
+        self.assertEqual(ThinkingOptions(None, "huge", dropped), thinking_mode.read(fields))
         self.assertEqual((), thinking_mode.read({"thinking": OFF, "enable_thinking": True}).dropped)
 
     def test_a_thinking_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
-        for said, param in (
+        for fields, param in (
             ({"thinking": "yes"}, "thinking"),
             ({"thinking": {"type": 1}}, "thinking.type"),
             ({"enable_thinking": "false"}, "enable_thinking"),
@@ -83,13 +83,13 @@ class TestRead(unittest.TestCase):
             ({"reasoning_effort": 1}, "reasoning_effort"),
         ):
             with self.subTest(param), self.assertRaises(BadRequest) as caught:
-                thinking_mode.read(said)
+                thinking_mode.read(fields)
             self.assertEqual(param, caught.exception.param)
 
 
 class TestPriority(unittest.TestCase):
     def test_thinking_in_the_body_beats_the_model_name_which_beats_the_setting(self) -> None:
-        for setting, name, said, thinks in (
+        for setting, name, fields, thinking in (
             ("enabled", "deepseek-v4-pro", {}, True),
             ("disabled", "deepseek-v4-pro", {}, False),
             ("disabled", "deepseek-v4-pro-thinking", {}, True),
@@ -102,14 +102,14 @@ class TestPriority(unittest.TestCase):
             ("enabled", "deepseek-v4-pro-nothink", {"thinking": {"type": "adaptive"}}, False),
             ("disabled", "deepseek-v4-pro", {"reasoning_effort": "max"}, False),
         ):
-            asked = parse(body(model=name, **said), ProxyConfig(thinking=setting))
-            self.assertEqual(thinks, asked.thinking, (setting, name, said))
+            request = parse(body(model=name, **fields), ProxyConfig(thinking=setting))
+            self.assertEqual(thinking, request.thinking, (setting, name, fields))
 
     def test_thinking_enabled_beside_effort_none_gets_the_configured_effort(self) -> None:
-        asked = parse(body(thinking=ON, reasoning_effort="none"), ProxyConfig(reasoning_effort="max"))
-        self.assertEqual((True, "max"), (asked.thinking, asked.effort))
+        request = parse(body(thinking=ON, reasoning_effort="none"), ProxyConfig(reasoning_effort="max"))
+        self.assertEqual((True, "max"), (request.thinking, request.effort))
 
     def test_a_forced_tool_turns_thinking_off_whatever_the_body_says(self) -> None:
         tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-        asked = parse(body(thinking=ON, tools=[tool], tool_choice="required"), ProxyConfig())
-        self.assertFalse(asked.thinking)
+        request = parse(body(thinking=ON, tools=[tool], tool_choice="required"), ProxyConfig())
+        self.assertFalse(request.thinking)

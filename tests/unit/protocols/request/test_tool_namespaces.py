@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.protocols.request.tool_namespaces import (
 )
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# What names are made of by somebody who means it badly: separators, other scripts, halves of characters, length.
+# Parts of hostile names: separators, other scripts, halves of surrogate pairs, length.
 PIECES = ("a", "b", "_", "__", "-", ".", " ", "/", "é", "工具", "😀", "\ud800", "\x00", "\n", '"', "x" * 30, "y" * 200)
 
 

@@ -78,8 +78,8 @@ class TestShapes(unittest.TestCase):
         box = read(strict)
         self.assertEqual([{"type": "function", "function": {"name": "x"}}], box.tools)
         self.assertEqual(["tools strict"], box.dropped)
-        kept = chat_tools.read({"tools": [strict]}, keep_strict=True)
-        self.assertEqual({"name": "x", "strict": True}, kept.tools[0]["function"])
+        tool_set = chat_tools.read({"tools": [strict]}, keep_strict=True)
+        self.assertEqual({"name": "x", "strict": True}, tool_set.tools[0]["function"])
 
     def test_a_bad_tool_is_a_400_that_names_it(self) -> None:
         for tool, param in (
