@@ -10,6 +10,11 @@ from pathlib import Path
 PACKAGE = "deepseek_cursor_proxy"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
+CLIENT_PROTOCOLS = sorted(
+    f"protocols.{path.stem}"
+    for path in (ROOT / "protocols").iterdir()
+    if path.stem[0] != "_" and path.stem != "request"
+)
 # The folders that each folder imports. ROOT_FILES and `config` are open to all and are not repeated.
 DIRECTIONS = {
     "config": "",
@@ -18,17 +23,16 @@ DIRECTIONS = {
     "deepseek": "http1",
     "reasoning": "deepseek",
     "protocols.request": "deepseek reasoning",
-    "protocols.chat": "deepseek http1 protocols.request",
-    "protocols.responses": "deepseek http1 protocols.request reasoning",
-    "protocols.anthropic": "deepseek http1 protocols.request reasoning",
+    # The protocol of each API of clients; they never import each other.
+    **dict.fromkeys(CLIENT_PROTOCOLS, "deepseek http1 protocols.request reasoning"),
     "storage": "",
     "chats": "reasoning storage",
     "tokens": "deepseek storage",
     "upstream": "deepseek http1 net",
     "observers": "chats deepseek reasoning",
     "exchange": "access chats deepseek http1 net observers protocols.request reasoning storage tokens upstream",
-    "api": "access deepseek exchange http1 observers protocols.anthropic protocols.chat protocols.request "
-    "protocols.responses reasoning storage upstream",
+    "api": "access deepseek exchange http1 observers protocols.request reasoning storage upstream "
+    + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "lab": "reasoning server storage upstream",
     "cli": "access deepseek lab observers server storage",
