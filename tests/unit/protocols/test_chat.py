@@ -47,12 +47,12 @@ def completion(request: ChatRequest, deltas: Sequence[Delta]) -> Any:
     return json.loads(writer.end())
 
 
-class TestStream(unittest.TestCase):
-    def test_a_chunk_passes_with_the_model_the_client_asked_for(self) -> None:
+class TestChatStream(unittest.TestCase):
+    def test_a_chat_chunk_has_the_model_name_of_the_request(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
         self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([delta])))
 
-    def test_changed_text_is_written_into_the_original_chunk(self) -> None:
+    def test_changed_text_is_written_into_the_original_chat_chunk(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
         chunk = events(written([delta._replace(text="<think>Hi")]))[0]
         expected = {"role": "assistant", "content": "<think>Hi"}
@@ -60,7 +60,7 @@ class TestStream(unittest.TestCase):
         self.assertEqual({"kept": True}, chunk["novelty"])
         self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
 
-    def test_thinking_that_moved_into_the_text_leaves_null_behind(self) -> None:
+    def test_reasoning_moved_into_the_text_leaves_null_in_its_chunk(self) -> None:
         said = {"content": None, "reasoning_content": "hm"}
         (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
         for shown, expected in (
@@ -69,17 +69,17 @@ class TestStream(unittest.TestCase):
         ):
             self.assertEqual(expected, events(written([shown]))[0]["choices"][0]["delta"])
 
-    def test_what_came_together_is_written_together(self) -> None:
+    def test_chat_chunks_that_came_together_are_written_together(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
         pieces = written([delta, delta], [delta])
         self.assertEqual(3, len(pieces))
 
-    def test_the_verbatim_mark_clients_look_for(self) -> None:
+    def test_a_chat_stream_ends_with_the_literal_done_line(self) -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls"}
         (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [choice]})
         self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
 
-    def test_usage_gets_the_cached_tokens(self) -> None:
+    def test_usage_of_a_chat_stream_has_the_cached_tokens(self) -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
         deltas = chat_api.chunk_deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
         asked = REQUEST._replace(include_usage=True)
@@ -87,7 +87,7 @@ class TestStream(unittest.TestCase):
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
-    def test_comments_pass_and_silence_becomes_a_real_event(self) -> None:
+    def test_upstream_comments_pass_and_silence_becomes_an_event(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
         found = events(written([Heartbeat(": keep-alive"), Heartbeat()], [delta], [Heartbeat()]))
         self.assertEqual(": keep-alive", found[0])
@@ -96,13 +96,13 @@ class TestStream(unittest.TestCase):
         kept = {key: CHUNK[key] for key in ("id", "object", "created", "system_fingerprint")}
         self.assertEqual({**kept, "model": "asked", "choices": [first]}, found[3])
 
-    def test_a_failure_becomes_an_error_event_and_a_proper_end(self) -> None:
+    def test_a_failure_in_a_chat_stream_is_an_error_event_and_done(self) -> None:
         for error, code in ((UpstreamFailed("cut"), "upstream_error"), (UpstreamTimeout("silent"), "upstream_timeout")):
             found = events(written([Delta(text="half")], error=error))
             told = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
             self.assertEqual([{"error": told}, "[DONE]"], found[1:])
 
-    def test_closing_the_stream_closes_its_source(self) -> None:
+    def test_closing_a_chat_stream_closes_its_source(self) -> None:
         batches = source([Delta(text="a")], [Delta(text="b")])
         stream = write_events(batches, ChunkWriter(REQUEST, 0))
         next(stream)
@@ -121,7 +121,7 @@ class TestCustomCalls(unittest.TestCase):
     def streamed(self, *batches: list[Delta | Heartbeat]) -> list[Any]:
         return events(list(write_events(source(*batches), ChunkWriter(self.CUSTOM, 0))))[:-1]
 
-    def test_raw_text_streams_chunk_by_chunk(self) -> None:
+    def test_raw_text_of_a_custom_call_streams_chunk_by_chunk(self) -> None:
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
         pieces = ['{"input', '": "*** B', "egin\\", 'n"}']
         batches = [call_chunk(**first), *(call_chunk(index=0, function={"arguments": piece}) for piece in pieces)]
@@ -133,13 +133,13 @@ class TestCustomCalls(unittest.TestCase):
         self.assertEqual(["", "*** B", "egin", "\n"], said)
         self.assertEqual({"content": ""}, deltas[5])
 
-    def test_what_is_no_custom_call_comes_unchanged_with_the_finish(self) -> None:
+    def test_other_custom_call_arguments_come_unchanged_with_the_finish(self) -> None:
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
         last = self.streamed(call_chunk(**first), call_chunk("tool_calls"))[-1]["choices"][0]
         expected = {"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
         self.assertEqual(("tool_calls", expected), (last["finish_reason"], last["delta"]))
 
-    def test_ordinary_calls_pass_as_they_are(self) -> None:
+    def test_function_calls_in_a_chat_stream_stay_unchanged(self) -> None:
         for call in (
             {"index": 1, "id": "b", "function": {"name": "Read", "arguments": '{"input":"x"}'}},
             {"index": None, "id": "b", "function": {"name": "Read", "arguments": None}},
@@ -148,7 +148,7 @@ class TestCustomCalls(unittest.TestCase):
             (found,) = self.streamed(call_chunk(**call))
             self.assertEqual([call], found["choices"][0]["delta"]["tool_calls"])
 
-    def test_a_whole_answer_has_the_raw_text(self) -> None:
+    def test_a_completion_has_the_raw_text_of_a_custom_call(self) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
         body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
@@ -157,8 +157,8 @@ class TestCustomCalls(unittest.TestCase):
         self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
 
 
-class TestReply(unittest.TestCase):
-    def test_a_whole_answer_keeps_its_fields_and_its_reasoning(self) -> None:
+class TestCompletion(unittest.TestCase):
+    def test_a_completion_keeps_its_fields_and_its_reasoning(self) -> None:
         said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
         (delta,) = chat_api.completion_deltas(body)
@@ -166,7 +166,7 @@ class TestReply(unittest.TestCase):
         self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
 
-    def test_every_choice_is_there(self) -> None:
+    def test_a_completion_has_every_choice(self) -> None:
         choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
         body = {"choices": choices, "usage": {"total_tokens": 1}}
         reply = completion(REQUEST, chat_api.completion_deltas(body))

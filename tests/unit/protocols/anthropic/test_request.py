@@ -47,8 +47,8 @@ def blocks_of(said: Any) -> list[Json]:
     return list(writing.message()["content"])
 
 
-class TestThereAndBack(unittest.TestCase):
-    def test_what_is_told_is_read_as_what_was_said(self) -> None:
+class TestRoundTrip(unittest.TestCase):
+    def test_a_written_anthropic_message_reads_back_as_the_same_turn(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             found = list(batches(rng, stream(rng, answer(rng))))
@@ -61,7 +61,7 @@ class TestThereAndBack(unittest.TestCase):
                     self.assertEqual(said.content, read_back.content)
                     self.assertEqual(called(said), called(read_back))
 
-    def test_blocks_that_are_read_are_told_again(self) -> None:
+    def test_anthropic_blocks_survive_reading_and_writing(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
             blocks: list[Json] = []
@@ -93,22 +93,22 @@ class TestThinking(unittest.TestCase):
         signature = SEALER.seal(thought)
         return {"type": "thinking", "thinking": thought if shown is None else shown, "signature": signature, **more}
 
-    def test_our_signature_counts_more_than_the_words(self) -> None:
+    def test_our_signature_wins_over_the_text_of_a_thinking_block(self) -> None:
         self.assertEqual("hm", self.thinking(self.block("hm")))
         self.assertEqual("hm", self.thinking(self.block("hm", "")))
         self.assertEqual("hm", self.thinking(self.block("hm", "something else")))
         self.assertEqual("hm", self.thinking({"type": "thinking", "signature": SEALER.seal("hm")}))
 
-    def test_other_signatures_say_nothing(self) -> None:
+    def test_a_foreign_signature_is_ignored(self) -> None:
         other = Sealer(b"secret", b"somebody else").seal("a thought of others")
         for signature in (other, "", "x", "dcp1.", "dcp1.x", None, 7):
             self.assertIsNone(self.thinking(self.block("", signature=signature)))
             self.assertEqual("hm", self.thinking(self.block("hm", signature=signature)))
 
-    def test_one_reasoning_in_several_blocks_is_one_again(self) -> None:
+    def test_reasoning_in_several_thinking_blocks_is_joined(self) -> None:
         self.assertEqual("ab", self.thinking(self.block("a"), self.block("b", "")))
 
-    def test_texts_of_an_answer_are_one_again_with_and_without_its_thinking(self) -> None:
+    def test_text_blocks_of_an_answer_are_joined_with_and_without_thinking(self) -> None:
         texts = [{"type": "text", "text": each} for each in ("a ", "b")]
         for blocks, expected in (
             ([self.block("hm"), texts[0], self.block("hm", ""), texts[1]], "a b"),
@@ -118,7 +118,7 @@ class TestThinking(unittest.TestCase):
         ):
             self.assertEqual(expected, read(user("q"), {"role": "assistant", "content": blocks})[1].content)
 
-    def test_a_chat_that_comes_back_is_the_very_same_to_who_sealed_it_and_to_nobody_else(self) -> None:
+    def test_a_signature_opens_for_its_own_caller_only_even_from_a_cache(self) -> None:
         chat: list[Any] = []
         for number in range(6):
             answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
@@ -131,12 +131,12 @@ class TestThinking(unittest.TestCase):
         anew = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
         self.assertEqual({"shown"}, {each.reasoning for each in anew.request.messages[1::2]})
 
-    def test_signatures_are_read_in_answers_only(self) -> None:
+    def test_signatures_are_read_in_assistant_messages_only(self) -> None:
         self.assertNotIn("hm", str(read(user(self.block("hm", "")))[0]))
 
 
 class TestFields(unittest.TestCase):
-    def test_wrong_fields_are_named(self) -> None:
+    def test_a_bad_anthropic_field_is_a_400_that_names_it(self) -> None:
         use: Json = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
         for body, param in (
             ({"messages": None}, "messages"),
@@ -191,7 +191,7 @@ class TestFields(unittest.TestCase):
                 self.assertEqual(param, caught.exception.param)
                 self.assertIn(param, caught.exception.message)
 
-    def test_nothing_else_is_wrong(self) -> None:
+    def test_unusual_but_valid_anthropic_bodies_are_accepted(self) -> None:
         for body in (
             {"stop_sequences": []},
             {"stop_sequences": None},
@@ -214,25 +214,25 @@ class TestFields(unittest.TestCase):
                 asked = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
                 chat_api.payload(asked.request)
 
-    def test_only_a_message_needs_a_limit(self) -> None:
+    def test_max_tokens_is_required_for_messages_but_not_for_counting(self) -> None:
         request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
 
-    def test_a_body_is_not_changed(self) -> None:
+    def test_parsing_an_anthropic_body_does_not_change_it(self) -> None:
         thought = {"type": "thinking", "thinking": "", "signature": SEALER.seal("hm")}
         body = {"max_tokens": 10, "messages": [user("q"), {"role": "assistant", "content": [thought]}], "tools": TOOLS}
         before = json.dumps(body)
         request.parse(body, CONFIG, SEALER)
         self.assertEqual(before, json.dumps(body))
 
-    def test_users_are_told_apart(self) -> None:
+    def test_anthropic_user_ids_become_distinct_deepseek_user_ids(self) -> None:
         users = [json.dumps({"device_id": device, "session_id": "s"}) for device in ("d1", "d2")]
         told = [parse(metadata={"user_id": each}).request.params["user_id"] for each in users]
         self.assertEqual(2, len(set(told)))
         self.assertNotIn("user_id", parse(metadata={"user_id": "{}"}).request.params)
 
 
-class TestOrder(unittest.TestCase):
-    def test_results_follow_the_order_of_their_calls(self) -> None:
+class TestResultOrder(unittest.TestCase):
+    def test_tool_results_follow_the_order_of_their_calls(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
             history: list[Json] = [user("q")]
@@ -246,15 +246,15 @@ class TestOrder(unittest.TestCase):
             answered = [each.tool_call_id for each in read(*history) if each.role == "tool"]
             self.assertEqual(sorted(answered, key=str), answered)
 
-    def test_results_of_nobody_stay_behind_the_others(self) -> None:
+    def test_tool_results_without_a_call_come_after_the_others(self) -> None:
         use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
         found = read({"role": "assistant", "content": [use]}, user(result("x"), result("a"), result("y")))
         self.assertEqual(["a", "x", "y"], [each.tool_call_id for each in found[1:]])
         self.assertEqual(["x", "a"], [each.tool_call_id for each in read(user(result("x"), result("a")))])
 
 
-class TestFailures(unittest.TestCase):
-    def test_each_has_a_status_and_a_type_of_this_api(self) -> None:
+class TestErrors(unittest.TestCase):
+    def test_every_error_has_an_anthropic_status_and_type(self) -> None:
         cases: tuple[tuple[ProxyError, int, str], ...] = (
             (BadRequest("no"), 400, "invalid_request_error"),
             (Unauthorized("no"), 401, "authentication_error"),
@@ -273,7 +273,7 @@ class TestFailures(unittest.TestCase):
                 expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
                 self.assertEqual((status, expected), (errors.status(error), told))
 
-    def test_words_of_upstream_are_passed_on_and_its_fields_are_not(self) -> None:
+    def test_an_anthropic_error_has_deepseeks_message_but_not_its_fields(self) -> None:
         body = {"error": {"message": "Its own words.", "type": "odd", "code": "odd"}, "trace": "x"}
         told = errors.failure(UpstreamRefused(400, "ours", body, None), "req_1")
         self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, told["error"])
@@ -281,7 +281,7 @@ class TestFailures(unittest.TestCase):
 
 
 class TestUsage(unittest.TestCase):
-    def test_what_is_counted(self) -> None:
+    def test_anthropic_usage_counts_cached_and_new_tokens(self) -> None:
         for found, expected in (
             (None, (9, 0, 0)),
             ({}, (0, 0, 0)),

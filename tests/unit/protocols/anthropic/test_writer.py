@@ -53,8 +53,8 @@ def interleaved(rng: random.Random, calls: int) -> list[Delta]:
     return [*deltas, Delta(finish_reason="tool_calls")]
 
 
-class TestTheLawsOfAStream(unittest.TestCase):
-    def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
+class TestAnthropicStream(unittest.TestCase):
+    def test_anthropic_events_add_up_to_the_message_however_they_are_cut(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             omits = rng.random() < 0.3
@@ -79,7 +79,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
         expected = [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls]
         self.assertEqual(expected, [(each["id"], each["name"], each["input"]) for each in calls])
 
-    def test_a_whole_answer_is_the_same_message(self) -> None:
+    def test_a_plain_anthropic_message_equals_the_streamed_one(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
             said = answer(rng, is_orderly=True)
@@ -90,7 +90,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.message(), whole.message())
 
-    def test_however_it_breaks_off_no_block_stays_open(self) -> None:
+    def test_a_broken_anthropic_stream_closes_every_block(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             data = stream(rng, answer(rng))
@@ -105,7 +105,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assertEqual(list(range(len(opened))), opened)
                 self.assertEqual(opened, closed)
 
-    def test_interleaved_calls_come_one_after_another_and_complete(self) -> None:
+    def test_interleaved_calls_become_consecutive_complete_tool_use_blocks(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             deltas = interleaved(rng, rng.choice((1, 2, 3, 4)))
@@ -116,14 +116,14 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assert_says(told, [deltas])
 
 
-class TestCalls(unittest.TestCase):
-    def test_they_are_told_in_their_own_order_whichever_goes_on_first(self) -> None:
+class TestToolUseBlocks(unittest.TestCase):
+    def test_tool_use_blocks_come_in_the_order_of_their_calls(self) -> None:
         pieces = [(0, '{"a":'), (1, '{"b":'), (2, '{"c":'), (0, "1}"), (2, "3}"), (1, "2}")]
         deltas = [Delta(calls=(CallPiece(index, f"c{index}", FUNCTION, text),)) for index, text in pieces]
         told = added_up(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
         self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in told["content"]])
 
-    def test_one_is_over_as_soon_as_the_next_begins(self) -> None:
+    def test_a_tool_use_block_ends_when_the_next_call_begins(self) -> None:
         for first in ('{"a":1}', '{"a":"' + "x" * 100_000 + '"}', '{"a":1} \n'):
             writing = writer()
             writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, first),))])
@@ -131,27 +131,27 @@ class TestCalls(unittest.TestCase):
             kinds_of = [event["type"] for event in found]
             self.assertEqual(["content_block_stop", "content_block_start", "content_block_delta"], kinds_of)
 
-    def test_words_in_the_middle_of_a_call_wait_for_its_end(self) -> None:
+    def test_text_in_the_middle_of_a_call_waits_for_its_end(self) -> None:
         call = [Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'),)), Delta(calls=(CallPiece(0, arguments="1}"),))]
         told = added_up(written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")]))
         self.assertEqual(["tool_use", "text"], kinds(told))
         self.assertEqual(({"x": 1}, "meanwhile!"), (told["content"][0]["input"], told["content"][1]["text"]))
 
-    def test_every_call_has_an_id(self) -> None:
+    def test_every_tool_use_block_has_an_id(self) -> None:
         pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
         told = added_up(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
         ids = [block["id"] for block in told["content"]]
         self.assertTrue(all(ids))
         self.assertEqual(2, len(set(ids)))
 
-    def test_a_call_without_arguments_has_an_empty_input(self) -> None:
+    def test_a_tool_use_block_without_arguments_has_an_empty_input(self) -> None:
         for arguments in ("", "{}", " "):
             deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION, arguments),), finish_reason="tool_calls")]
             writing = writer()
             writing.write(deltas)
             self.assertEqual([{}], [block["input"] for block in writing.message()["content"]])
 
-    def test_two_long_calls_take_time_in_proportion(self) -> None:
+    def test_two_long_interleaved_calls_take_linear_time(self) -> None:
         text = json.dumps({"text": "x}" * 50_000})
         deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION),))]
         for index in (0, 1):
@@ -166,47 +166,47 @@ class TestCalls(unittest.TestCase):
         self.assertEqual(2, len(writing.message()["content"]))
 
 
-class TestThinking(unittest.TestCase):
-    def test_it_is_signed_by_what_it_says(self) -> None:
+class TestThinkingBlocks(unittest.TestCase):
+    def test_the_signature_of_a_thinking_block_holds_its_text(self) -> None:
         for omits in (True, False):
             told = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
             self.assertEqual("hm", opened(told["content"][0]["signature"]))
             self.assertEqual("" if omits else "hm", told["content"][0]["thinking"])
 
-    def test_what_is_omitted_is_in_no_event(self) -> None:
+    def test_omitted_thinking_is_in_no_event(self) -> None:
         writing = writer(omits_thinking=True)
         data = writing.begin() + writing.write([Delta(reasoning="a secret thought")]) + writing.end()
         self.assertNotIn(b"secret", data)
 
-    def test_thinking_that_goes_on_later_is_a_block_of_its_own(self) -> None:
+    def test_later_thinking_is_a_block_of_its_own(self) -> None:
         told = added_up(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
         self.assertEqual(["thinking", "text", "thinking"], kinds(told))
 
 
-class TestAround(unittest.TestCase):
-    def test_silence_is_a_ping_and_a_comment_is_nothing(self) -> None:
+class TestOtherEvents(unittest.TestCase):
+    def test_upstream_silence_is_a_ping_and_a_comment_is_no_event(self) -> None:
         writing = writer()
         self.assertEqual(PING, writing.write([Heartbeat()]))
         self.assertEqual(b"", writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")]))
         self.assertEqual([{"type": "ping"}], events(PING))
 
-    def test_a_role_alone_says_nothing(self) -> None:
+    def test_a_delta_with_a_role_alone_writes_no_event(self) -> None:
         self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
 
-    def test_an_answer_that_says_nothing_is_an_empty_message(self) -> None:
+    def test_an_empty_answer_is_an_empty_anthropic_message(self) -> None:
         told = added_up(written(writer(), [Delta(finish_reason="stop")]))
         self.assertEqual(([], "end_turn"), (told["content"], told["stop_reason"]))
 
-    def test_the_beginning_tells_what_is_estimated(self) -> None:
+    def test_message_start_has_the_estimated_input_tokens(self) -> None:
         start = events(writer().begin())[0]["message"]
         self.assertEqual((3, "my-model", "msg_1"), (start["usage"]["input_tokens"], start["model"], start["id"]))
 
-    def test_a_failure_in_the_middle_of_a_call_ends_its_block(self) -> None:
+    def test_a_failure_in_the_middle_of_a_call_ends_its_tool_use_block(self) -> None:
         writing = writer()
         writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x'),)), Delta(text="held")])
         self.assertEqual(["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE))])
 
-    def test_blocks_are_numbered_by_their_events(self) -> None:
+    def test_anthropic_blocks_are_numbered_in_their_order(self) -> None:
         writing = writer()
         data = (
             writing.write([Delta(reasoning="a", text="b", calls=(CallPiece(0, "c", FUNCTION, "{}"),))]) + writing.end()

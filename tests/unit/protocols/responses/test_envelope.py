@@ -13,12 +13,12 @@ MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
 
 
-class TestWanted(unittest.TestCase):
-    def test_what_is_wanted_when_nothing_is_said(self) -> None:
+class TestOptions(unittest.TestCase):
+    def test_a_responses_body_without_options_gets_the_defaults(self) -> None:
         self.assertEqual(ResponseOptions((QUESTION,)), envelope.parse_options({"input": "q"}))
         self.assertEqual(ResponseOptions(()), envelope.parse_options({}))
 
-    def test_null_counts_as_absent(self) -> None:
+    def test_a_null_responses_option_counts_as_absent(self) -> None:
         names = (
             "store background stream previous_response_id include metadata reasoning text conversation prompt messages"
         )
@@ -26,7 +26,7 @@ class TestWanted(unittest.TestCase):
             ResponseOptions((QUESTION,)), envelope.parse_options({"input": "q", **dict.fromkeys(names.split())})
         )
 
-    def test_what_is_said_is_wanted(self) -> None:
+    def test_responses_options_are_read_from_the_body(self) -> None:
         body = {
             "input": [QUESTION],
             "store": False,
@@ -42,7 +42,7 @@ class TestWanted(unittest.TestCase):
         self.assertEqual(expected, envelope.parse_options(body))
         self.assertIsNone(envelope.parse_options({"reasoning": {"summary": "none"}}).summary)
 
-    def test_what_is_wrong_is_named(self) -> None:
+    def test_a_bad_responses_option_is_a_400_that_names_it(self) -> None:
         for body, param in (
             ({"store": "yes"}, "store"),
             ({"store": 1}, "store"),
@@ -72,20 +72,20 @@ class TestWanted(unittest.TestCase):
             self.assertEqual(param, caught.exception.param)
 
 
-class TestTheConversation(unittest.TestCase):
-    def test_what_stands_around_it_is_nothing_to_deepseek(self) -> None:
+class TestConversation(unittest.TestCase):
+    def test_options_of_the_responses_envelope_are_not_sent_to_deepseek(self) -> None:
         around = dict.fromkeys(("store", "background", "include", "metadata", "truncation", "service_tier"), "x")
         inside = {"model": "m", "temperature": 1, "tools": []}
         found = envelope.chat_body({**around, **inside, "input": "q"}, [QUESTION])
         self.assertEqual({**inside, "input": [QUESTION]}, found)
 
-    def test_the_effort_is_part_of_it_and_the_summary_is_not(self) -> None:
+    def test_the_responses_effort_is_sent_to_deepseek_and_the_summary_option_is_not(self) -> None:
         found = envelope.chat_body({"reasoning": {"effort": "low", "summary": "auto"}}, [])
         self.assertEqual({"effort": "low"}, found["reasoning"])
 
 
-class TestEnvelopes(unittest.TestCase):
-    def test_what_was_opened_is_the_very_same_to_its_owner_and_closed_to_others(self) -> None:
+class TestUnseal(unittest.TestCase):
+    def test_a_sealed_item_opens_for_its_own_caller_only_even_from_a_cache(self) -> None:
         owner = Sealer(b"secret", b"caller")
         items: list[Any] = []
         for number in range(8):
@@ -100,28 +100,28 @@ class TestEnvelopes(unittest.TestCase):
 
 
 class TestReferences(unittest.TestCase):
-    def test_an_id_leads_to_its_response(self) -> None:
+    def test_an_item_id_of_ours_names_its_response(self) -> None:
         for kind in ("rs", "msg", "fc", "ctc"):
             item = {"type": "item_reference", "id": f"{kind}_{MARK}_12"}
             self.assertEqual(Reference(f"resp_{MARK}", 12), envelope.reference(item, "input[0]"))
 
-    def test_other_items_refer_to_nothing(self) -> None:
+    def test_only_an_item_reference_names_a_response(self) -> None:
         self.assertIsNone(envelope.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
 
-    def test_ids_that_are_not_ours_are_unknown(self) -> None:
+    def test_a_reference_to_a_foreign_item_id_is_refused(self) -> None:
         for given in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
             with self.subTest(given), self.assertRaises(BadRequest):
                 envelope.reference({"type": "item_reference", "id": given}, "input[0]")
 
 
-class TestTheObject(unittest.TestCase):
-    def test_encoded_is_the_same_as_the_object(self) -> None:
+class TestResponseObject(unittest.TestCase):
+    def test_the_encoded_response_equals_the_response_object(self) -> None:
         body = {"input": "q", "tools": [{"type": "function", "name": "f"}], "instructions": "é\ud800"}
         frame = Frame(MARK, 1, "m", envelope.parse_options(body), envelope.echoed_fields(body))
         so_far = state("completed", output_text="\U0001f600")
         self.assertEqual(frame.response(so_far), json.loads(frame.encoded(so_far)))
 
-    def test_every_field_of_the_official_type_is_there(self) -> None:
+    def test_a_response_object_has_every_field_of_the_official_type(self) -> None:
         frame = Frame(MARK, 1, "m", ResponseOptions(()), envelope.echoed_fields({}))
         found = frame.response(state("queued"))
         names = (
@@ -133,18 +133,18 @@ class TestTheObject(unittest.TestCase):
         )
         self.assertEqual(set(names.split()), set(found))
 
-    def test_what_nobody_asked_for_has_the_default_of_openai_and_no_null_for_a_number(self) -> None:
+    def test_absent_options_appear_in_the_response_with_openais_defaults(self) -> None:
         found = envelope.echoed_fields({"temperature": None, "top_p": None})
         numbers = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs")
         self.assertEqual([1.0, 1.0, 0.0, 0.0, 0], [found[name] for name in numbers])
         self.assertEqual(("default", {"payer": "developer"}), (found["service_tier"], found["billing"]))
 
-    def test_tools_are_told_with_the_fields_the_official_types_insist_on(self) -> None:
+    def test_tools_in_a_response_have_the_fields_of_the_official_types(self) -> None:
         custom = {"type": "custom", "name": "apply_patch"}
         told = envelope.echoed_fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
         self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], told)
 
-    def test_usage_in_the_words_of_this_api(self) -> None:
+    def test_usage_gets_the_names_of_the_responses_api(self) -> None:
         found = envelope.usage(
             {
                 "prompt_tokens": 10,
@@ -163,7 +163,7 @@ class TestTheObject(unittest.TestCase):
         }
         self.assertEqual(expected, found)
 
-    def test_usage_that_is_odd_is_counted_as_far_as_it_goes(self) -> None:
+    def test_damaged_usage_is_reported_as_far_as_it_is_valid(self) -> None:
         self.assertIsNone(envelope.usage(None))
         odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": "7", "prompt_tokens_details": 7}, {"total_tokens": -1})
         for usage in odd:

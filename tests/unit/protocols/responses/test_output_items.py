@@ -45,8 +45,8 @@ def calling(index: int, name: str, arguments: str) -> Delta:
     return Delta(calls=(CallPiece(index, f"call_{index}", name, arguments),))
 
 
-class TestThereAndBack(unittest.TestCase):
-    def test_any_answer_comes_back_as_the_turn_it_was(self) -> None:
+class TestRoundTrip(unittest.TestCase):
+    def test_output_items_of_any_answer_read_back_as_the_same_turn(self) -> None:
         for seed in range(200):
             rng = random.Random(seed)
             said = list(batches(rng, stream(rng, answer(rng))))
@@ -62,36 +62,36 @@ class TestThereAndBack(unittest.TestCase):
                     [user("q"), expected, user("n")], read(question("q"), *output_of(writing), question("n"))
                 )
 
-    def test_thinking_and_speaking_twice_is_one_turn(self) -> None:
+    def test_output_items_with_reasoning_and_text_twice_are_one_turn(self) -> None:
         items = written(Delta(reasoning="a"), Delta(text="x"), Delta(reasoning="b"), Delta(text="y"))
         self.assertEqual(["reasoning", "message", "reasoning", "message"], kinds(items))
         self.assertEqual([assistant("xy", reasoning="ab")], read(*items))
 
-    def test_thinking_again_between_calls_is_one_turn(self) -> None:
+    def test_output_items_with_reasoning_between_calls_are_one_turn(self) -> None:
         items = written(
             Delta(reasoning="a"), calling(0, FUNCTION, "{}"), Delta(reasoning="b"), calling(1, FUNCTION, "{}")
         )
         [turn] = read(*items)
         self.assertEqual(("ab", 2), (turn.reasoning, len(turn.tool_calls)))
 
-    def test_half_a_character_at_the_end_of_one_item_finds_its_other_half(self) -> None:
+    def test_a_surrogate_pair_split_between_output_items_is_joined(self) -> None:
         items = written(Delta(text="\ud83d"), Delta(reasoning="hm"), Delta(text="\ude00"))
         self.assertEqual([assistant("\U0001f600", reasoning="hm")], read(*items))
 
-    def test_two_answers_in_a_row_stay_two_turns(self) -> None:
+    def test_output_items_of_two_answers_stay_two_turns(self) -> None:
         first = written(Delta(reasoning="a"), calling(0, FUNCTION, "{}"))
         second = [
             {**item, "id": item["id"].replace(MARK, "f" * 32)} for item in written(Delta(reasoning="b", text="y"))
         ]
         self.assertEqual(["a", "b"], [turn.reasoning for turn in read(*first, *second)])
 
-    def test_without_ids_the_first_of_each_kind_is_still_one_turn(self) -> None:
+    def test_output_items_without_ids_are_one_turn(self) -> None:
         """opencode drops them."""
         items = written(Delta(reasoning="a"), Delta(text="x"), calling(0, FUNCTION, "{}"), calling(1, FUNCTION, "{}"))
         bare = [{name: item[name] for name in item if name != "id"} for item in items]
         self.assertEqual(read(*items), read(*bare))
 
-    def test_calls_are_raised_to_what_the_client_knows(self) -> None:
+    def test_call_items_have_the_clients_tool_name_and_form(self) -> None:
         for name, said, kind, expected in (
             (FUNCTION, '{"a": 1}', "function_call", {"name": FUNCTION, "arguments": '{"a": 1}'}),
             (CUSTOM, '{"input": "*** Begin"}', "custom_tool_call", {"name": CUSTOM, "input": "*** Begin"}),
@@ -105,13 +105,13 @@ class TestThereAndBack(unittest.TestCase):
                 [turn] = read(item)
                 self.assertEqual(name, turn.tool_calls[0].name)
 
-    def test_a_result_ends_the_turn(self) -> None:
+    def test_a_call_output_item_ends_the_turn(self) -> None:
         items = written(Delta(reasoning="a"), calling(0, FUNCTION, "{}"))
         self.assertEqual(["assistant", "tool"], [each.role for each in read(*items, output("call_0"))])
 
 
-class TestEnvelopes(unittest.TestCase):
-    def test_an_envelope_comes_back_as_the_reasoning(self) -> None:
+class TestSealedReasoning(unittest.TestCase):
+    def test_encrypted_content_of_ours_reads_back_as_the_reasoning(self) -> None:
         sealer = Sealer(b"secret", b"caller")
         for text in ("A thought.", "思\U0001f600\n\n</details>", "\ud83d", "x" * 100_000):
             [item] = written(Delta(reasoning=text), **SEALED)
@@ -119,12 +119,12 @@ class TestEnvelopes(unittest.TestCase):
                 [found] = responses.unseal([{**item, "content": content}], Opener(sealer, LARGEST))
                 self.assertEqual([assistant("", reasoning=text)], read(found))
 
-    def test_plain_words_win_over_an_envelope(self) -> None:
+    def test_plain_reasoning_wins_over_encrypted_content(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
         plain = {**item, "content": [{"type": "reasoning_text", "text": "plain"}]}
         self.assertEqual([plain], responses.unseal([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
 
-    def test_what_is_no_envelope_of_ours_stays_as_it_is(self) -> None:
+    def test_foreign_encrypted_content_stays_unchanged(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
         for sealer, envelope in (
             (Sealer(b"secret", b"another"), item["encrypted_content"]),

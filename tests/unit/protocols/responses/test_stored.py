@@ -12,8 +12,8 @@ from tests.support.responses_client import events
 ITEMS = [{"id": f"msg_{number}", "type": "message"} for number in range(45)]
 
 
-class TestListed(unittest.TestCase):
-    def test_every_item_gets_a_type_an_id_and_a_status(self) -> None:
+class TestCompleteItems(unittest.TestCase):
+    def test_every_stored_input_item_gets_a_type_an_id_and_a_status(self) -> None:
         given: list[dict[str, Any]] = [
             {"role": "user", "content": "q"},
             {"type": "reasoning"},
@@ -32,7 +32,7 @@ class TestListed(unittest.TestCase):
         self.assertEqual([{"type": "output_text", "text": "x", "annotations": []}], found[-1]["content"])
         self.assertEqual([], found[1]["summary"])
 
-    def test_items_of_unknown_kinds_stay_as_they_are(self) -> None:
+    def test_stored_items_of_unknown_kinds_stay_unchanged(self) -> None:
         [found] = stored.complete_items([{"type": "web_search_call", "action": {}}], MARK)
         self.assertEqual({"type": "web_search_call", "action": {}, "id": f"msg_{MARK}_i0"}, found)
         [found] = stored.complete_items([{"type": "", "x": 1}], MARK)
@@ -40,12 +40,12 @@ class TestListed(unittest.TestCase):
 
 
 class TestPages(unittest.TestCase):
-    def test_the_latest_come_first_and_twenty_at_a_time(self) -> None:
+    def test_a_page_has_twenty_items_the_latest_first(self) -> None:
         found = stored.page(ITEMS, "")
         self.assertEqual((ITEMS[:24:-1], True), (found["data"], found["has_more"]))
         self.assertEqual(("list", "msg_44", "msg_25"), (found["object"], found["first_id"], found["last_id"]))
 
-    def test_pages_put_together_are_the_list(self) -> None:
+    def test_all_pages_together_are_the_list_of_items(self) -> None:
         for order, expected in (("asc", ITEMS), ("desc", ITEMS[::-1])):
             for limit in (1, 7, 44, 45, 46, 100):
                 data: list[Any] = []
@@ -56,7 +56,7 @@ class TestPages(unittest.TestCase):
                     after, has_more = f"&after={page['last_id']}", page["has_more"]
                 self.assertEqual(expected, data)
 
-    def test_items_with_one_id_are_all_paged_through(self) -> None:
+    def test_pages_contain_every_item_even_with_equal_ids(self) -> None:
         ids = ["a", "b", "a", "a_2", "a", "b"]
         items = [{"type": "message", "id": id, "content": str(place)} for place, id in enumerate(ids)]
         for order in ("asc", "desc"):
@@ -69,14 +69,14 @@ class TestPages(unittest.TestCase):
             self.assertEqual([*"012345"], sorted(item["content"] for item in data))
             self.assertEqual({"a", "b", "a_3", "a_2", "a_4", "b_2"}, {item["id"] for item in data})
 
-    def test_behind_the_last_there_is_nothing(self) -> None:
+    def test_the_page_after_the_last_item_is_empty(self) -> None:
         found = stored.page(ITEMS, "after=msg_0")
         self.assertEqual(
             ([], None, None, False), tuple(found[name] for name in ("data", "first_id", "last_id", "has_more"))
         )
         self.assertEqual([], stored.page([], "")["data"])
 
-    def test_what_is_wrong_is_named(self) -> None:
+    def test_a_bad_page_parameter_is_a_400_that_names_it(self) -> None:
         for query, param in (
             ("limit=0", "limit"),
             ("limit=101", "limit"),
@@ -92,8 +92,8 @@ class TestPages(unittest.TestCase):
             self.assertEqual(param, caught.exception.param)
 
 
-class TestReplaying(unittest.TestCase):
-    def test_which_events_are_asked_for(self) -> None:
+class TestReplay(unittest.TestCase):
+    def test_starting_after_is_read_from_the_query(self) -> None:
         for query, expected in (
             ("", None),
             ("stream=false&starting_after=7", None),
@@ -105,13 +105,13 @@ class TestReplaying(unittest.TestCase):
         ):
             self.assertEqual(expected, stored.starting_after(query), query)
 
-    def test_numbers_that_are_none_are_refused(self) -> None:
+    def test_a_starting_after_that_is_no_number_is_refused(self) -> None:
         for given in ("x", "-2", "1.5", "9" * 16, "%D9%A3"):
             with self.subTest(given), self.assertRaises(BadRequest) as caught:
                 stored.starting_after(f"stream=true&starting_after={given}")
             self.assertEqual("starting_after", caught.exception.param)
 
-    def test_the_rest_begins_behind_any_event(self) -> None:
+    def test_a_replay_may_begin_after_any_event(self) -> None:
         """Also where the text of an event looks like one."""
         writing = writer()
         text = 'event: x\ndata: {"type":"response.x","sequence_number":99}\n\n'

@@ -24,8 +24,8 @@ def types(found: list[Json]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in found]
 
 
-class TestTheLawsOfAStream(unittest.TestCase):
-    def test_pieces_add_up_to_the_whole_however_they_are_cut(self) -> None:
+class TestResponsesStream(unittest.TestCase):
+    def test_response_events_add_up_to_the_response_however_they_are_cut(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             wishes = rng.choice(WISHES)
@@ -38,7 +38,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
                 self.assertEqual({"completed"}, {item["status"] for item in response["output"]})
                 self.assertEqual(("completed", 12), (response["status"], response["usage"]["total_tokens"]))
 
-    def test_a_whole_answer_is_the_same_object(self) -> None:
+    def test_a_plain_response_equals_the_streamed_one(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
             said, wishes = answer(rng, is_orderly=True), rng.choice(WISHES)
@@ -52,7 +52,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.response, whole.response)
 
-    def test_however_it_breaks_off_what_was_said_is_whole(self) -> None:
+    def test_a_broken_response_stream_completes_its_items(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             data = stream(rng, answer(rng))
@@ -62,7 +62,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
             with self.subTest(seed=seed):
                 check_stream(events(sent))
 
-    def test_pieces_of_calls_may_come_between_others(self) -> None:
+    def test_interleaved_calls_become_complete_call_items(self) -> None:
         writing = writer()
         batch = [
             Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'), CallPiece(1, "b", FUNCTION, "{}"))),
@@ -73,7 +73,7 @@ class TestTheLawsOfAStream(unittest.TestCase):
         response = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
         self.assertEqual(['{"x":1}', "{}"], [item["arguments"].strip() for item in response["output"][:2]])
 
-    def test_a_call_begins_when_its_name_is_known(self) -> None:
+    def test_a_call_item_begins_when_its_name_is_known(self) -> None:
         writing = writer()
         batch = [
             Delta(calls=(CallPiece(0, "a", "", '{"x"'),)),
@@ -82,13 +82,13 @@ class TestTheLawsOfAStream(unittest.TestCase):
         [call] = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))["output"]
         self.assertEqual(("a", FUNCTION, '{"x":1}'), (call["call_id"], call["name"], call["arguments"]))
 
-    def test_a_call_is_done_as_soon_as_the_next_one_begins(self) -> None:
+    def test_a_call_item_is_done_when_the_next_begins(self) -> None:
         writing = writer()
         first, second = CallPiece(0, "a", FUNCTION, "{}"), CallPiece(1, "b", FUNCTION)
         found = types(events(writing.write([Delta(calls=(first,)), Delta(calls=(second,))])))
         self.assertEqual(["output_item.done", "output_item.added"], found[-2:])
 
-    def test_every_call_has_an_id_and_every_thought_a_summary(self) -> None:
+    def test_every_call_item_has_an_id_and_every_reasoning_item_a_summary(self) -> None:
         writing = writer()
         writing.write([Delta(reasoning="hm"), Delta(calls=(CallPiece(0, "", FUNCTION, "{}"),))])
         writing.end()
@@ -98,8 +98,8 @@ class TestTheLawsOfAStream(unittest.TestCase):
         self.assertTrue(call["call_id"])
 
 
-class TestSignsOfLife(unittest.TestCase):
-    def test_silence_is_told_at_once_and_comments_now_and_then(self) -> None:
+class TestHeartbeats(unittest.TestCase):
+    def test_upstream_silence_is_an_event_at_once_and_comments_are_rarely(self) -> None:
         clock = [0.0]
         writing = writer()
         writing._now = lambda: clock[0]
@@ -111,7 +111,7 @@ class TestSignsOfLife(unittest.TestCase):
             ["in_progress"], types(events(writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")])))
         )
 
-    def test_what_is_kept_event_by_event_tells_it_less_often(self) -> None:
+    def test_a_background_response_writes_fewer_heartbeats(self) -> None:
         clock = [0.0]
         writing = writer(background=True)
         writing._now = lambda: clock[0]
@@ -122,8 +122,8 @@ class TestSignsOfLife(unittest.TestCase):
         self.assertEqual(["in_progress"], types(events(writing.write([Heartbeat(), Heartbeat()]))))
 
 
-class TestHowItEnds(unittest.TestCase):
-    def test_the_finish_reason_decides(self) -> None:
+class TestEnd(unittest.TestCase):
+    def test_the_finish_reason_decides_the_status_of_a_response(self) -> None:
         for reason, status, details, code in (
             ("stop", "completed", None, None),
             ("tool_calls", "completed", None, None),
@@ -141,12 +141,12 @@ class TestHowItEnds(unittest.TestCase):
                 whole = "completed" if status == "completed" else "incomplete"
                 self.assertEqual([whole], [item["status"] for item in response["output"]])
 
-    def test_a_cancelled_one_is_so_called(self) -> None:
+    def test_a_cancelled_response_has_the_status_cancelled(self) -> None:
         writing = writer(background=True)
         sent = writing.queued() + writing.start() + writing.write([Delta(text="x")]) + writing.cancel()
         self.assertEqual("cancelled", check_stream(events(sent))["status"])
 
-    def test_errors_have_codes_that_clients_know(self) -> None:
+    def test_a_failed_response_has_an_error_code_that_clients_know(self) -> None:
         too_long = BadRequest("too long", code="context_length_exceeded")
         errors: tuple[tuple[ProxyError, str], ...] = (
             (too_long, "context_length_exceeded"),
