@@ -1,6 +1,12 @@
-"""The command line: each subcommand a function that returns an exit code.
+"""The command line: each subcommand is a function that returns an exit code.
 
-0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr says why and what helps).
+Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
+
+    serve, signals               the running proxy and its signals
+    tunnel, child_process, windows_job    ngrok as a child process
+    local_address                the host to print for a wildcard address
+
+Other folders import only `main`.
 """
 
 import argparse
@@ -36,18 +42,18 @@ _EPILOG = "Without a command the proxy is served. `serve --help` lists all setti
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
-        given.insert(0, "serve")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
+        words.insert(0, "serve")
     with log_lines.command_streams():
-        return _run(given)
+        return _run(words)
 
 
-def _run(given: list[str]) -> int:
+def _run(words: list[str]) -> int:
     try:
-        options = _parsed(given)
+        options = _parse(words)
         code = int(options.pop("command")(options))
-        # Here rather than at exit, where nobody could say anything about it.
+        # Here, where an error can be reported, rather than at exit.
         sys.stdout.flush()
         return code
     except StartupError as error:
@@ -56,10 +62,10 @@ def _run(given: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Somebody piped us into `head`; there is nobody left to tell.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        # `… | head` has closed the pipe.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
         return 0
 
 
@@ -74,7 +80,7 @@ def _serve(options: dict[str, Any]) -> int:
     def load() -> ProxyConfig:
         return serve.with_usable_store(_load(options).config)
 
-    return serve.run(load(), _config_path(options), clear_store=clear_store, reread=load)
+    return serve.run(load(), _config_path(options), clear_store=clear_store, reload_config=load)
 
 
 def _config_show(options: dict[str, Any]) -> int:
@@ -95,8 +101,8 @@ def _store_stats(options: dict[str, Any]) -> int:
     from datetime import datetime
 
     config = _load(options).config
-    with serve.opened_store(config) as store:
-        stats, responses = store.stats(), serve.stored_responses(store)
+    with serve.open_store(config) as store:
+        stats, responses = store.stats(), serve.response_stats(store)
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
     print(f"store        {config.reasoning_content_path}")
     print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
@@ -108,8 +114,8 @@ def _store_stats(options: dict[str, Any]) -> int:
 
 
 def _store_clear(options: dict[str, Any]) -> int:
-    with serve.opened_store(_load(options).config) as store:
-        print(serve.cleared(store))
+    with serve.open_store(_load(options).config) as store:
+        print(serve.clear(store))
     return 0
 
 
@@ -129,15 +135,15 @@ def _access_key(options: dict[str, Any]) -> int:
         print(f"{AccessKey.of(key).line}   its digest, for access_keys")
         return 0
     try:
-        # Typed unseen or piped, so that no shell remembers it.
+        # Typed without echo or piped, so that no shell history keeps it.
         text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
     except EOFError:
         text = ""
     if not is_credential(key := text.strip()):
         raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
-    made = AccessKey.of(key)
-    print(made.line)
-    if made.is_guessable:
+    access_key = AccessKey.of(key)
+    print(access_key.line)
+    if access_key.is_guessable:
         print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
     return 0
 
@@ -165,12 +171,12 @@ def _bench(options: dict[str, Any]) -> int:
     return benchmark.run(benchmark.Options(options["quick"], as_json, tuple(others.items()), port))
 
 
-# Reading the line …
+# Parsing …
 
 
-def _parsed(given: list[str]) -> dict[str, Any]:
-    """The options of a line; what its command does not know is refused by the parser that lists what it does know."""
-    found, unknown = _parser(given[0]).parse_known_args(given)
+def _parse(words: list[str]) -> dict[str, Any]:
+    """The options of a command line; unknown words are refused by the subcommand's own parser."""
+    found, unknown = _parser(words[0]).parse_known_args(words)
     options = vars(found)
     parser: _Parser = options.pop("parser")
     if unknown:
@@ -179,7 +185,7 @@ def _parsed(given: list[str]) -> dict[str, Any]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes flags in full only, and refuses in one line; its subcommands are parsed by the same class."""
+    """Accepts full flag names only, and raises StartupError with one line; also used for subcommands."""
 
     def __init__(self, **details: Any) -> None:
         # An abbreviation that works today is ambiguous with the next setting.
@@ -196,13 +202,13 @@ class _Parser(argparse.ArgumentParser):
         self._refuse(message)
 
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
-        # A key at the end of a misspelt flag would be repeated, perhaps into the log of a service.
+        # A key behind a misspelt flag must not get into a log.
         message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
         raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what there is")
 
 
 def _parser(command: str) -> _Parser:
-    """The parser of a line that begins with this command. The others' flags are left out: adding all takes 10 ms."""
+    """The parser for a line that begins with this command, without the flags of others: adding all takes 10 ms."""
     parser = _Parser(prog=_program(), description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -214,18 +220,18 @@ def _parser(command: str) -> _Parser:
 
 
 def _program() -> str:
-    """The words that started this program, to be repeated in hints: in a checkout nothing is installed."""
+    """The command that started this program, for hints: in a checkout nothing is installed."""
     started = Path(*sys.argv[:1]).parts[-2:]
     is_module = started == ("deepseek_cursor_proxy", "__main__.py")
     return "python -m deepseek_cursor_proxy" if is_module else "deepseek-cursor-proxy"
 
 
-def _add_serve(serving: argparse.ArgumentParser) -> None:
-    _add_settings(serving)
-    serving.add_argument(
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_settings(parser)
+    parser.add_argument(
         "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning and responses before starting"
     )
-    serving.set_defaults(command=_serve)
+    parser.set_defaults(command=_serve)
 
 
 def _add_config(config: argparse.ArgumentParser) -> None:
@@ -236,9 +242,9 @@ def _add_config(config: argparse.ArgumentParser) -> None:
     path.set_defaults(command=_config_show_path)
 
 
-def _add_explain(explaining: argparse.ArgumentParser) -> None:
-    explaining.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
-    explaining.set_defaults(command=_explain)
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
+    parser.set_defaults(command=_explain)
 
 
 def _add_access_key(access: argparse.ArgumentParser) -> None:
@@ -280,12 +286,12 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """One flag per declared setting; values are checked where those of the file are."""
+    """Add one flag per declared setting; `config` checks the values."""
     default = argparse.SUPPRESS
     parser.add_argument(
         "--config", type=Path, metavar="FILE", default=default, help=f"configuration file (default {CONFIG_PATH})"
     )
-    # A list of all flags would be two screens in front of their explanations.
+    # Without it argparse prints two screens of flags before their explanations.
     parser.usage = f"{parser.prog} [settings]"
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in SETTINGS)}
     for each in SETTINGS:
@@ -309,7 +315,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...
 
 
 def _minutes(text: str) -> float:
-    """A length of time that has an end; more than a week is a typing error."""
+    """A number of minutes up to a week; more is a typing error."""
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 7 * 24 * 60:
             return float(text)
@@ -317,7 +323,7 @@ def _minutes(text: str) -> float:
 
 
 def _named_url(text: str) -> tuple[str, str]:
-    """A name for a column of the table, and a base URL that plain sockets can ask."""
+    """A column of the table and its base URL, which is plain http."""
     name, _, url = text.partition("=")
     with contextlib.suppress(ValueError):
         address = urlsplit(url)
@@ -349,7 +355,7 @@ def _config_path(options: dict[str, Any]) -> Path:
 
 def _load(options: dict[str, Any]) -> LoadedConfig:
     path = _config_path(options)
-    # Whatever else is wrong with the file, reading it will tell.
+    # Reading the file reports any other problem with it.
     with contextlib.suppress(OSError):
         if options.get("config") is not None and not expand_home(path).exists():
             raise StartupError(
@@ -358,7 +364,7 @@ def _load(options: dict[str, Any]) -> LoadedConfig:
     flags = {name: value for name, value in options.items() if name != "config"}
     loaded = ProxyConfig.load(path, os.environ, flags)
     if loaded.config.models:
-        # Only here: most people have none, and the start is faster without.
+        # Imported late: most people have none, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_names
 
         model_names.refuse_unknown(loaded.config, loaded.origins["models"])

@@ -1,10 +1,10 @@
-"""A child process that ends with this one, however this one ends: also by SIGKILL or the Task Manager.
+"""ChildProcess: a process that ends with this one, however this one ends, even by SIGKILL or the Task Manager.
 
-POSIX: the child leads its own session, and a shell waits at a pipe that only we can write to. The system closes the
-pipe when we end, and the shell ends the child's process group. PR_SET_PDEATHSIG is not used: it exists on Linux only,
-fires when the thread that started the child ends, and spares what a wrapper script has started.
-Windows: the child is in a process group of its own, has no window, and belongs to a job that the system ends when its
-last handle is closed, which is ours.
+POSIX: the child leads its own session, and a guard, a shell, reads from a pipe that only we can write to. When we end,
+the system closes the pipe, and the guard ends the child's process group. PR_SET_PDEATHSIG is no help: it exists on
+Linux only, fires when the thread that started the child ends, and spares the children of a wrapper script.
+Windows: the child has its own process group, no window, and belongs to a job that the system ends with its last handle,
+which is ours.
 """
 
 import contextlib
@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO
 
-# The shell's input: the group to end as its first line, then nothing until we are gone.
-# SIGTERM first: ngrok then signs off, and its URL is free for the next start.
+# Reads the process group, then waits for the end of the pipe. SIGTERM first: ngrok then releases its URL.
 _GUARD = """
 read -r group || exit
 read -r _
@@ -50,7 +49,7 @@ class ChildProcess:
                 bufsize=0,
             )
         try:
-            # Its own session: Ctrl-C in the terminal is for us, and we then end the child in our order.
+            # Its own session: Ctrl-C in the terminal reaches only us, and we end the child when we choose.
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
         except BaseException:
             self._dismiss_guard()
@@ -65,7 +64,7 @@ class ChildProcess:
         return self._process.stdout if self._process is not None else None
 
     def end(self, *, force: bool) -> None:
-        """Ask the process and what it started to end, or kill them; waits for nothing."""
+        """Ask the process and its children to end, or kill them; returns at once."""
         if self._process is None:
             return
         if sys.platform == "win32":
@@ -73,13 +72,13 @@ class ChildProcess:
 
             windows_job.end(self._process, self._job)
         else:
-            # The group, because some packages install a program as a script that starts the real one. Until wait()
-            # its id cannot become a stranger's. macOS answers EPERM for a group that has ended.
+            # The group, because some packages install ngrok as a script that starts the real program. Until wait() its
+            # id cannot be reused. macOS answers EPERM for a group that has ended.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL if force else signal.SIGTERM)
 
     def wait(self) -> None:
-        """Return when the process is gone and everything held for it is released."""
+        """Wait for the end of the process and release all that belongs to it."""
         self._dismiss_guard()
         if self._process is not None:
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The running process: store, listener, tunnel, signals. What is started is stopped in reverse order."""
+"""The `serve` command: start store, listener, tunnel and signals, reload at SIGHUP, stop all in reverse order."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
-from deepseek_cursor_proxy.cli.signals import Asked, Signals
+from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
 from deepseek_cursor_proxy.config import (
     CONFIG_PATH,
     DECLARATIONS,
@@ -42,61 +42,60 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Whoever waits for the proxy to come up asks something small at once, and reading in the rest would slow the answer
-# down. A chat that comes earlier does not wait for this: it reads in what it needs by itself.
+# A supervisor asks for /healthz at once, and importing the rest would delay that answer. A chat that comes earlier
+# imports what it needs by itself.
 _SECONDS_BEFORE_WARM_UP = 0.1
 
-Reread = Callable[[], ProxyConfig]
+ConfigLoader = Callable[[], ProxyConfig]
 
 
-def run(config: ProxyConfig, config_path: Path, *, clear_store: bool = False, reread: Reread | None = None) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError when something is not as it should be.
-
-    `reread` loads the configuration anew from where it came; it is called at SIGHUP.
-    """
+def run(
+    config: ProxyConfig, config_path: Path, *, clear_store: bool = False, reload_config: ConfigLoader | None = None
+) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
     _log_to_stderr(verbose=config.verbose)
-    # Signals are the last to be given back: even the end can be hurried, and one wish to stop may be told twice.
+    # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
     with log_lines.serving_streams(), Signals() as signals:
-        _serve(config, config_path, signals, clear_store=clear_store, reread=reread)
-        _say("Stopped.")
+        _serve(config, config_path, signals, clear_store=clear_store, reload_config=reload_config)
+        _print("Stopped.")
         log_lines.drain()
     return 0
 
 
 def _serve(
-    config: ProxyConfig, config_path: Path, signals: Signals, *, clear_store: bool, reread: Reread | None
+    config: ProxyConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader | None
 ) -> None:
-    # Refuses a key of the environment that is none before anything is started.
+    # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
     # A job holds as many descriptors as a client.
     raise_limits(config.max_connections + config.background_workers + config.background_queue)
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(opened_store(config, must_open=False))
+        store = stack.enter_context(open_store(config, must_open=False))
         if clear_store:
-            _clear(store, config.reasoning_content_path)
+            _clear_at_start(store, config.reasoning_content_path)
         if config.trace_dir is not None:
             _make_trace_directory(config.trace_dir)
         if config.tokenizer is not None:
-            _find_tokenizer(config.tokenizer)
+            _check_tokenizer(config.tokenizer)
         server = _listen(config)
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
         tunnel = _tunnel(server, signals, stack) if config.ngrok else None
-        stack.enter_context(_serving(server))
+        stack.enter_context(_run_server(server))
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
         if not signals.is_stopping:
-            _say(_welcome(config, config_path, server.server_port, public_url, access))
-        while signals.wait() is Asked.RELOAD:
-            _reload(server, config_path, reread)
-        _say("Stopping; running answers may finish.")
+            _print(_welcome(config, config_path, server.server_port, public_url, access))
+        while signals.wait() is SignalRequest.RELOAD:
+            _reload(server, config_path, reload_config)
+        _print("Stopping; running answers may finish.")
 
 
 @contextlib.contextmanager
-def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
-    """The store the configuration names, closed in the end; StartupError when a file that must open cannot be used."""
+def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
+    """Open the configured store and close it at the end; StartupError when a file that must open cannot be used."""
     path = expand_home(config.reasoning_content_path)
     try:
-        opened = ReasoningStore(
+        reasonings = ReasoningStore(
             path,
             max_age_seconds=config.reasoning_cache_max_age_seconds,
             max_rows=config.reasoning_cache_max_rows,
@@ -104,39 +103,39 @@ def opened_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Rea
             durability=config.durability,
             must_open=must_open,
         )
-        with contextlib.closing(opened) as store:
+        with contextlib.closing(reasonings) as store:
             yield store
     except Unusable as fault:
         raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
 
 
-def stored_responses(store: ReasoningStore) -> "ResponseStats":
-    """How many there are beside the reasonings; raises Unusable."""
-    # Only here: a proxy that is only being started need not read it in.
+def response_stats(store: ReasoningStore) -> "ResponseStats":
+    """The number and bytes of stored responses; raises Unusable."""
+    # Imported late: starting the proxy does not need it.
     from deepseek_cursor_proxy.storage.responses import ResponseStore
 
     with contextlib.closing(ResponseStore(store.database)) as responses:
         return responses.stats()
 
 
-def cleared(store: ReasoningStore) -> str:
-    """Forget all that is stored, and say what that was; raises Unusable."""
-    responses = stored_responses(store).responses
+def clear(store: ReasoningStore) -> str:
+    """Delete all that is stored; a line that says how much. Raises Unusable."""
+    responses = response_stats(store).responses
     return f"Cleared {store.clear():,} stored reasonings" + (f" and {responses:,} responses." if responses else ".")
 
 
-def _clear(store: ReasoningStore, path: Path) -> None:
+def _clear_at_start(store: ReasoningStore, path: Path) -> None:
     try:
-        _say(cleared(store))
+        _print(clear(store))
     except Unusable as fault:
-        # Whoever wants to chat can, and knows that what was stored is still there.
-        _say(f"Nothing was cleared: {path} cannot be used: {fault}")
+        # The proxy starts all the same.
+        _print(f"Nothing was cleared: {path} cannot be used: {fault}")
 
 
 def ensure_config_file() -> None:
-    """Leave a commented configuration on the first run, so that there is something to edit; it runs without as well."""
+    """Write a commented configuration on the first run. The proxy also starts if that fails."""
     if lacks_home(CONFIG_PATH):
-        # A container that was given the number of a user it does not know.
+        # A container that runs under an unknown user id.
         _warn("there is no home directory, so the settings have their defaults; set HOME, or pass a file with --config")
         return
     path = expand_home(CONFIG_PATH)
@@ -150,7 +149,7 @@ def ensure_config_file() -> None:
 
 
 def with_usable_store(config: ProxyConfig) -> ProxyConfig:
-    """The configuration with its store in memory if that was to be in a home directory that we do not have."""
+    """The configuration, with the store in memory if its path is in a home directory that does not exist."""
     if lacks_home(config.reasoning_content_path):
         _warn(
             "there is no home directory, so reasoning is kept in memory only; choose a file, perhaps on a volume, with "
@@ -164,8 +163,8 @@ def _warn(line: str) -> None:
     sys.stderr.write(f"deepseek-cursor-proxy: {safe_text(line, 1000)}\n")
 
 
-def _find_tokenizer(path: Path) -> None:
-    """Whether it is one is found out when it is first needed: reading it takes a second."""
+def _check_tokenizer(path: Path) -> None:
+    """Raise StartupError if the file cannot be opened. It is read when first needed, which takes a second."""
     try:
         with expand_home(path).open("rb"):
             pass
@@ -174,7 +173,7 @@ def _find_tokenizer(path: Path) -> None:
 
 
 def _make_trace_directory(trace_dir: Path) -> None:
-    """Find out now, not at the first request, that there is no place for traces."""
+    """Raise StartupError now, not at the first request, if traces cannot be written."""
     probe = expand_home(trace_dir) / ".can-write"
     try:
         private_files.make_directory(probe.parent)
@@ -190,7 +189,7 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
     where = f"{config.host}:{config.port}"
     try:
         return DeepSeekProxyServer((config.host, config.port), DeepSeekProxyHandler)
-    # UnicodeError: longer than any name on a network can be.
+    # UnicodeError: a name longer than DNS allows.
     except (OSError, UnicodeError) as error:
         if isinstance(error, (socket.gaierror, UnicodeError)):
             raise StartupError(f"--host {config.host} is not an address of this machine") from None
@@ -203,43 +202,43 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 
 
 @contextlib.contextmanager
-def _serving(server: DeepSeekProxyServer) -> Iterator[None]:
+def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
-    over = threading.Event()
-    # The first chat need not wait for what it needs to be read in; nor does anybody wait for this.
-    threading.Thread(target=_warm_up, args=(server, over), name="warm-up", daemon=True).start()
+    stopping = threading.Event()
+    # Imports what a chat needs, so that the first one does not wait for it.
+    threading.Thread(target=_warm_up, args=(server, stopping), name="warm-up", daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        stopping.set()
         server.shutdown()
         thread.join()
         server.drain(server.config.shutdown_grace)
 
 
-def _warm_up(server: DeepSeekProxyServer, over: threading.Event) -> None:
-    if not over.wait(_SECONDS_BEFORE_WARM_UP):
+def _warm_up(server: DeepSeekProxyServer, stopping: threading.Event) -> None:
+    if not stopping.wait(_SECONDS_BEFORE_WARM_UP):
         server.warm_up()
 
 
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
     from deepseek_cursor_proxy.cli.tunnel import Tunnel
 
-    tunnel = Tunnel(server.server_port, announce=_say, on_url=server.set_tunnel_url)
-    signals.last_resorts.append(tunnel.kill)
-    # Stopped after the server: running answers still leave through it.
+    tunnel = Tunnel(server.server_port, announce=_print, on_url=server.set_tunnel_url)
+    signals.kill_hooks.append(tunnel.kill)
+    # Stopped after the server: running answers still pass through it.
     stack.callback(tunnel.stop)
     return tunnel
 
 
 def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
-    """Where the tunnel begins; None when the proxy is told to stop before there is one."""
+    """Start the tunnel; its public URL, or None when the proxy is stopped before there is one."""
     if signals.is_stopping:
         return None
     try:
-        # ngrok may take its time; whoever presses Ctrl-C meanwhile does not wait for it.
-        with signals.interrupting(tunnel.stop):
+        # ngrok may take long; Ctrl-C interrupts it.
+        with signals.call_on_stop(tunnel.stop):
             return tunnel.start()
     except StartupError:
         if signals.is_stopping:
@@ -247,40 +246,40 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
         raise
 
 
-def _reload(server: DeepSeekProxyServer, config_path: Path, reread: Reread | None) -> None:
-    """Take the settings as they are now; a mistake in them changes nothing, and neither ends the proxy."""
-    if reread is None:
+def _reload(server: DeepSeekProxyServer, config_path: Path, reload_config: ConfigLoader | None) -> None:
+    """Load the settings again and apply them; a mistake in them is logged and changes nothing."""
+    if reload_config is None:
         return
     before = server.config
-    kept = {each.field: getattr(before, each.field) for each in SETTINGS if each.needs_restart}
+    fixed = {each.field: getattr(before, each.field) for each in SETTINGS if each.needs_restart}
     try:
-        wanted = reread()
-        if wanted.trace_dir is not None:
-            _make_trace_directory(wanted.trace_dir)
-        after = dataclasses.replace(wanted, **kept)
+        loaded = reload_config()
+        if loaded.trace_dir is not None:
+            _make_trace_directory(loaded.trace_dir)
+        after = dataclasses.replace(loaded, **fixed)
         server.reconfigure(after)
     except StartupError as error:
         _log.error("%s; the settings stay as they were", error)
         return
     _log_to_stderr(verbose=after.verbose)
-    changed = ", ".join(_differing(before, after)) or "nothing"
-    waiting = ", ".join(_differing(wanted, after))
-    line = f"Read {config_path} again: {changed} changed." + (f" Restart for {waiting}." if waiting else "")
-    known = set(_who_is_served(before, Access(before)))
-    _say("\n".join([line, *(each for each in _who_is_served(after, Access(after)) if each not in known)]))
+    changed = ", ".join(_changed_keys(before, after)) or "nothing"
+    pending = ", ".join(_changed_keys(loaded, after))
+    line = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
+    known = set(_access_lines(before, Access(before)))
+    _print("\n".join([line, *(each for each in _access_lines(after, Access(after)) if each not in known)]))
 
 
-def _differing(one: ProxyConfig, other: ProxyConfig) -> list[str]:
+def _changed_keys(one: ProxyConfig, other: ProxyConfig) -> list[str]:
     return [each.key for each in DECLARATIONS if getattr(one, each.field) != getattr(other, each.field)]
 
 
-def _say(text: str) -> None:
-    """Print a line at once, and whole: other threads print, too."""
+def _print(text: str) -> None:
+    """Print a line in one write: other threads print, too."""
     sys.stdout.write(text + "\n")
 
 
 def _log_to_stderr(*, verbose: bool) -> None:
-    # Nobody asks which thread, or which line of ours, wrote a record, and finding out is half of what it costs.
+    # Our lines name neither thread nor source line, and finding them out is half the cost of a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     log = logging.getLogger("deepseek_cursor_proxy")
@@ -290,7 +289,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
 
 
 def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None, access: Access) -> str:
-    """What a person needs to know now, and nothing else."""
+    """The text printed at the start: what to paste into Cursor, and who is served."""
     local, *others = (f"http://{host}:{port}/v1" for host in reachable_hosts(config.host))
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
@@ -298,21 +297,21 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         *(f"  from another machine       {other}" for other in others if not public_url),
         f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
-        f"Settings {_settings_place(config_path)} · reasoning {_store_place(config)}",
+        f"Settings {_settings_location(config_path)} · reasoning {_store_location(config)}",
     ]
-    lines += _way_out(config)
-    # Behind public_hosts is a tunnel that we did not open.
+    lines += _outbound_proxy_lines(config)
+    # public_hosts names a tunnel that we did not open.
     if public_url is None and not config.public_hosts:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
-    lines += [*_who_is_served(config, access), "Stop with Ctrl-C."]
+    lines += [*_access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
 
 
-def _settings_place(config_path: Path) -> str:
+def _settings_location(config_path: Path) -> str:
     return "at their defaults" if lacks_home(config_path) else str(config_path)
 
 
-def _store_place(config: ProxyConfig) -> str:
+def _store_location(config: ProxyConfig) -> str:
     path = str(config.reasoning_content_path)
     return "in memory, until the proxy stops" if path == ":memory:" else path
 
@@ -323,8 +322,8 @@ def _key_to_paste(config: ProxyConfig, access: Access) -> str:
     return "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
 
 
-def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
-    """What keeps strangers out, or that nothing does."""
+def _access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
+    """Lines on who is served."""
     if config.access_keys:
         yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
         if access.held_key is not None:
@@ -334,14 +333,14 @@ def _who_is_served(config: ProxyConfig, access: Access) -> Iterator[str]:
     elif access.can_pin:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:
-        yield "Whoever finds this address can use it with a DeepSeek key: set access_keys."
-    yield from _who_may_spend(config, access)
+        yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
+    yield from _owner_key_lines(config, access)
     if not config.access_keys and os.environ.get(HELD_KEY):
-        yield f"{HELD_KEY} is set but not used: without access_keys anybody who gets here could spend it."
+        yield f"{HELD_KEY} is set but not used: without access_keys anyone who finds the address could spend it."
 
 
-def _who_may_spend(config: ProxyConfig, access: Access) -> Iterator[str]:
-    """Which requests spend a key of the owner, if there is one to spend."""
+def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
+    """Lines on which requests spend a key of the owner, if there is one to spend."""
     if config.passthrough and not config.access_keys:
         if access.can_pin_spender:
             yield "[passthrough] is for the first key that DeepSeek accepts, so ask a DeepSeek model first."
@@ -354,8 +353,8 @@ def _who_may_spend(config: ProxyConfig, access: Access) -> Iterator[str]:
         yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
 
 
-def _way_out(config: ProxyConfig) -> list[str]:
-    """That calls do not leave directly, in case somebody has forgotten what is in his environment."""
+def _outbound_proxy_lines(config: ProxyConfig) -> list[str]:
+    """A line on HTTPS_PROXY, which is easily forgotten in an environment."""
     url = urlsplit(config.upstream_base_url)
     if url.scheme != "https" or config.https_proxy == "off":
         return []

@@ -1,9 +1,9 @@
-"""ngrok in front of a local port: Cursor's servers call us, so they need a public https URL.
+"""Tunnel: ngrok in front of a local port, because Cursor's servers need a public https URL to call us.
 
-An agent that already forwards to our port is reused and never ended: it is somebody else's. Otherwise `ngrok http`
-runs as our child; its JSON log and its local API both tell the URL, and the first to speak is believed. A lost tunnel
-is opened again, with growing pauses, until stop().
-Rule: whatever start() began (process, thread, pipe) is gone when stop() returns or start() raises, and when this
+An agent that already forwards to our port is reused and never ended: the user started it. Otherwise `ngrok http` runs
+as our child; the URL comes from its JSON log or its local API, whichever is first. A lost tunnel is opened again, with
+growing pauses, until stop().
+Rule: all that start() began (process, thread, pipe) is gone when stop() returns or start() raises, and when this
 process is killed.
 """
 
@@ -24,13 +24,13 @@ from urllib.request import ProxyHandler, build_opener
 from deepseek_cursor_proxy.cli.child_process import ChildProcess
 from deepseek_cursor_proxy.errors import StartupError
 
-_API_TIMEOUT = 1.0  # seconds; the API is on this machine, slower than this is as good as absent
-_READ_LIMIT = 1_000_000  # bytes of one answer or log line; ngrok stays far below, anything larger is not ngrok
-_POLL = 0.2  # seconds between two looks at the API while the URL is awaited; the log usually is faster
+_API_TIMEOUT = 1.0  # seconds; the API is on this machine
+_READ_LIMIT = 1_000_000  # bytes of one reply or log line; ngrok stays far below
+_POLL = 0.2  # seconds between two calls of the API while the URL is awaited; the log usually is faster
 _PATIENCE = 3  # checks in a row without our URL; ngrok reconnects by itself, and a restart may cost the URL
 _GRACE = 3.0  # seconds between asking the agent to end and killing it
-_QUOTE_LIMIT = 200  # characters of ngrok's own words in a line of ours
-# Without `.internal`: ngrok keeps that name for endpoints that only its own other endpoints can reach.
+_QUOTE_LIMIT = 200  # characters of ngrok's message in a line of ours
+# Without `.internal`: only ngrok's other endpoints can reach those.
 _PUBLIC_URL = re.compile(r"https://[A-Za-z0-9.-]+(?<!\.internal)(:[0-9]+)?")
 _ERROR_CODE = re.compile(r"ERR_NGROK_([0-9]+)")
 # ngrok's errors 105 and 107 quote the token, and our lines end in logs and bug reports.
@@ -49,10 +49,9 @@ _OPENER = build_opener(ProxyHandler({}))
 
 
 class Tunnel:
-    """ngrok in front of a local port. start() once, stop() once; a watcher thread in between.
+    """Call start() once and stop() once, from one thread; a watcher thread runs in between.
 
-    start() and stop() belong to one thread. `announce` and, with every new URL, `on_url`
-    are called by the watcher and must not call stop().
+    The watcher calls `announce` and, with every new URL, `on_url`; neither may call stop().
     """
 
     def __init__(
@@ -80,22 +79,22 @@ class Tunnel:
         self._stopping = False
         self._child = _Child(self._changed)
         self._watcher = threading.Thread(target=self._watch, name="tunnel-watcher", daemon=True)
-        self._url = self._said = ""
+        self._url = self._last_message = ""
         self._attempts = 0
 
     def start(self) -> str:
-        """The public https URL; raises StartupError with the command that helps, and then leaves nothing running."""
+        """Open the tunnel; its public https URL. Raises StartupError with the remedy, and leaves nothing running."""
         try:
             self._url = url = self._open()
             self._on_url(url)
             self._watcher.start()
-        except BaseException:  # a Ctrl-C while we wait must not leave the port online either
+        except BaseException:  # also Ctrl-C: the port must not stay online
             self.stop()
             raise
         return url
 
     def stop(self) -> None:
-        """Ends the watcher and our own child; an agent that we reuse keeps running. A second call does nothing."""
+        """End the watcher and our own child; an agent that we reuse keeps running. Idempotent."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -104,7 +103,7 @@ class Tunnel:
         self._child.close()
 
     def kill(self) -> None:
-        """Ends our own child at once, for a process that is about to end so: from a signal handler, without locks."""
+        """Kill our own child before this process ends at once. Safe in a signal handler: takes no lock."""
         self._child.kill()
 
     def _open(self) -> str:
@@ -115,87 +114,89 @@ class Tunnel:
         while True:
             with self._changed:
                 pause = min(_POLL, max(0.0, deadline - time.monotonic()))
-                self._changed.wait_for(lambda: self._stopping or self._child.log.ended or self._child.log.url, pause)
-                over, log = self._stopping or self._child.log.ended, self._child.log
-            if not over and (url := log.url or self._public_url()):
+                self._changed.wait_for(
+                    lambda: self._stopping or self._child.log.has_ended or self._child.log.url, pause
+                )
+                is_over, log = self._stopping or self._child.log.has_ended, self._child.log
+            if not is_over and (url := log.url or self._public_url()):
                 return url
-            if over or time.monotonic() >= deadline:
+            if is_over or time.monotonic() >= deadline:
                 raise StartupError(_explain(log.error or "it gave no public URL", self._port))
 
     def _public_url(self) -> str:
-        """The URL that reaches our port now, by an agent's API or, where none answers, by our child's log; or ""."""
+        """The URL that reaches our port now, from an agent's API or, if none answers, our child's log; or ""."""
         log = self._child.log
-        if log.ended:
+        if log.has_ended:
             return ""
-        # A child with a URL but no API was configured so; then the known addresses belong to other agents.
+        # A child with a URL but no API was configured so; the default API addresses are then other agents'.
         apis = (log.api,) if log.api else () if log.url else self._api_urls
-        answers = [urls for api in apis if (urls := _listed(api, self._port)) is not None]
+        answers = [answer for api in apis if (answer := _forwarded_urls(api, self._port)) is not None]
         if not answers:
             return log.url
-        listed = [url for urls in answers for url in urls]
-        # Several may lead here; the one that somebody pasted into Cursor is worth keeping.
-        return self._url if self._url in listed else next(iter(listed), "")
+        urls = [url for answer in answers for url in answer]
+        # Of several, keep the one that was announced: it was pasted into Cursor.
+        return self._url if self._url in urls else next(iter(urls), "")
 
     def _watch(self) -> None:
         misses = 0
         while self._wait(self._watch_interval):
             if url := self._public_url():
                 misses = self._attempts = 0
-                self._move(url)
-            elif self._child.log.ended or (misses := misses + 1) == _PATIENCE:
+                self._change_url(url)
+            elif self._child.log.has_ended or (misses := misses + 1) == _PATIENCE:
                 misses = 0
                 self._reopen()
 
     def _wait(self, seconds: float) -> bool:
-        """Waits, less long when the child ends; False once the tunnel is to stop."""
+        """Wait, less long if the child ends; False once stop() was called."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._child.log.ended, seconds)
+            self._changed.wait_for(lambda: self._stopping or self._child.log.has_ended, seconds)
             return not self._stopping
 
     def _reopen(self) -> None:
         reason = _one_line(self._child.log.error)
-        self._say(f"ngrok: the tunnel is lost{reason and f' ({reason})'}; restarting it")
+        self._report(f"ngrok: the tunnel is lost{reason and f' ({reason})'}; restarting it")
         self._child.close()
         while self._wait(self._backoff[min(self._attempts, len(self._backoff) - 1)]):
-            # Reset by a check that succeeds, not by a start that does: an agent that dies at once must not spin.
+            # Reset by a successful check, not by a successful start: an agent that dies at once must not spin.
             self._attempts += 1
             try:
                 url = self._open()
             except StartupError as failure:
                 self._child.close()
-                self._say(f"{failure}; trying again")
+                self._report(f"{failure}; trying again")
             else:
-                self._say("ngrok: the tunnel is back")
-                self._move(url)
+                self._report("ngrok: the tunnel is back")
+                self._change_url(url)
                 break
 
-    def _move(self, url: str) -> None:
+    def _change_url(self, url: str) -> None:
         if url != self._url:
             self._url = url
             self._on_url(url)
-            self._say(f"ngrok: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
+            self._report(f"ngrok: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
 
-    def _say(self, text: str) -> None:
-        if text != self._said and not self._stopping:  # a failure that repeats is no news, nor is our own end
-            self._said = text
+    def _report(self, text: str) -> None:
+        if text != self._last_message and not self._stopping:  # a repeated failure is reported once
+            self._last_message = text
             with contextlib.suppress(Exception):  # a closed terminal must not end the watch
                 self._announce(text)
 
 
 @dataclass(frozen=True)
 class _Log:
-    """What a child's log has told so far."""
+    """What the child's log contains so far."""
 
     api: str = ""
     url: str = ""
     error: str = ""
-    ended: bool = False
+    has_ended: bool = False
 
     def after(self, line: str) -> "_Log":
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            record = None  # plain text: a wrapper's complaint, or ngrok's own last words as `ERROR:  …` lines
+            record = None  # plain text: a wrapper's message, or ngrok's last lines, `ERROR:  …`
         coded = _ERROR_CODE.search(self.error)
         match record:
             case {"msg": "starting web service", "addr": str(address)}:
@@ -210,18 +211,18 @@ class _Log:
 
 
 class _Child:
-    """At most one ngrok process of ours, and the thread that empties its pipe into `log`."""
+    """At most one ngrok process of ours, and the thread that reads its pipe into `log`."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self.log = _Log()
         self._changed = changed
         self._process: ChildProcess | None = None
-        # The same until it is known to be gone.
+        # The process to kill, until it is known to be gone.
         self._alive: ChildProcess | None = None
         self._reader = threading.Thread()
 
     def run(self, command: Sequence[str]) -> None:
-        # Looked up here: Windows by itself finds no `.cmd`, which is what npm and scoop install.
+        # Windows does not find a `.cmd`, as npm and scoop install it, without `which`.
         program = shutil.which(command[0])
         if program is None:
             raise StartupError(f"ngrok: `{command[0]}` is not found, or is no program: {_INSTALL}")
@@ -235,50 +236,50 @@ class _Child:
         self._reader.start()
 
     def _read(self, output: IO[bytes]) -> None:
-        # ValueError: a signal came while this thread was being started, and close() was first.
+        # ValueError: close() was called by a signal while this thread was started.
         with contextlib.suppress(ValueError), output:
-            while not self.log.ended:
+            while not self.log.has_ended:
                 line = output.readline(_READ_LIMIT).decode(errors="replace")
                 with self._changed:
-                    self.log = self.log.after(line) if line else replace(self.log, ended=True)
+                    self.log = self.log.after(line) if line else replace(self.log, has_ended=True)
                     self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the process, politely first; returns when process, thread and pipe are gone."""
+        """End the process, with SIGTERM first; returns when process, thread and pipe are gone."""
         process, self._process = self._process, None
         if process is None:
             return
         for force in (False, True):
             process.end(force=force)
             if self._reader.ident is not None:
-                self._reader.join(_GRACE)  # the log ends with the last process that could write to it
+                self._reader.join(_GRACE)  # the log ends with the last process that can write to it
         if self._reader.ident is None and process.output is not None:
-            # A signal came between starting the process and starting to read its log.
+            # A signal came between the start of the process and of its reader.
             process.output.close()
         process.wait()
         self._alive = None
         self.log = _Log()
 
     def kill(self) -> None:
-        """At once; reaps nobody and waits for nothing."""
+        """Kill at once, without waiting for the end of the process."""
         process = self._alive
         if process is not None:
             process.end(force=True)
 
 
-def _listed(api: str, port: int) -> list[str] | None:
-    """The public URLs that an agent forwards to our port; None when no agent answers there."""
+def _forwarded_urls(api: str, port: int) -> list[str] | None:
+    """The public URLs that the agent at `api` forwards to our port; None when none answers."""
     answer = None
     for path in ("/api/endpoints", "/api/tunnels"):
         match _get(api + path):
             case {"endpoints": list(items)} | {"tunnels": list(items)}:
-                answer = [url for item in items if (url := _forwarded(item, port))]
+                answer = [url for item in items if (url := _forwarded_url(item, port))]
         if answer:
             break
     return answer
 
 
-def _forwarded(item: object, port: int) -> str:
+def _forwarded_url(item: object, port: int) -> str:
     match item:
         case {"url": str(url), "upstream": {"url": target}} | {"public_url": str(url), "config": {"addr": target}}:
             return url if _PUBLIC_URL.fullmatch(url) and _is_ours(str(target), port) else ""
@@ -286,7 +287,7 @@ def _forwarded(item: object, port: int) -> str:
 
 
 def _is_ours(target: str, port: int) -> bool:
-    """Whether a forwarding target, in any of ngrok's spellings, is our port on this machine."""
+    """Whether the target of an endpoint, in any of ngrok's spellings, is our port on this machine."""
     try:
         parts = urlsplit(target if "://" in target else f"//{target}" if ":" in target else f"//localhost:{target}")
         return parts.port == port and parts.hostname in {"localhost", "127.0.0.1", "::1"}
@@ -295,19 +296,19 @@ def _is_ours(target: str, port: int) -> bool:
 
 
 def _get(url: str) -> object:
-    """The JSON found at a local URL; None when there is none."""
+    """The JSON at a local URL; None when there is none."""
     try:
         with _OPENER.open(url, timeout=_API_TIMEOUT) as answer:
             return json.loads(answer.read(_READ_LIMIT))
     except HTTPError as refusal:
         refusal.close()
     except (OSError, HTTPException, ValueError, RecursionError):
-        pass  # nobody there, or somebody who is not an agent
+        pass  # no agent there
     return None
 
 
 def _explain(error: str, port: int) -> str:
-    """One line: what is wrong with ngrok, and the command that helps."""
+    """One line with ngrok's error and the remedy."""
     code = _ERROR_CODE.search(error)
     if code and code[1] in _REMEDIES:
         return f"ngrok: {_REMEDIES[code[1]]} ({code[0]})"
@@ -315,6 +316,6 @@ def _explain(error: str, port: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Foreign text made fit to print: no control characters, no token, not long."""
+    """Foreign text, safe to print: no control characters, no token, not long."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return _QUOTED_TOKEN.sub(r"\1…", " ".join(printable.split()))[:_QUOTE_LIMIT]

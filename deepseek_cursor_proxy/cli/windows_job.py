@@ -1,6 +1,6 @@
 """Job objects of Windows: the system ends every process of a job when the job's last handle is closed.
 
-Imported on Windows only. Where the system refuses (a job within a job before Windows 8), the child runs without one.
+Imported on Windows only. If the system refuses (a job within a job before Windows 8), the child runs without one.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-# No console window flashes up, and a Ctrl-C in our console is for us.
+# No console window opens, and Ctrl-C in our console reaches only us.
 FLAGS = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
 
 _EXTENDED_LIMITS = 9
@@ -68,7 +68,7 @@ def hold(process: "subprocess.Popen[bytes]") -> int | None:
 
 
 def end(process: "subprocess.Popen[bytes]", job: int | None) -> None:
-    """End the process and, if there is a job, what it started. Windows has no way to ask one without a console."""
+    """End the process and, with a job, its children. Windows cannot ask a process without a console to end."""
     if job is None or not _kernel.TerminateJobObject(job, 1):
         process.kill()
 

@@ -47,9 +47,8 @@ class Console:
                 text = f"reasoning  {_format_restored(event)}"
                 self._print("├", event.number, text, _colour_of(event.prepared))
             case Sent():
-                self._print(
-                    "├", event.number, f"sent       {_format_sent(event)}", _YELLOW if event.retries else _PLAIN
-                )
+                text = f"sent       {_format_sent(event)}"
+                self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
                 self._print_body("sent to DeepSeek", event.payload)
             case Finished():
                 is_good = event.status == 200

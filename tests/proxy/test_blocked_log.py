@@ -16,10 +16,10 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from tests.proxy.test_lifecycle import until
 from tests.proxy.test_serve import (
     COMMAND,
+    DUPLICATE_SECONDS,
     ENDLESS_GRACE,
     PATIENCE,
     QUICK_COMMAND,
-    SAME_WISH_SECONDS,
     WINDOWS,
     ServeTest,
 )
@@ -162,7 +162,7 @@ class TestBlockedLog(BlockedLogTestCase):
         self.signal(programs, signal.SIGTERM)
         for program in programs:
             until(lambda program=program: not program.is_up())  # type: ignore[misc]
-        time.sleep(SAME_WISH_SECONDS + 0.1)
+        time.sleep(DUPLICATE_SECONDS + 0.1)
         self.signal(programs, signal.SIGTERM)
         for program in programs:
             self.expect_end(program, 128 + signal.SIGTERM)

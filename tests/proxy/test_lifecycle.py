@@ -26,10 +26,10 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.test_serve import (
     COMMAND,
+    DUPLICATE_SECONDS,
     ENDLESS_GRACE,
     PATIENCE,
     QUICK_COMMAND,
-    SAME_WISH_SECONDS,
     WINDOWS,
     NgrokServeTest,
     Process,
@@ -280,7 +280,7 @@ class HurryTest(RunningTest, NgrokServeTest):
                 response = self.stream(self.local(welcome))
                 process.send(first)
                 process.read_until("Stopping; running answers may finish.\n")
-                time.sleep(SAME_WISH_SECONDS + 0.1)
+                time.sleep(DUPLICATE_SECONDS + 0.1)
                 process.send(second)
                 self.assertEqual(128 + second, process.wait())
                 self.assertRegex(process.errors.splitlines()[-1], "^deepseek-cursor-proxy: asked to stop twice")
@@ -397,7 +397,7 @@ class TerminalTest(ServeTest):
         with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
             with log_lines.serving_streams():
                 for _ in range(2):
-                    serve._say("Read the settings again.")
+                    serve._print("Read the settings again.")
                     log_lines.drain(PATIENCE)
 
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:

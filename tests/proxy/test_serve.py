@@ -32,7 +32,7 @@ PATIENCE = 15.0
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
 # The same with less time in which two signals are one wish, and that time.
-SAME_WISH_SECONDS = width(0.2, 1.0)
+DUPLICATE_SECONDS = width(0.2, 1.0)
 QUICK_COMMAND = (
     *COMMAND[:3],
     "-c",
@@ -40,7 +40,7 @@ QUICK_COMMAND = (
 import sys
 from deepseek_cursor_proxy.cli import signals
 from deepseek_cursor_proxy.__main__ import main
-signals._SAME_WISH_SECONDS = {SAME_WISH_SECONDS}
+signals._DUPLICATE_SECONDS = {DUPLICATE_SECONDS}
 sys.exit(main())
 """,
 )
@@ -242,7 +242,7 @@ class StartTest(ServeTest):
     def test_durability_reaches_the_file(self) -> None:
         for durability, level in (("normal", 1), ("full", 2)):
             config = ProxyConfig(reasoning_content_path=self.home / "store.sqlite3", durability=durability)
-            with serve.opened_store(config) as store, store.database.reader() as connection:
+            with serve.open_store(config) as store, store.database.reader() as connection:
                 self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
 
     def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:
@@ -283,7 +283,7 @@ class StartTest(ServeTest):
 
 
 ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
-ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Whoever finds this address"
+ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Anyone who finds this address"
 SPENT, CLOSED = "[passthrough] is for the first key that DeepSeek accepts", "[passthrough] is closed: name the keys"
 NAMES, SHORT = "add other names to public_hosts", "so short that it can be guessed"
 HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is set but not used"

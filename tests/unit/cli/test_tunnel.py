@@ -185,7 +185,7 @@ class TunnelTest(unittest.TestCase):
 
     def listed(self, page: bytes) -> list[str] | None:
         """What an agent with this answer, in either API, is understood to forward to us."""
-        return module._listed(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
+        return module._forwarded_urls(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
 
     def failure(self, *plan: Part, **options: Any) -> str:
         with self.assertRaises(StartupError) as caught:
@@ -256,7 +256,7 @@ class StartTest(TunnelTest):
                 tunnel = self.tunnel(api_urls=["http://127.0.0.1:bad", agent.api])
                 self.assertEqual(tunnel.start(), URL)
                 tunnel.stop()
-                self.assertEqual(module._listed(agent.api, PORT), [URL])
+                self.assertEqual(module._forwarded_urls(agent.api, PORT), [URL])
         self.assertEqual(self.children, [])
 
     def test_an_agent_whose_newer_list_is_empty_is_asked_for_the_older_one(self) -> None:
@@ -304,7 +304,7 @@ class StartTest(TunnelTest):
             proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
             with mock.patch.dict(os.environ, {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}):
                 spec.loader.exec_module(fresh)
-                self.assertEqual(fresh._listed(agent.api, PORT), [URL])
+                self.assertEqual(fresh._forwarded_urls(agent.api, PORT), [URL])
 
 
 class FailureTest(TunnelTest):
@@ -360,7 +360,7 @@ class FailureTest(TunnelTest):
 
     def test_a_ctrl_c_while_starting_ends_the_agent(self) -> None:
         tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
-        with mock.patch.object(module, "_listed", side_effect=[None, KeyboardInterrupt]):
+        with mock.patch.object(module, "_forwarded_urls", side_effect=[None, KeyboardInterrupt]):
             self.assertRaises(KeyboardInterrupt, tunnel.start)
         self.assertEqual(len(self.children), 1)
         self.expect_children_gone()
@@ -368,7 +368,9 @@ class FailureTest(TunnelTest):
     def test_a_stop_while_starting_ends_the_agent(self) -> None:
         """A signal handler may call stop() on the very thread that waits in start()."""
         tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
-        with mock.patch.object(module, "_listed", side_effect=lambda *_: tunnel.stop() if self.children else None):
+        with mock.patch.object(
+            module, "_forwarded_urls", side_effect=lambda *_: tunnel.stop() if self.children else None
+        ):
             self.assertRaises(StartupError, tunnel.start)
         self.assertEqual(len(self.children), 1)
         self.expect_children_gone()
