@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.event_log import EventLog
 from deepseek_cursor_proxy.threads import start_thread
@@ -125,7 +126,7 @@ class JobEvents:
         self._peer = peer
         self._heartbeat_seconds = heartbeat_seconds
         self._is_closed = False
-        self._gives_up_at: float | None = None
+        self._deadline: Deadline | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         count, heard_at = 0, time.monotonic()
@@ -152,9 +153,8 @@ class JobEvents:
                 raise ClientGone
             return
         # The job is being stopped as well, and its last words are worth a moment.
-        now = time.monotonic()
-        self._gives_up_at = self._gives_up_at or now + _LAST_WORDS_SECONDS
-        if now >= self._gives_up_at:
+        self._deadline = self._deadline or Deadline.after(_LAST_WORDS_SECONDS)
+        if self._deadline.is_over:
             raise ClientGone
 
 
@@ -219,7 +219,7 @@ class Jobs:
 
     def stop(self, seconds: float) -> None:
         """Take no more, let what runs finish for that long, then have it end; what waits ends at once. Idempotent."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline.after(seconds)
         with self._changed:
             self._is_stopping = True
             queued, self._waiting = self._waiting, deque()
@@ -229,13 +229,13 @@ class Jobs:
             task.job.peer.set(ProxyStopping)
             self._do(task)
         with self._changed:
-            self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline.left))
             running = list(self._tasks.values())
         for task in running:
             task.job.peer.set(ProxyStopping)
-        gives_up_at = time.monotonic() + _LAST_WORDS_SECONDS
+        deadline = Deadline.after(_LAST_WORDS_SECONDS)
         for thread in threads:
-            thread.join(max(0.0, gives_up_at - time.monotonic()))
+            thread.join(max(0.0, deadline.left))
 
     # Workers …
 

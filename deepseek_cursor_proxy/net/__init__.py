@@ -1,1 +1,5 @@
-"""Waiting on sockets, shared by `server` (clients) and `upstream` (DeepSeek)."""
+"""Waits for sockets, shared by `server` (clients), `upstream` (DeepSeek) and `exchange`.
+
+`wait` waits for a socket and watches the client meanwhile, `wakeup` ends the waits of other threads, `deadline` says
+when a wait ends.
+"""

@@ -1,7 +1,7 @@
-"""Waiting for sockets, and for the client meanwhile.
+"""Waits for a socket that watch the client meanwhile.
 
-Whoever waits for DeepSeek also watches the client on the other side: somebody who leaves is noticed at once, while
-nothing is being written to him, and so is our own wish to part with him. Nothing here reads or writes.
+A thread that waits for DeepSeek also watches the client (the `peer`) that its call is for: when the client leaves, or
+the proxy ends its answer, the wait raises at once. Nothing here reads or writes.
 """
 
 import select
@@ -9,20 +9,17 @@ import socket
 import sys
 import time
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
 
-# How often a wait that nothing can interrupt looks whether the proxy is to stop, and how long a client is not watched
-# after an event that did not mean that it left.
-_LOOK_UP_SECONDS = 0.5
-# A process that runs sees its deadlines pass within moments. One that sees them so much later was stopped, or slept
-# with its computer; then the other side gets some time to send what it could not send meanwhile.
-_STOPPED_SECONDS = 0.25
-_GRACE_SECONDS = 5.0
-# Linux can tell a closing client from one that sends more, also where Python has no name for it (PyPy); elsewhere its
-# socket has to be looked into.
+# How long a single wait lasts where nothing can interrupt it (Windows, where a `close_reason` wakes no wait), and how
+# long a client is not watched after an event that did not mean that it left.
+_RECHECK_SECONDS = 0.5
+# The event by which Linux distinguishes a client that closes from one that sends more, also where Python has no name
+# for it (PyPy). Elsewhere Peer.has_left() looks into the socket.
 _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" else 0)
 _CAN_POLL = hasattr(select, "poll")
 
@@ -48,46 +45,45 @@ class ReadWaiter:
         self.peer = peer
         self._sock = sock
         self._fileno = sock.fileno()
-        # Where a client that sends more has to be told from one that leaves, it is asked for anew each time.
+        # Without _CLIENT_LEAVES a client that sends more would end every wait of the same poll object.
         self._poll = _poll(sock, select.POLLIN, peer) if _CLIENT_LEAVES or (peer is None and _CAN_POLL) else None
 
     def wait(self, seconds: float) -> bool:
-        """Whether there is something to read within that time; raises, as `pause` does, when the peer goes first."""
+        """Whether there is something to read within that time; raises as `pause` does."""
         if self._poll is None:
-            return wait(self._sock, False, seconds, self.peer) is Readiness.READABLE
+            return wait_readable(self._sock, seconds, self.peer)
+        # A plain number: this is called for every chunk.
         until = time.monotonic() + seconds
         ready = self._poll.poll(max(0.0, seconds) * 1000)
         if len(ready) == 1 and ready[0][0] == self._fileno:
             return True
         if not ready and seconds <= 0:
             return False
-        left = extended(until, seconds) - time.monotonic()
-        return wait(self._sock, False, left, self.peer) is Readiness.READABLE
-
-
-def extended(deadline: float, seconds: float) -> float:
-    """The deadline of a wait of so many seconds; a later one if this process was stopped when it passed."""
-    late = time.monotonic() - deadline
-    return deadline if late < _STOPPED_SECONDS else deadline + late + min(seconds, _GRACE_SECONDS)
+        return wait_readable(self._sock, Deadline(until).allow_for_stop(seconds).left, self.peer)
 
 
 def pause(seconds: float, peer: Peer | None) -> None:
-    """Let that time pass; raises ClientGone as soon as the peer leaves, or what it has to be told when we part."""
-    wait(None, False, seconds, peer)
+    """Let that time pass; raises ClientGone when the peer leaves, its `close_reason` when the proxy ends its answer."""
+    _wait(None, seconds, peer)
 
 
 def wait_readable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
-    """Whether the socket has something to read within that time; raises, as `pause` does, when the peer goes first."""
-    return wait(sock, False, seconds, peer) is Readiness.READABLE
+    """Whether the socket has something to read within that time; raises as `pause` does."""
+    return _wait(sock, seconds, peer) is Readiness.READABLE
 
 
-def wait_writable(sock: socket.socket, seconds: float, peer: Peer | None) -> bool:
-    """The same for writing; also true when the attempt to connect has failed."""
-    return wait(sock, True, seconds, peer) is not Readiness.NONE
+def wait_writable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
+    """Whether the socket can be written to, or has failed to connect, within that time; raises as `pause` does."""
+    return wait_either(sock, seconds, peer) is not Readiness.NONE
+
+
+def wait_either(sock: HasFileno, seconds: float, peer: Peer | None) -> Readiness:
+    """What the socket is ready for within that time, reading before writing; raises as `pause` does."""
+    return _wait(sock, seconds, peer, for_writing=True)
 
 
 def can_write(sock: socket.socket, seconds: float) -> bool:
-    """Whether the socket takes something within that time, whatever there is to read from it."""
+    """Whether the socket can be written to within that time, whatever there is to read from it."""
     if not _CAN_POLL:
         return bool(select.select([], [sock], [], max(0.0, seconds))[1])
     poll = select.poll()
@@ -95,35 +91,48 @@ def can_write(sock: socket.socket, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def wait(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> Readiness:
-    """What the socket is ready for within that time. The peer comes first: a busy DeepSeek must not hide its end.
+def has_left(peer: Peer) -> bool:
+    """Whether the client closed its connection or half of it; its socket is asked, whatever an event said before."""
+    if not _CLIENT_LEAVES:
+        return peer.has_left()
+    # Unlike Peer.has_left(), this also sees that a client closed after it sent another request.
+    return bool(_poll(None, 0, peer).poll(0))
 
-    The socket is looked at once more after the time is over: a process that was stopped finds there what has arrived.
+
+def _wait(sock: HasFileno | None, seconds: float, peer: Peer | None, *, for_writing: bool = False) -> Readiness:
+    """Look at the peer before the socket: a busy DeepSeek must not hide that a client left.
+
+    Look at the socket once more after the time is over: a process that was stopped finds there what has arrived.
     """
-    until, left = time.monotonic() + seconds, seconds
+    deadline, left = Deadline.after(seconds), seconds
     watched = peer
     while True:
-        is_whole = _CAN_POLL and watched is peer
-        stirred, has_peer_stirred = _look(sock, for_writing, left if is_whole else min(left, _LOOK_UP_SECONDS), watched)
-        if peer is not None and (has_peer_stirred or peer.close_reason is not None):
+        can_be_interrupted = _CAN_POLL and watched is peer
+        ready = _select_once(sock, for_writing, left if can_be_interrupted else min(left, _RECHECK_SECONDS), watched)
+        if peer is not None and (ready.peer or peer.close_reason is not None):
             _raise_if_over(peer)
-        # It sent the next request early, or this was a wake-up for nothing: it is watched again in a while.
-        watched = None if has_peer_stirred else peer
-        if stirred is not Readiness.NONE or left <= 0:
-            return stirred
-        until = extended(until, seconds)
-        left = until - time.monotonic()
+        # The client sent its next request early, or the event meant nothing: watch it again in a while.
+        watched = None if ready.peer else peer
+        if ready.sock is not Readiness.NONE or left <= 0:
+            return ready.sock
+        deadline = deadline.allow_for_stop(seconds)
+        left = deadline.left
 
 
-def _look(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
-    """What the socket is ready for within that time, and whether something happened to the peer."""
+class _Ready(NamedTuple):
+    sock: Readiness
+    # Whether there was an event for the peer.
+    peer: bool
+
+
+def _select_once(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> _Ready:
     if not _CAN_POLL:
-        return _select(sock, for_writing, seconds, peer)
+        return _select_on_windows(sock, for_writing, seconds, peer)
     poll = _poll(sock, select.POLLIN | (select.POLLOUT if for_writing else 0), peer)
     ready = dict(poll.poll(max(0.0, seconds) * 1000))
     events = ready.get(sock.fileno(), 0) if sock is not None else 0
-    stirred = Readiness.NONE if not events else Readiness.WRITABLE if events == select.POLLOUT else Readiness.READABLE
-    return stirred, peer is not None and peer.fileno() in ready
+    readiness = Readiness.NONE if not events else Readiness.WRITABLE if events == select.POLLOUT else Readiness.READABLE
+    return _Ready(readiness, peer is not None and peer.fileno() in ready)
 
 
 def _poll(sock: HasFileno | None, events: int, peer: Peer | None) -> "select.poll":
@@ -135,28 +144,19 @@ def _poll(sock: HasFileno | None, events: int, peer: Peer | None) -> "select.pol
     return poll
 
 
-def _select(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> tuple[Readiness, bool]:
-    """The same for systems without poll (Windows)."""
+def _select_on_windows(sock: HasFileno | None, for_writing: bool, seconds: float, peer: Peer | None) -> _Ready:
     own = [sock.fileno()] if sock is not None else []
     reading, writing = own + ([peer.fileno()] if peer is not None else []), own if for_writing else []
     if not reading and not writing:
         # Windows refuses to wait for nothing.
         time.sleep(max(0.0, seconds))
-        return Readiness.NONE, False
-    # Windows tells a connect that failed as something exceptional.
+        return _Ready(Readiness.NONE, False)
+    # Windows reports a failed connect as an exceptional condition.
     reads, writes, failed = select.select(reading, writing, writing, max(0.0, seconds))
-    stirred = Readiness.READABLE if any(each in reads for each in own) else Readiness.NONE
-    if stirred is Readiness.NONE and (writes or failed):
-        stirred = Readiness.WRITABLE
-    return stirred, peer is not None and peer.fileno() in reads
-
-
-def has_left(peer: Peer) -> bool:
-    """Whether the client closed its connection or half of it; its socket is asked, whatever an event said before."""
-    if not _CLIENT_LEAVES:
-        return peer.has_left()
-    # Unlike a look at what there is to read, this also knows of one that closed after sending another request.
-    return bool(_poll(None, 0, peer).poll(0))
+    readiness = Readiness.READABLE if any(each in reads for each in own) else Readiness.NONE
+    if readiness is Readiness.NONE and (writes or failed):
+        readiness = Readiness.WRITABLE
+    return _Ready(readiness, peer is not None and peer.fileno() in reads)
 
 
 def _raise_if_over(peer: Peer) -> None:

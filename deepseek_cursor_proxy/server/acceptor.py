@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Acceptor:
         self._changed = threading.Condition()
         self._wakeup: Wakeup | None = None
         self._reserve: int | None = None
-        self._lingering: dict[socket.socket, float] = {}
+        self._lingering: dict[socket.socket, Deadline] = {}
         self._warned_at = float("-inf")
 
     def run(self) -> None:
@@ -79,21 +80,20 @@ class Acceptor:
     def reject(self, sock: socket.socket) -> None:
         """Answer with the refusal, and close once the client has had the time to read it."""
         if self._said_no(sock):
-            self._lingering[sock] = time.monotonic() + _LINGER_SECONDS
+            self._lingering[sock] = Deadline.after(_LINGER_SECONDS)
             self._selector.register(sock, selectors.EVENT_READ)
             if len(self._lingering) > _LINGERING:
                 self._let_go(next(iter(self._lingering)))
 
     def _look_around(self) -> None:
         # The first to have come is the first to go.
-        patience = max(0.0, min(self._lingering.values()) - time.monotonic()) if self._lingering else None
+        patience = max(0.0, min(self._lingering.values()).left) if self._lingering else None
         for key, _ in self._selector.select(patience):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj in self._lingering:
                 self._hear(key.fileobj)
-        now = time.monotonic()
-        for sock in [sock for sock, until in self._lingering.items() if until <= now]:
+        for sock in [sock for sock, deadline in self._lingering.items() if deadline.is_over]:
             self._let_go(sock)
 
     def _accept(self) -> None:

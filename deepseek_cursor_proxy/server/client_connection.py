@@ -9,7 +9,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
@@ -25,7 +24,8 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write, extended
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
@@ -202,7 +202,7 @@ class ClientConnection:
 
     def _await_head(self) -> heads.RequestHead | None:
         config = self._site.config
-        data = self._rest or self.receive(time.monotonic() + config.idle_timeout)
+        data = self._rest or self.receive(Deadline.after(config.idle_timeout))
         if not data:
             return None
         if (whole := heads.head_at_once(data, heads.parse_request_head)) is not None:
@@ -212,11 +212,12 @@ class ClientConnection:
 
     def _collect_head(self, data: bytes) -> heads.RequestHead | None:
         # From its first byte on, the whole head has one deadline: a byte now and then does not extend it.
-        until = time.monotonic() + self._site.config.header_timeout
+        timeout = self._site.config.header_timeout
+        deadline = Deadline.after(timeout)
         buffer = heads.HeadBuffer()
         while (raw := buffer.feed(data)) is None:
-            received = self.receive(until)
-            until = extended(until, self._site.config.header_timeout)
+            received = self.receive(deadline)
+            deadline = deadline.allow_for_stop(timeout)
             if not received and not buffer.is_empty:
                 raise self._broken_head(is_late=received is None)
             if not received:
@@ -232,11 +233,11 @@ class ClientConnection:
             return RequestTimeout("The request did not arrive in time.")
         return ProtocolError("The request ends in the middle of its head.")
 
-    def receive(self, until: float) -> bytes | None:
-        """What arrives, b"" when the client closed, None when the moment `until` came first."""
+    def receive(self, deadline: Deadline) -> bytes | None:
+        """What arrives, b"" when the client closed, None when the deadline came first."""
         watch = self._idle_watch if self._is_idle else self._watch
         try:
-            while watch.wait(until - time.monotonic()):
+            while watch.wait(deadline.left):
                 try:
                     return self._sock.recv(_RECEIVE_BYTES)
                 except BlockingIOError:
@@ -291,12 +292,12 @@ class ClientConnection:
 
     def _await_reader(self) -> None:
         timeout = self._site.config.write_timeout
-        left, give_up_at = timeout, time.monotonic() + timeout
+        left, deadline = timeout, Deadline.after(timeout)
         while not can_write(self._sock, min(_LOOK_UP_SECONDS, left)):
             if left <= 0:
                 raise TimeoutError
-            give_up_at = extended(give_up_at, timeout)
-            left = give_up_at - time.monotonic()
+            deadline = deadline.allow_for_stop(timeout)
+            left = deadline.left
             # When we stop reading ourselves it looks the same, and says nothing about who still listens.
             if self.has_left() and not self._is_stopping:
                 raise ClientGone
@@ -312,11 +313,11 @@ class ClientConnection:
     def _linger(self) -> None:
         """Read away what the client still sends, so that it comes to reading what we said."""
         self._shut(socket.SHUT_WR)
-        deadline = time.monotonic() + _LINGER_SECONDS
+        deadline = Deadline.after(_LINGER_SECONDS)
         self._begin_idling()
         try:
-            while self.receive(min(deadline, time.monotonic() + _LINGER_SILENCE_SECONDS)):
-                if time.monotonic() >= deadline:
+            while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))):
+                if deadline.is_over:
                     return
         finally:
             self._end_idling()

@@ -1,9 +1,9 @@
 """The clients that are connected, and how far the end of the server has come."""
 
 import threading
-import time
 from enum import IntEnum
 
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 
@@ -72,9 +72,9 @@ class Connections:
                 self.stopping.close()
 
     def wait_until_empty(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline.after(seconds)
         with self._changed:
-            while self._count and (left := deadline - time.monotonic()) > 0:
+            while self._count and (left := deadline.left) > 0:
                 self._changed.wait(left)
 
 

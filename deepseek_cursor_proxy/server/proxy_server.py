@@ -12,7 +12,6 @@ import os
 import socket
 import socketserver
 import threading
-import time
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
 from deepseek_cursor_proxy.server.connections import Connections, Stage
@@ -175,14 +175,14 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         """After shutdown(): let answers and jobs finish for that long, then end what is left and tell its clients."""
         # Whoever comes now is refused by the system, and a new proxy can have the port already.
         self.socket.close()
-        deadline = time.monotonic() + seconds
+        deadline = Deadline.after(seconds)
         self.connections.stop(Stage.LAST_ANSWERS)
         self.connections.wait_until_empty(seconds)
         with self._building:
             services = self._services
         if services is not None:
             # Before the clients that follow them have to go, so that these hear how it ended.
-            services.jobs.stop(deadline - time.monotonic())
+            services.jobs.stop(deadline.left)
         self.connections.stop(Stage.LAST_WORDS)
         self.connections.wait_until_empty(_LAST_WORDS_SECONDS)
 

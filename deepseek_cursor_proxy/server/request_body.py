@@ -4,7 +4,6 @@ A body that nobody asked for stays on the connection, which then ends after the 
 body and the other for a request are how requests are smuggled.
 """
 
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
-from deepseek_cursor_proxy.net.wait import extended
+from deepseek_cursor_proxy.net.deadline import Deadline
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -25,8 +24,8 @@ class Source(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
-    def receive(self, until: float) -> bytes | None:
-        """What arrives, b"" when the client closed, None when the moment `until` came first."""
+    def receive(self, deadline: Deadline) -> bytes | None:
+        """What arrives, b"" when the client closed, None when the deadline came first."""
         ...
 
     def take_rest(self) -> bytes:
@@ -87,17 +86,16 @@ class RequestBody:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)
-        started, received = time.monotonic(), 0
+        timeout = self._config.body_timeout
+        deadline = Deadline.after(timeout)
         while True:
             yield decoder.feed(data)
             if decoder.is_complete:
                 return
-            received += len(data)
             # What has come earns time for what is to come: a byte now and then does not keep a thread for ever.
-            deadline = started + self._config.body_timeout + received / self._config.body_rate
+            deadline = Deadline(deadline + len(data) / self._config.body_rate)
             more = self._source.receive(deadline)
-            # Time in which this process was stopped does not count.
-            started += extended(deadline, self._config.body_timeout) - deadline
+            deadline = deadline.allow_for_stop(timeout)
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
             if not more:

@@ -1,8 +1,8 @@
-"""Opening a connection: find the address, connect, ask a proxy to let us through, shake hands.
+"""Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, shake hands (TLS).
 
-All of it together has one deadline, `connect_timeout`, and every wait watches the client as well: whoever leaves before
-the call has begun costs nothing. Certificates are always verified. Failures of the network are raised as they are, for
-upstream to translate; those of a proxy name the proxy.
+All steps together have one deadline, `connect_timeout`, and every wait watches the client as well: one that leaves
+before the call has begun costs nothing. Certificates are always verified. Failures of the network are raised as they
+are, for `client` to translate; those of a proxy name the proxy.
 """
 
 import errno
@@ -12,114 +12,111 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
 from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import extended, wait_readable, wait_writable
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 
-# Long enough for a lost packet to be sent again; then the next address of the name gets its chance.
+# Long enough for TCP to send a lost packet again; then the next address of the name is tried.
 _ADDRESS_SECONDS = 2.0
-# How a connect that is under way is called by the systems.
+# What the systems call a connect that is under way.
 _UNDER_WAY = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
 
 Address = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class ConnectTimeout(TimeoutError):
-    """There was no connection in time, so nothing has been asked yet."""
+    """There was no connection in time, so nothing has been sent yet."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Until when to wait, and for whom."""
+class Attempt(NamedTuple):
+    """One attempt to connect: when it ends, and the client it is for."""
 
-    until: float
+    deadline: Deadline
     peer: Peer | None
 
     @property
     def left(self) -> float:
-        return self.until - time.monotonic()
+        return self.deadline.left
 
-    def share(self, parts: int) -> "Patience":
-        """The patience for one of that many tries; the last one may use up all that is left."""
-        if parts == 1:
-            return self
-        return replace(self, until=time.monotonic() + min(_ADDRESS_SECONDS, self.left / parts))
+    def share(self, addresses: int) -> "Attempt":
+        """The attempt with the first of that many addresses, which leaves time for the others."""
+        return self._replace(deadline=Deadline.after(min(_ADDRESS_SECONDS, self.left / addresses)))
 
 
 class Connector:
-    """Opens connections. Called by handler threads; the lookups are all they share."""
+    """Opens connections. Called by handler threads; the resolver is all they share."""
 
     def __init__(self, config: ProxyConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._timeout = config.connect_timeout
         self._environment = environment if config.https_proxy == "environment" else {}
-        # Loading the system's certificates takes a while, so it is done once and only for those who need it.
-        self._tls = functools.cache(_tls)
-        self._lookups = Resolver()
+        # Cached and made on demand: loading the system's certificates takes a while.
+        self._tls_context = functools.cache(_tls_context)
+        self._resolver = Resolver()
 
     def open(self, origin: Origin, peer: Peer | None) -> Connection:
-        """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if nobody waits."""
-        patience = Patience(time.monotonic() + self._timeout, peer)
+        """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if `peer` left."""
+        attempt = Attempt(Deadline.after(self._timeout), peer)
         try:
-            return self._opened(origin, patience)
+            return self._try(origin, attempt)
         except (TimeoutError, UpstreamTimeout):
-            again = extended(patience.until, self._timeout)
-            if again == patience.until:
+            later = attempt.deadline.allow_for_stop(self._timeout)
+            if later == attempt.deadline:
                 raise
             # This process was stopped meanwhile, and nothing has been sent.
-            return self._opened(origin, replace(patience, until=again))
+            return self._try(origin, Attempt(later, peer))
 
-    def _opened(self, origin: Origin, patience: Patience) -> Connection:
+    def _try(self, origin: Origin, attempt: Attempt) -> Connection:
         if origin.scheme != "https":
-            return Connection(origin, self._reach(origin.host, origin.port, patience))
-        proxy = self._proxy(origin)
+            return Connection(origin, self._connect(origin.host, origin.port, attempt))
+        proxy = self._proxy_for(origin)
         if proxy is None:
-            sock = self._reach(origin.host, origin.port, patience)
+            sock = self._connect(origin.host, origin.port, attempt)
         else:
-            with _blaming(proxy, origin):
-                sock = self._reach(proxy.host, proxy.port, patience)
-                _pass_through(Connection(origin, sock), proxy, patience)
-        context = self._tls()
+            with _errors_of(proxy, origin):
+                sock = self._connect(proxy.host, proxy.port, attempt)
+                _open_tunnel(Connection(origin, sock), proxy, attempt)
+        context = self._tls_context()
         try:
-            return Connection(origin, _secured(context, sock, origin.host, patience))
+            return Connection(origin, _shake_hands(context, sock, origin.host, attempt))
         except ssl.SSLCertVerificationError:
-            # Asked only now: certificates of a directory are loaded, and counted, when one is looked for.
+            # Counted only now: the certificates of a directory are loaded when one is looked up.
             if context.cert_store_stats()["x509_ca"] == 0:
                 raise UpstreamFailed(_no_authorities(origin.host)) from None
             raise
 
-    def _proxy(self, origin: Origin) -> OutboundProxy | None:
+    def _proxy_for(self, origin: Origin) -> OutboundProxy | None:
         try:
             return https_proxy.for_host(origin.host, origin.port, self._environment)
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
 
-    def _reach(self, host: str, port: int, patience: Patience) -> socket.socket:
-        addresses = self._lookups.find(host, port, patience)
-        for parts in range(len(addresses), 1, -1):
+    def _connect(self, host: str, port: int, attempt: Attempt) -> socket.socket:
+        addresses = self._resolver.resolve(host, port, attempt)
+        for left in range(len(addresses), 1, -1):
             try:
-                return _connected(addresses[-parts], patience.share(parts))
+                return _connect(addresses[-left], attempt.share(left))
             except OSError:
                 continue
-        return _connected(addresses[-1], patience)
+        return _connect(addresses[-1], attempt)
 
 
 def is_permanent(error: OSError) -> bool:
-    """Whether it is pointless to try again: a name that does not exist, or nobody who listens there."""
+    """Whether it is pointless to try again: the name does not exist, or no server listens there."""
     no_name = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
     return no_name or isinstance(error, ConnectionRefusedError)
 
 
-def _tls() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -140,7 +137,7 @@ def _no_authorities(host: str) -> str:
     return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
 
 
-def _connected(address: Address, patience: Patience) -> socket.socket:
+def _connect(address: Address, attempt: Attempt) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
     try:
@@ -148,7 +145,7 @@ def _connected(address: Address, patience: Patience) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(where)
         if code in _UNDER_WAY:
-            if not wait_writable(sock, patience.left, patience.peer):
+            if not wait_writable(sock, attempt.left, attempt.peer):
                 raise ConnectTimeout
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -165,7 +162,7 @@ def _error_text(code: int) -> str:
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
-def _secured(context: ssl.SSLContext, sock: socket.socket, host: str, patience: Patience) -> ssl.SSLSocket:
+def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attempt: Attempt) -> ssl.SSLSocket:
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
@@ -173,36 +170,36 @@ def _secured(context: ssl.SSLContext, sock: socket.socket, host: str, patience: 
         raise
     try:
         while True:
-            waiting: Callable[[socket.socket, float, Peer | None], bool]
+            wait: Callable[[socket.socket, float, Peer | None], bool]
             try:
                 secured.do_handshake()
                 return secured
             except ssl.SSLWantReadError:
-                waiting = wait_readable
+                wait = wait_readable
             except ssl.SSLWantWriteError:
-                waiting = wait_writable
-            if not waiting(secured, patience.left, patience.peer):
+                wait = wait_writable
+            if not wait(secured, attempt.left, attempt.peer):
                 raise ConnectTimeout
     except BaseException:
         secured.close()
         raise
 
 
-# Through a proxy …
+# Through an HTTPS proxy …
 
 
-def _pass_through(connection: Connection, proxy: OutboundProxy, patience: Patience) -> None:
-    """Have the proxy connect us; what it says then is TLS, or it is not what we asked for."""
+def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: Attempt) -> None:
+    """Have the proxy connect us (CONNECT); every byte after its answer belongs to TLS."""
     origin = connection.origin
     try:
         target = https_proxy.authority(origin.host, origin.port)
         headers = [("Host", target)]
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
-        connection.send(heads.request_head("CONNECT", target, headers), patience.left, patience.peer)
+        connection.send(heads.request_head("CONNECT", target, headers), attempt.left, attempt.peer)
         buffer, received = heads.HeadBuffer(heads.bad_response), b""
         while (raw := buffer.feed(received)) is None:
-            more = connection.receive(patience.until, patience.peer)
+            more = connection.receive(attempt.deadline, attempt.peer)
             if more is None:
                 raise ConnectTimeout
             if not more:
@@ -223,14 +220,14 @@ def _refusal(status: int, proxy: OutboundProxy, origin: Origin) -> UpstreamFaile
         remedy = "Check the user and the password in HTTPS_PROXY."
     else:
         remedy = 'Ask whoever runs it, name the host in NO_PROXY, or set https_proxy = "off".'
-    # Its own trouble may pass; its rules do not.
+    # A failure of the proxy may pass; its rules do not.
     kind = UpstreamDropped if status in (502, 503, 504) else UpstreamFailed
     return kind(f"The proxy {proxy} does not let us through to {origin.host} ({status}). {remedy}")
 
 
 @contextmanager
-def _blaming(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
-    """What fails on the way to the proxy, or in it, said of the proxy and not of DeepSeek."""
+def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
+    """Failures on the way to the proxy, or in it, as errors that name the proxy and not DeepSeek."""
     try:
         yield
     except TimeoutError:
@@ -246,11 +243,11 @@ def _blaming(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         raise UpstreamFailed(f"The proxy {proxy} is none: {error}. Check HTTPS_PROXY.") from None
 
 
-# Finding addresses …
+# Names into addresses …
 
 
 class _Lookup:
-    """One question to the system's resolver, and who waits for its answer."""
+    """One call of the system's resolver, and the threads that wait for it."""
 
     def __init__(self) -> None:
         self.waiters: list[Wakeup] = []
@@ -259,26 +256,26 @@ class _Lookup:
 
 
 class Resolver:
-    """Called by handler threads; the lock protects `_running` and who waits for what in it.
+    """Called by handler threads; the lock protects `_running` and the waiters of its lookups.
 
-    The resolver cannot be interrupted and may take minutes, so it is asked on a thread that nobody has to wait for:
-    one per name, however many ask. Those who do are woken by a socket, which can be watched together with the client.
+    The system's resolver cannot be interrupted and may take minutes, so each name has one thread that calls it, however
+    many calls need the name. These wait for a Wakeup, which one wait watches together with the client.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, int], _Lookup] = {}
 
-    def find(self, host: str, port: int, patience: Patience) -> list[Address]:
+    def resolve(self, host: str, port: int, attempt: Attempt) -> list[Address]:
         """The addresses of a host, in the order to try them."""
         try:
-            return _resolved(host, port, socket.AI_NUMERICHOST)
+            return _resolve(host, port, socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            pass  # it is a name
+            pass  # it is a name, not an address
         with closing(Wakeup()) as wakeup:
             lookup = self._join(host, port, wakeup)
             try:
-                if not wait_readable(wakeup, patience.left, patience.peer):
+                if not wait_readable(wakeup, attempt.left, attempt.peer):
                     raise ConnectTimeout
             finally:
                 self._leave(lookup, wakeup)
@@ -307,12 +304,12 @@ class Resolver:
 
     def _run(self, host: str, port: int, lookup: _Lookup) -> None:
         try:
-            lookup.addresses = _resolved(host, port, 0)
+            lookup.addresses = _resolve(host, port, 0)
         except socket.gaierror as error:
             lookup.error = error.errno or socket.EAI_FAIL, error.strerror or "no such name"
         except (OSError, UnicodeError):
             lookup.error = socket.EAI_NONAME, "not a name that could exist"
-        # Whoever started this thread put the lookup into `_running` before the lock came free.
+        # `_join` put the lookup into `_running` before it released the lock.
         with self._lock:
             del self._running[host, port]
             for wakeup in lookup.waiters:
@@ -320,5 +317,5 @@ class Resolver:
             lookup.waiters.clear()
 
 
-def _resolved(host: str, port: int, flags: int) -> list[Address]:
+def _resolve(host: str, port: int, flags: int) -> list[Address]:
     return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
 
 # Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
 _IDLE_SECONDS = 50.0
@@ -51,16 +52,16 @@ class Connection:
         Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
         """
         view = memoryview(data)
-        give_up_at = time.monotonic() + stall_timeout
+        deadline = Deadline.after(stall_timeout)
         while view:
             try:
                 view = view[self._sock.send(view) :]
-                give_up_at = time.monotonic() + stall_timeout
+                deadline = Deadline.after(stall_timeout)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                stirred = wait(self._sock, True, give_up_at - time.monotonic(), peer)
-                if stirred is Readiness.NONE:
+                readiness = wait_either(self._sock, deadline.left, peer)
+                if readiness is Readiness.NONE:
                     raise TimeoutError from None
-                if stirred is Readiness.READABLE and self._is_answered_early():
+                if readiness is Readiness.READABLE and self._is_answered_early():
                     # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
                     self.has_unsent_bytes = True
                     return
@@ -95,7 +96,7 @@ class Connection:
         if self.has_buffered_input:
             return True
         if self._reads_by_writing:
-            return wait(self._sock, True, until - time.monotonic(), peer) is not Readiness.NONE
+            return wait_writable(self._sock, until - time.monotonic(), peer)
         if self._watch.peer is not peer:
             self._watch = ReadWaiter(self._sock, peer)
         return self._watch.wait(until - time.monotonic())

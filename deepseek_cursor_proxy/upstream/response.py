@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.net.wait import extended
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream import response_head
 from deepseek_cursor_proxy.upstream.call_limit import Slot
@@ -153,7 +153,7 @@ class UpstreamResponse:
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queued_for_too_long() if is_queued else self._silence()
-            give_up_at = extended(give_up_at, timeout)
+            give_up_at = Deadline(give_up_at).allow_for_stop(timeout)
             for piece in self._unpacked(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
@@ -226,7 +226,7 @@ class UpstreamResponse:
 
     def _forgive_stop(self) -> None:
         """Move the deadlines by the time in which this process was stopped: that is nobody's silence."""
-        stopped = extended(self.until, self._config.request_timeout) - self.until
+        stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
         if stopped:
             self._progress, self._kept_alive = self._progress + stopped, self._kept_alive + stopped
             self._over_by += stopped

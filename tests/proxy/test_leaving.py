@@ -20,6 +20,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from tests.support.gauges import StartLine, descriptors, eventually
 from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
@@ -156,7 +157,7 @@ class TestWriting(unittest.TestCase):
         with ours, theirs:
             theirs.sendall(b"GET")
             connection = ClientConnection(ours, site)
-            self.assertEqual(b"GET", connection.receive(time.monotonic() + PATIENCE))
+            self.assertEqual(b"GET", connection.receive(Deadline.after(PATIENCE)))
             theirs.shutdown(socket.SHUT_WR)
             with self.assertRaises(ClientGone):
                 connection.send(bytes(10_000_000))

@@ -9,13 +9,12 @@ import threading
 import time
 import unittest
 import unittest.mock
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab import processes
-from deepseek_cursor_proxy.net import wait
 from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.support.harness import read_reply, request_bytes
 from tests.support.raw_upstream import Play, RawUpstream
@@ -139,28 +138,3 @@ class TestStoppedProcess(unittest.TestCase):
             stopping.join()
         self.assertEqual([200, 200, 200, 200], [status for status, _, _ in replies])
         self.assertTrue(replies[-1][2].endswith(b"data: [DONE]\n\n"))
-
-
-class TestDeadline(unittest.TestCase):
-    def test_a_deadline_that_passed_while_the_process_stood_still_is_given_some_time(self) -> None:
-        now = time.monotonic()
-        self.assertEqual(now - 0.01, wait.extended(now - 0.01, 300.0))
-        self.assertEqual(now + 20, wait.extended(now + 20, 300.0))
-        for seconds, grace in ((300.0, wait._GRACE_SECONDS), (0.2, 0.2)):
-            self.assertAlmostEqual(now + grace, wait.extended(now - 60, seconds), delta=0.5)
-
-    def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
-        one, two = socket.socketpair()
-        self.addCleanup(one.close)
-        self.addCleanup(two.close)
-
-        def asleep(*_: Any) -> tuple[wait.Readiness, bool]:
-            """A wait that says that there is nothing, while something arrives."""
-            two.sendall(b"x")
-            time.sleep(0.02)
-            return wait.Readiness.NONE, False
-
-        look: Callable[..., tuple[wait.Readiness, bool]] = wait._look
-        looks = iter([asleep, look])
-        with unittest.mock.patch.object(wait, "_look", lambda *what: next(looks)(*what)):
-            self.assertTrue(wait.wait_readable(one, 0.01, None))

@@ -183,16 +183,20 @@ class TestWaiting(WaitingTestCase):
             one, two = self.pair()
             ours, theirs = self.pair()
             ours.setblocking(False)
-            look, spurious = waiting._look, [True]
+            select_once, spurious = waiting._select_once, [True]
 
-            def looking(*what: Any) -> tuple[Readiness, bool]:
-                return (Readiness.NONE, True) if spurious and spurious.pop() else look(*what)  # noqa: B023
+            def select_spuriously(*what: Any) -> waiting._Ready:
+                return waiting._Ready(Readiness.NONE, True) if spurious and spurious.pop() else select_once(*what)  # noqa: B023
 
-            with mock.patch.object(waiting, "_look", looking), soon(lambda two=two: two.sendall(b"x")):  # type: ignore[misc]
+            with mock.patch.object(waiting, "_select_once", select_spuriously), soon(lambda two=two: two.sendall(b"x")):  # type: ignore[misc]
                 self.assertTrue(wait_readable(one, SOON, Client(ours)))
             one.recv(1)
             spurious = [True]
-            with mock.patch.object(waiting, "_look", looking), soon(theirs.close), self.assertRaises(ClientGone):
+            with (
+                mock.patch.object(waiting, "_select_once", select_spuriously),
+                soon(theirs.close),
+                self.assertRaises(ClientGone),
+            ):
                 wait_readable(one, SOON, Client(ours))
 
     def test_a_client_that_sent_another_request_and_closed_has_left(self) -> None:
@@ -215,3 +219,16 @@ class TestWaiting(WaitingTestCase):
             started = time.monotonic()
             pause(0.02, Client(ours))
             self.assertGreaterEqual(time.monotonic() - started, 0.015)
+
+    def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
+        """A process that was stopped finds there what has arrived."""
+        one, two = self.pair()
+
+        def oversleep(*_: Any) -> waiting._Ready:
+            two.sendall(b"x")
+            time.sleep(0.02)
+            return waiting._Ready(Readiness.NONE, False)
+
+        selects = iter([oversleep, waiting._select_once])
+        with mock.patch.object(waiting, "_select_once", lambda *what: next(selects)(*what)):
+            self.assertTrue(wait_readable(one, 0.01, None))

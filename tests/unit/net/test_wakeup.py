@@ -8,6 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import ProxyStopping
 from deepseek_cursor_proxy.net import wait
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from tests.support.harness import PATIENCE, RunningProxy, read_reply
@@ -44,7 +45,7 @@ class TestStopping(unittest.TestCase):
             connection._begin_idling()
             theirs.sendall(HEALTH)
             wakeup.set()
-            received = [connection.receive(time.monotonic() + PATIENCE) for _ in range(2)]
+            received = [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)]
         self.assertEqual([HEALTH, b""], received)
 
 

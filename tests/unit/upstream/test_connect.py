@@ -7,7 +7,6 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -15,9 +14,10 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import connect, pool
 from deepseek_cursor_proxy.upstream.client import Upstream
-from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, Patience, Resolver
+from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 from tests.support.harness import SocketTestCase
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
@@ -33,8 +33,8 @@ def answering(_: bytes) -> Play:
     return ANSWER
 
 
-def patience(seconds: float = PATIENCE, peer: Peer | None = None) -> Patience:
-    return Patience(time.monotonic() + seconds, peer)
+def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> Attempt:
+    return Attempt(Deadline.after(seconds), peer)
 
 
 class ConnectingTestCase(SocketTestCase):
@@ -155,13 +155,13 @@ class TestTls(ConnectingTestCase):
         """Its session tickets lie there unread: a wait for "readable or writable" would never wait, nor ever end."""
         port = self.secured_server(lambda secured: None)
         waits: list[int] = []
-        wait = pool.wait
+        wait_either = pool.wait_either
 
-        def counted(*arguments: Any) -> Any:
+        def count(*arguments: Any) -> Any:
             waits.append(1)
-            return wait(*arguments)
+            return wait_either(*arguments)
 
-        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(pool, "wait", counted):
+        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(pool, "wait_either", count):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
@@ -228,7 +228,7 @@ class TestAddresses(ConnectingTestCase):
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-        return mock.patch.object(connect, "_resolved", return_value=found)
+        return mock.patch.object(connect, "_resolve", return_value=found)
 
     def test_a_dead_address_leaves_time_for_the_next(self) -> None:
         upstream = self.upstream(tls=False)
@@ -265,7 +265,7 @@ class TestAddresses(ConnectingTestCase):
             self.open(Origin("http", "several.test", 1))
 
     def test_a_name_is_looked_up_once_for_all_who_ask_at_the_same_time(self) -> None:
-        lookups, asked, answer = Resolver(), [0], threading.Event()
+        resolver, asked, answer = Resolver(), [0], threading.Event()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))]
 
         def resolved(_host: str, _port: int, flags: int) -> Any:
@@ -276,40 +276,40 @@ class TestAddresses(ConnectingTestCase):
             return list(found)
 
         results: list[Any] = []
-        with mock.patch.object(connect, "_resolved", resolved):
+        with mock.patch.object(connect, "_resolve", resolved):
             threads = [
-                threading.Thread(target=lambda: results.append(lookups.find("slow.test", 1, patience())))
+                threading.Thread(target=lambda: results.append(resolver.resolve("slow.test", 1, attempt())))
                 for _ in range(5)
             ]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: sum(len(each.waiters) for each in lookups._running.values()) == 5)
+            wait_until(lambda: sum(len(each.waiters) for each in resolver._running.values()) == 5)
             with self.assertRaises(ConnectTimeout):
-                lookups.find("slow.test", 1, patience(0.01))
+                resolver.resolve("slow.test", 1, attempt(0.01))
             with self.assertRaises(ClientGone):
-                lookups.find("slow.test", 1, patience(PATIENCE, self.leaving(lambda: None)))
+                resolver.resolve("slow.test", 1, attempt(PATIENCE, self.leaving(lambda: None)))
             answer.set()
             for thread in threads:
                 thread.join()
-        self.assertEqual(([found] * 5, 1, {}), (results, asked[0], lookups._running))
+        self.assertEqual(([found] * 5, 1, {}), (results, asked[0], resolver._running))
 
     def test_an_address_needs_no_thread_to_be_found(self) -> None:
         with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
-            self.assertEqual(("127.0.0.1", 80), Resolver().find("127.0.0.1", 80, patience())[0][4])
-            self.assertEqual(("::1", 80), Resolver().find("::1", 80, patience())[0][4][:2])
+            self.assertEqual(("127.0.0.1", 80), Resolver().resolve("127.0.0.1", 80, attempt())[0][4])
+            self.assertEqual(("::1", 80), Resolver().resolve("::1", 80, attempt())[0][4][:2])
 
     def test_a_name_that_cannot_exist_is_told(self) -> None:
         for name in ("no-such-host.invalid", "a" * 64 + ".test", "a..b"):
             with self.subTest(name), self.assertRaises(socket.gaierror):
-                Resolver().find(name, 80, patience())
+                Resolver().resolve(name, 80, attempt())
 
     def test_no_thread_for_a_lookup_is_a_failure_like_any_other(self) -> None:
-        lookups = Resolver()
+        resolver = Resolver()
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
             with self.assertRaises(OSError):
-                lookups.find("localhost", 80, patience())
-        self.assertEqual({}, lookups._running)
-        lookups.find("localhost", 80, patience())
+                resolver.resolve("localhost", 80, attempt())
+        self.assertEqual({}, resolver._running)
+        resolver.resolve("localhost", 80, attempt())
 
 
 class TestProxies(ConnectingTestCase):
@@ -351,7 +351,7 @@ class TestProxies(ConnectingTestCase):
         proxy = self.tunnel(upstream.port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
         exempt = {**self.environment(proxy), "NO_PROXY": "example.test"}
-        with mock.patch.object(connect, "_resolved", return_value=found):
+        with mock.patch.object(connect, "_resolve", return_value=found):
             self.assertEqual(b"{}", self.call(self.URL, environment=self.environment(proxy), https_proxy="off"))
             self.assertEqual(b"{}", self.call(self.URL, environment=exempt))
         self.assertEqual(0, proxy.connections)
