@@ -1,9 +1,12 @@
 """The app as the plain function it is: a request in, a reply out, no socket on the client's side."""
 
 import json
+import unittest
+from importlib import import_module
 from typing import Any
 
-from deepseek_cursor_proxy.api.routes import App
+from deepseek_cursor_proxy.api.endpoint import Endpoint
+from deepseek_cursor_proxy.api.routes import ROUTES, App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -72,6 +75,16 @@ class TestApp(SocketTestCase):
             deep = [deep]
         reply = self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
         self.assertIn(reply.status, (200, 400))
+
+
+class TestTable(unittest.TestCase):
+    def test_every_route_leads_to_an_endpoint(self) -> None:
+        for route in ROUTES:
+            with self.subTest(route.path.pattern):
+                if isinstance(route.endpoint, str):
+                    module, class_name, method = route.endpoint.split(".")
+                    found = getattr(import_module(f"deepseek_cursor_proxy.api.{module}"), class_name)
+                    self.assertTrue(issubclass(found, Endpoint) and callable(getattr(found, method)))
 
 
 class TestPaths(SocketTestCase):
