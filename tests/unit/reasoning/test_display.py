@@ -25,7 +25,7 @@ def shown(*items: Delta | Heartbeat, form: Form | None = COLLAPSIBLE, notice: st
 
 
 class TestDisplay(unittest.TestCase):
-    def test_one_delta_out_per_delta_in_and_the_block_closes_with_the_first_word(self) -> None:
+    def test_the_display_writes_one_delta_per_delta_and_closes_the_block_before_text(self) -> None:
         self.assertEqual(
             [None, "<details>\n<summary>Thinking</summary>\n\nI ", "think", "\n</details>\n\nFinal.", None],
             shown(
@@ -37,20 +37,20 @@ class TestDisplay(unittest.TestCase):
             ),
         )
 
-    def test_a_tool_call_or_the_end_closes_the_block_too(self) -> None:
+    def test_a_tool_call_or_the_end_closes_the_displayed_block(self) -> None:
         for last in (Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="length")):
             self.assertEqual("\n</details>\n\n", shown(Delta(reasoning="x"), last)[-1])
 
-    def test_empty_text_beside_the_reasoning_does_not_close_it(self) -> None:
+    def test_empty_text_beside_reasoning_does_not_close_the_displayed_block(self) -> None:
         self.assertEqual(
             [COLLAPSIBLE.opening + "a", "b", "\n</details>\n\n!"],
             shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
         )
 
-    def test_reasoning_after_a_call_opens_no_block(self) -> None:
+    def test_reasoning_after_a_call_opens_no_displayed_block(self) -> None:
         self.assertIsNone(shown(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
 
-    def test_thinking_is_in_the_text_or_beside_it_never_both(self) -> None:
+    def test_displayed_reasoning_is_in_the_text_or_in_its_field_never_both(self) -> None:
         call, late = Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late")
         for name, deltas, told in (
             ("in the block", (Delta(reasoning="a"), Delta(reasoning="b", text="c"), Delta(text="d")), [None] * 3),
@@ -63,7 +63,7 @@ class TestDisplay(unittest.TestCase):
                 found = [item.reasoning for batch in batches for item in batch if isinstance(item, Delta)]
                 self.assertEqual(told, found)
 
-    def test_thinking_that_goes_on_gets_a_block_of_its_own_and_all_are_read_back(self) -> None:
+    def test_later_reasoning_gets_a_displayed_block_of_its_own_and_all_read_back(self) -> None:
         deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
         for form in FORMS:
             written = "".join(text or "" for text in shown(*deltas, form=form))
@@ -82,7 +82,7 @@ class TestDisplay(unittest.TestCase):
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
             self.assertEqual("bd", thinking_blocks.cut(written, found))
 
-    def test_a_text_full_of_openings_is_not_read_to_its_end_for_each(self) -> None:
+    def test_a_text_full_of_opening_tags_is_searched_in_linear_time(self) -> None:
         openings = "\n\n<think>\n" * 20_000
         mixed = "\n\n<think>\n x\n</details>" * 20_000
         bad = ("\n\n" + COLLAPSIBLE.opening + "x\n</details>x") * 10_000
@@ -90,7 +90,7 @@ class TestDisplay(unittest.TestCase):
             self.assertEqual([], thinking_blocks.find_blocks("x" + hostile))
         self.assertEqual(1, len(thinking_blocks.find_blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
 
-    def test_an_answer_left_in_the_thinking_is_told(self) -> None:
+    def test_an_answer_without_text_gets_a_note_in_the_display(self) -> None:
         self.assertEqual(
             NO_ANSWER, (shown(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(NO_ANSWER) :]
         )
@@ -102,11 +102,11 @@ class TestDisplay(unittest.TestCase):
         ):
             self.assertNotIn(NO_ANSWER, shown(*spoken)[-1] or "")
 
-    def test_an_end_for_an_unusual_reason_is_explained(self) -> None:
+    def test_an_unusual_finish_reason_is_explained_in_the_display(self) -> None:
         last = shown(Delta(text="half"), Delta(finish_reason="insufficient_system_resource"))[-1]
         self.assertEqual(early_end_notice("insufficient_system_resource"), last)
 
-    def test_the_notice_stands_before_the_first_visible_word(self) -> None:
+    def test_the_notice_precedes_the_first_visible_text(self) -> None:
         self.assertEqual(
             [COLLAPSIBLE.opening + "x", "\n</details>\n\nNOTICE Hi", "again"],
             shown(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
@@ -116,30 +116,30 @@ class TestDisplay(unittest.TestCase):
         )
         self.assertEqual(["NOTICE "], shown(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
 
-    def test_without_a_form_and_a_notice_nothing_is_touched(self) -> None:
+    def test_without_display_and_notice_deltas_stay_unchanged(self) -> None:
         delta = Delta(reasoning="x", text="y")
         self.assertEqual([[delta]], list(show_reasoning(source(delta), None)))
 
-    def test_asides_and_usage_pass(self) -> None:
+    def test_heartbeats_and_usage_pass_the_display(self) -> None:
         usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
         self.assertEqual(
             [[Heartbeat()], [usage]],
             list(show_reasoning(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")),
         )
 
-    def test_choices_have_a_block_each(self) -> None:
+    def test_each_choice_has_a_displayed_block_of_its_own(self) -> None:
         texts = shown(Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y"))
         opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
         self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
 
-    def test_an_open_block_is_closed_before_a_failure_goes_on(self) -> None:
+    def test_an_open_displayed_block_is_closed_before_a_failure(self) -> None:
         batches = show_reasoning(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
         next(batches)
         self.assertEqual([[Delta(text="<\n</details>\n\n")]], [next(batches)])
         with self.assertRaises(UpstreamFailed):
             next(batches)
 
-    def test_a_failure_after_the_block_adds_nothing(self) -> None:
+    def test_a_failure_after_the_displayed_block_adds_no_text(self) -> None:
         batches = show_reasoning(source(Delta(text="half"), fails=True), COLLAPSIBLE)
         next(batches)
         with self.assertRaises(UpstreamFailed):
@@ -152,7 +152,7 @@ class TestDisplay(unittest.TestCase):
         shown_batches.close()
         self.assertEqual([], list(batches))
 
-    def test_a_long_run_of_half_tags_stays_quick(self) -> None:
+    def test_many_incomplete_tags_are_displayed_in_linear_time(self) -> None:
         """Each of these made a naive pattern quadratic."""
         count = width(20_000, 100_000)
         for hostile in ("<" * count * 2, "<\\" * count, "<details" * (count // 5), "\\" * count * 2):
@@ -162,7 +162,7 @@ class TestDisplay(unittest.TestCase):
             assert block is not None
             self.assertEqual(hostile, block.reasoning)
 
-    def test_backslashes_without_end_are_read_once(self) -> None:
+    def test_many_backslashes_are_displayed_in_linear_time(self) -> None:
         """A model in a loop: every piece of it once made all the pieces before be read again."""
         pieces = [
             Delta(reasoning="<"),

@@ -24,7 +24,7 @@ def tail(*messages: Message, namespace: bytes = ME) -> bytes:
 
 
 class TestIdentity(unittest.TestCase):
-    def test_recording_and_looking_up_agree(self) -> None:
+    def test_an_answer_is_stored_under_the_keys_its_echo_is_looked_up_under(self) -> None:
         """The one law of this file: what an answer is recorded under is what its echo is looked up under."""
         for index, message in enumerate(CHAT):
             if message.role == "assistant":
@@ -33,24 +33,24 @@ class TestIdentity(unittest.TestCase):
                 assert found is not None
                 self.assertEqual(recorded.record_keys(), found.record_keys())
 
-    def test_asking_for_an_answers_keys_changes_nothing(self) -> None:
+    def test_computing_the_keys_of_an_answer_does_not_change_the_history(self) -> None:
         history = identity.identify(ME, CHAT)
         self.assertEqual(
             history.answer_keys(assistant("a")).record_keys(), history.answer_keys(assistant("a")).record_keys()
         )
         self.assertEqual(tail(*CHAT), history.digest)
 
-    def test_only_assistants_have_keys(self) -> None:
+    def test_only_assistant_messages_have_keys(self) -> None:
         keys = identity.identify(ME, CHAT).keys
         self.assertEqual([False, False, True, False, True], [each is not None for each in keys])
 
-    def test_a_link_is_found_and_never_recorded_with_the_turn(self) -> None:
+    def test_an_alias_key_is_never_one_of_the_keys_a_turn_is_stored_under(self) -> None:
         history = identity.identify(ME, CHAT)
         for keys, sent in zip(history.keys, history.sent_keys, strict=True):
             if keys is not None:
                 self.assertFalse({*keys.aliases, sent} & {*keys.record_keys()})
 
-    def test_what_was_sent_is_known_by_what_came_next(self) -> None:
+    def test_the_sent_key_of_a_turn_depends_on_the_message_after_it(self) -> None:
         answer, other = assistant("the same"), user("another question")
         first = identity.identify(ME, (U, answer, U2))
         self.assertEqual([None, None], [first.sent_keys[0], first.sent_keys[2]])
@@ -60,20 +60,20 @@ class TestIdentity(unittest.TestCase):
         named = identity.identify(ME, (U, answer, U2), "a chat")
         self.assertEqual(3, len({first.sent_keys[1], elsewhere.sent_keys[1], named.sent_keys[1]}))
 
-    def test_reasoning_takes_no_part(self) -> None:
+    def test_reasoning_does_not_change_the_identity_of_a_history(self) -> None:
         with_reasoning = [message._replace(reasoning="whatever") for message in CHAT]
         self.assertEqual(tail(*CHAT), tail(*with_reasoning))
 
-    def test_two_callers_share_nothing(self) -> None:
+    def test_two_callers_share_no_key(self) -> None:
         for base_url, key in (("https://api.deepseek.com", "sk-you"), ("https://other.example", "sk-me")):
             other = identity.identify(identity.namespace(base_url, key), CHAT)
             self.assertFalse(_all(other) & _all(identity.identify(ME, CHAT)))
 
-    def test_a_key_holds_neither_the_credential_nor_the_text(self) -> None:
+    def test_a_key_contains_neither_credential_nor_text(self) -> None:
         for key in (ME, *_all(identity.identify(ME, CHAT))):
             self.assertEqual(32, len(key))
 
-    def test_every_difference_makes_a_different_history(self) -> None:
+    def test_every_difference_in_a_message_gives_another_history_digest(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
         histories = [
@@ -115,7 +115,7 @@ class TestIdentity(unittest.TestCase):
             with self.subTest(one=one, two=two):
                 self.assertNotEqual(tail(*one), tail(*two))
 
-    def test_harmless_edits_of_an_assistant_change_nothing(self) -> None:
+    def test_harmless_edits_of_an_assistant_message_keep_its_identity(self) -> None:
         call = ("a", "f", '{"x": 1, "y": [1, 2]}')
         same = [
             assistant("done", call),
@@ -130,22 +130,22 @@ class TestIdentity(unittest.TestCase):
         ]
         self.assertEqual(1, len({tail(user("hi"), message) for message in same}))
 
-    def test_blocks_in_what_others_say_are_their_words(self) -> None:
+    def test_thinking_blocks_in_other_roles_count_as_text(self) -> None:
         block = COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing
         for make in (user, system):
             self.assertNotEqual(tail(make("hi")), tail(make(block + "hi")))
 
-    def test_free_text_is_the_object_it_is_upstream(self) -> None:
+    def test_free_text_of_a_custom_call_has_the_identity_of_its_object(self) -> None:
         for text in ("*** Begin Patch", "[1]"):
             wrapped = json.dumps({"input": text})
             self.assertEqual(tail(assistant("", ("a", "f", text))), tail(assistant("", ("a", "f", wrapped))))
 
-    def test_arguments_that_are_no_json_count_as_they_are(self) -> None:
+    def test_arguments_that_are_no_json_are_identified_as_text(self) -> None:
         self.assertNotEqual(tail(assistant("", ("a", "f", '{"half'))), tail(assistant("", ("a", "f", '{"hal'))))
         deep = "[" * 100_000
         self.assertEqual(tail(assistant("", ("a", "f", deep))), tail(assistant("", ("a", "f", deep))))
 
-    def test_numbers_that_javascript_rounds_are_the_same(self) -> None:
+    def test_numbers_that_javascript_rounds_have_the_same_identity(self) -> None:
         for one, two in (("12345678901234567890", "12345678901234567000"), ("1e21", "1e+21"), ("1.0", "1")):
             self.assertEqual(
                 tail(assistant("", ("a", "f", f'{{"n":{one}}}'))), tail(assistant("", ("a", "f", f'{{"n":{two}}}')))
@@ -154,11 +154,11 @@ class TestIdentity(unittest.TestCase):
         huge = assistant("", ("a", "f", '{"n":' + "9" * 400 + "}"))
         self.assertEqual(tail(huge), tail(huge))
 
-    def test_no_arguments_are_the_same_however_they_are_written(self) -> None:
+    def test_empty_arguments_have_one_identity_however_they_are_written(self) -> None:
         same = {tail(assistant("", ("a", "f", written))) for written in ("", "{}", " { } ")}
         self.assertEqual(1, len(same))
 
-    def test_the_canonical_form_is_pinned(self) -> None:
+    def test_the_identity_of_a_history_never_changes_between_releases(self) -> None:
         """Changing it forgets everything people have stored: then raise the version in identity, and this digest."""
         self.assertEqual("6e5e3b8aae73bce2", tail(*CHAT).hex()[:16])
 
@@ -169,7 +169,7 @@ U, U2, SAID = user("fix it"), user("go on"), assistant(LONG)
 STRONG, WEAK = assistant("", (ID, "read", '{"a":1}')), assistant("", ("call_0", "read", '{"a":1}'))
 
 
-class TestProofs(unittest.TestCase):
+class TestTurnKeys(unittest.TestCase):
     """Which key still finds a turn after which edit: the order of the keys, and the reason for each."""
 
     def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
@@ -180,7 +180,7 @@ class TestProofs(unittest.TestCase):
         shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
         return [name for name in kinds if shared[name]]
 
-    def test_what_each_key_survives(self) -> None:
+    def test_each_kind_of_key_survives_its_kind_of_edit(self) -> None:
         results = (STRONG, result(ID, "the file"))
         elided = (STRONG, result(ID, "[truncated]"))
         s, s2, u9, talked = system("S"), system("S2"), user("a summary"), (U, SAID, U2)
@@ -207,7 +207,7 @@ class TestProofs(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(expected, self.proofs(before, turn, now))
 
-    def test_different_words_calls_or_arguments_share_nothing(self) -> None:
+    def test_turns_with_different_text_calls_or_arguments_share_no_key(self) -> None:
         for other in (
             assistant("", (OTHER_ID, "read", '{"a":1}')),
             assistant("", (ID, "write", '{"a":1}')),
@@ -215,13 +215,13 @@ class TestProofs(unittest.TestCase):
         ):
             self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(identity.identify(ME, (U, other))))
 
-    def test_each_of_parallel_calls_proves_the_turn(self) -> None:
+    def test_each_of_parallel_calls_is_a_key_of_its_turn(self) -> None:
         both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
         split = identity.identify(ME, (U, assistant("", (OTHER_ID, "b", "{}")))).keys[1]
         assert split is not None
         self.assertLess(set(split.calls), set(both.calls))
 
-    def test_a_conversation_id_narrows_and_never_widens(self) -> None:
+    def test_a_conversation_id_makes_keys_narrower_and_never_wider(self) -> None:
         named = identity.identify(ME, (U, SAID, U2, SAID), "chat-1").keys[3]
         other = identity.identify(ME, (U, SAID, U2, SAID), "chat-2").keys[3]
         assert named is not None
@@ -229,7 +229,7 @@ class TestProofs(unittest.TestCase):
         self.assertEqual(named.exact, other.exact)
         self.assertFalse({*named.dialogue, *named.round} & {*other.dialogue, *other.round})
 
-    def test_which_chat_a_history_belongs_to(self) -> None:
+    def test_a_chat_is_identified_by_its_id_or_first_user_message(self) -> None:
         def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
             return identity.identify(namespace, messages, conversation).conversation
 
@@ -241,26 +241,26 @@ class TestProofs(unittest.TestCase):
         others = (chat(U2), chat(U, namespace=b"another caller"), named, chat(U, conversation="chat-2"), chat())
         self.assertEqual(6, len({mine, *others}))
 
-    def test_a_digest_tells_what_a_message_says_wherever_it_stands(self) -> None:
+    def test_the_digest_of_a_message_does_not_depend_on_its_position(self) -> None:
         one, two = (identity.identify(ME, messages).digests for messages in ((U, SAID), (system("s"), U, SAID)))
         self.assertEqual(one, two[1:])
         self.assertEqual(3, len(set(two)))
 
-    def test_a_turn_of_a_named_chat_is_found_when_the_name_is_not_given(self) -> None:
+    def test_a_turn_stored_with_a_conversation_id_is_found_without_one(self) -> None:
         recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).record_keys())
         for conversation, is_found in ((None, True), ("chat-1", True), ("chat-2", False)):
             keys = identity.identify(ME, (system("new"), U, SAID, U2, SAID), conversation).keys[4]
             assert keys is not None
             self.assertEqual(is_found, bool({*keys.dialogue, *keys.round} & recorded))
 
-    def test_few_words_prove_no_place(self) -> None:
+    def test_a_short_previous_text_gives_a_turn_no_round_key(self) -> None:
         """However long the turn itself is: another agent that is told to go on may say the same."""
         for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
             keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
             assert keys is not None
             self.assertEqual((), keys.round)
 
-    def test_which_ids_nobody_could_have_reused(self) -> None:
+    def test_only_random_looking_call_ids_count_as_unique(self) -> None:
         for call_id, is_unique in {
             ID: True,
             "call_abcDEF123ghiJKL456mnoPQ": True,
@@ -281,7 +281,7 @@ class TestProofs(unittest.TestCase):
             with self.subTest(call_id):
                 self.assertEqual(is_unique, identity.is_unique_id(call_id))
 
-    def test_ids_of_base64url_or_nanoid_characters_are_unique_and_words_with_counters_are_not(self) -> None:
+    def test_base64url_call_ids_are_unique_and_words_with_counters_are_not(self) -> None:
         rng = random.Random(0)
         alphabet = string.ascii_letters + string.digits + "-_"
         made = ["".join(rng.choices(alphabet, k=rng.choice((20, 21, 22, 32)))) for _ in range(1000)]
@@ -303,10 +303,10 @@ class TestProofs(unittest.TestCase):
             self.assertFalse(identity.is_unique_id(counted), counted)
 
 
-class TestGrowing(unittest.TestCase):
+class TestGrownHistory(unittest.TestCase):
     """A history that goes on from a known one is identified as if nobody had known it."""
 
-    def test_however_it_grows(self) -> None:
+    def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
         for chat in (None, "a chat"):
             whole = _some_messages(rng, 40)
@@ -316,7 +316,7 @@ class TestGrowing(unittest.TestCase):
                 grown, fresh = (identity.identify(ME, each, chat) for each in (whole, [Message(*m) for m in whole]))
                 self.assertEqual(_everything(fresh), _everything(grown))
 
-    def test_nobody_goes_on_from_another_ones(self) -> None:
+    def test_callers_and_chats_with_equal_histories_share_no_identity(self) -> None:
         whole = _some_messages(random.Random(2), 12)
         mine, others = identity.identify(ME, whole), identity.identify(b"you", whole)
         self.assertTrue(_all(mine).isdisjoint(_all(others)))

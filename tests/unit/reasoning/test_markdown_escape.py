@@ -26,8 +26,8 @@ def in_pieces(text: str, rng: random.Random) -> str:
     return written + escaper.end()
 
 
-class TestExactness(unittest.TestCase):
-    def test_whatever_is_thought_is_read_back_and_pieces_make_no_difference(self) -> None:
+class TestRoundTrip(unittest.TestCase):
+    def test_any_escaped_reasoning_reads_back_however_it_is_cut(self) -> None:
         for seed in range(width(800, 4000)):
             rng = random.Random(seed)
             text = "".join(rng.choice(WORDS) for _ in range(rng.randrange(1, 14)))
@@ -40,7 +40,7 @@ class TestExactness(unittest.TestCase):
                 self.assertIn(text, block.readings)
                 self.assertEqual("Answer.", cut(shown, [block]))
 
-    def test_blocks_of_earlier_versions_are_read(self) -> None:
+    def test_escaped_blocks_of_earlier_versions_are_read(self) -> None:
         for thought, written in (
             ("a </details> b <b>", "a <\\/details> b <b>"),
             ("```\nnever closed </details>", "```\nnever closed <\\/details>"),
@@ -49,7 +49,7 @@ class TestExactness(unittest.TestCase):
             (block,) = find_blocks(COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer.")
             self.assertEqual(thought, block.reasoning)
 
-    def test_a_model_caught_in_a_loop_costs_no_more_than_its_length(self) -> None:
+    def test_repetitive_reasoning_is_escaped_in_linear_time(self) -> None:
         loops = ("<", "\\", "`", "&", "<a>", "`<", "]:", "```\n", "- ", "> ", "1. ", "&a", "`a|", "\r")
         for loop in (*loops, ":", ":)", "http://", "://", "www."):
             started, escaper, count = time.thread_time(), Escaper(), width(6_000, 30_000)
@@ -58,17 +58,17 @@ class TestExactness(unittest.TestCase):
             self.assertLess(time.thread_time() - started, width(0.5, 5), loop)
 
 
-class TestWriting(unittest.TestCase):
+class TestEscape(unittest.TestCase):
     def assert_written(self, cases: dict[str, str]) -> None:
         for text, written in cases.items():
             with self.subTest(text):
                 self.assertEqual(written, escape(text))
 
-    def test_plain_thoughts_stay_as_they_are(self) -> None:
+    def test_plain_reasoning_is_not_escaped(self) -> None:
         plain = ("hm", "a < b && c", "1 <= 2", "x[0]: y", "**bold**", "`a <b> c`", "cats & dogs", "http://a?b=1&c=2")
         self.assert_written({text: text for text in plain})
 
-    def test_html_outside_code_gets_a_backslash(self) -> None:
+    def test_html_outside_code_is_escaped_with_a_backslash(self) -> None:
         self.assert_written(
             {
                 "Vec<String>": "Vec\\<String>",
@@ -83,7 +83,7 @@ class TestWriting(unittest.TestCase):
             }
         )
 
-    def test_code_stays_as_it_is(self) -> None:
+    def test_code_in_reasoning_is_not_escaped(self) -> None:
         for code in (
             "```html\n<b>\n</details>\n```",
             "~~~\n<b>\n~~~",
@@ -95,10 +95,10 @@ class TestWriting(unittest.TestCase):
         ):
             self.assertEqual(code, escape(code))
 
-    def test_what_a_list_or_quote_ends_is_no_code_any_more(self) -> None:
+    def test_a_list_or_quote_ends_code_for_the_escape(self) -> None:
         self.assert_written({"- ```\n  <b>\n<i>": "- ```\n  <b>\n\\<i>", "> ```\n<i>": "> ```\n\\<i>"})
 
-    def test_an_open_fence_is_closed(self) -> None:
+    def test_an_open_fence_in_reasoning_is_closed(self) -> None:
         self.assert_written(
             {
                 "```": "```\n````",

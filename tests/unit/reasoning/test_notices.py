@@ -5,10 +5,10 @@ from deepseek_cursor_proxy.reasoning.notices import NO_ANSWER, NOTICE, NOTICE_LI
 
 
 class TestNotices(unittest.TestCase):
-    def test_the_words_of_the_notice_are_fixed(self) -> None:
+    def test_the_text_of_the_notice_never_changes(self) -> None:
         self.assertEqual("[deepseek-cursor-proxy] Refreshed reasoning_content history.\n\n", NOTICE)
 
-    def test_notices_are_taken_out_at_their_places_only(self) -> None:
+    def test_notices_are_stripped_only_where_we_write_them(self) -> None:
         early = notices.early_end_notice("aborted")
         for text, left in (
             (NOTICE + "Hi", "Hi"),
@@ -39,10 +39,10 @@ class TestNotices(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual(text if left is None else left, notices.strip(text))
 
-    def test_a_text_before_the_start_is_not_looked_at(self) -> None:
+    def test_a_notice_before_the_start_position_is_not_stripped(self) -> None:
         self.assertEqual("Hi", notices.strip("block" + NOTICE + "Hi", 5))
 
-    def test_notices_of_relatives_are_taken_out_but_are_not_ours(self) -> None:
+    def test_notices_of_related_proxies_are_stripped_but_do_not_count_as_ours(self) -> None:
         for line in (
             "[deepseek-cursor-proxy] Recovered this DeepSeek chat because the reasoning was lost.",
             "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
@@ -52,10 +52,10 @@ class TestNotices(unittest.TestCase):
             self.assertFalse(notices.is_notice(line + "\n\nHi"))
         self.assertTrue(notices.is_notice(NOTICE + "Hi"))
 
-    def test_only_unusual_ends_are_explained(self) -> None:
+    def test_only_unusual_finish_reasons_have_an_explanation(self) -> None:
         for reason in ("stop", "tool_calls", "length", "content_filter", None):
             self.assertEqual("", notices.early_end_notice(reason))
         self.assertIn("(insufficient_system_resource)", notices.early_end_notice("insufficient_system_resource"))
 
-    def test_a_long_text_of_beginnings_stays_quick(self) -> None:
+    def test_a_text_full_of_notice_beginnings_is_searched_in_linear_time(self) -> None:
         self.assertEqual(1_040_000, len(notices.strip("\n\n[deepseek-cursor-proxy] " * 40_000)))

@@ -58,8 +58,8 @@ def _said(prepared: PreparedRequest) -> tuple[object, str | None]:
     return message.content, message.reasoning
 
 
-class TestLookUp(unittest.TestCase):
-    def test_a_chat_that_only_grew_costs_one_query_and_others_as_few_as_they_need(self) -> None:
+class TestQueries(unittest.TestCase):
+    def test_a_grown_chat_needs_one_store_query_and_others_as_few_as_possible(self) -> None:
         messages = (U, assistant("one"), U2, assistant("two"), user("go on"))
         history = identity.identify(ME, messages)
         first, second = history.keys[1], history.keys[3]
@@ -88,40 +88,40 @@ class TestSources(unittest.TestCase):
     def setUp(self) -> None:
         self.memory = Memory()
 
-    def test_a_remembered_turn_is_filled(self) -> None:
+    def test_a_stored_turn_gets_its_reasoning_back(self) -> None:
         self.memory.record((S, U), A, "known")
         prepared = self.memory.prepare(S, U, A, T)
         self.assertEqual(["known"], reasonings(prepared))
         self.assertEqual((1, 0, False), (prepared.filled_count, prepared.missing_count, prepared.is_recovered))
 
-    def test_two_that_could_both_be_meant_and_differ_prove_nothing(self) -> None:
+    def test_two_stored_reasonings_for_one_key_restore_neither(self) -> None:
         self.memory.record((U,), A, "one agent")
         self.memory.record((U,), A, "another agent")
         prepared = self.memory.prepare(U, A, T, strategy="placeholder")
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual("ambiguous exact", prepared.turns[0].proof)
 
-    def test_unless_the_client_still_shows_which(self) -> None:
+    def test_a_displayed_block_decides_between_two_stored_reasonings(self) -> None:
         for reasoning in ("one agent", "another agent"):
             self.memory.record((U,), A, reasoning)
         for reasoning in ("one agent", "another agent"):
             prepared = self.memory.prepare(U, assistant(block(reasoning), CALL), T)
             self.assertEqual([reasoning], reasonings(prepared))
 
-    def test_thoughts_the_client_shows_disprove_a_turn_in_the_same_words(self) -> None:
+    def test_a_displayed_block_wins_over_a_weak_match_with_other_reasoning(self) -> None:
         said = "a plain answer of some length"
         self.memory.record((U,), assistant(said), "of another chat")
         prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
         self.assertEqual("contradicted talk", prepared.turns[0].proof)
 
-    def test_or_an_id_nobody_else_has_tells_them_apart(self) -> None:
+    def test_a_unique_call_id_finds_a_turn_in_another_history(self) -> None:
         unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
         self.memory.record((U,), assistant("", unique), "by id")
         prepared = self.memory.prepare(system("new"), user("other"), assistant("", unique), result(unique[0]))
         self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
 
-    def test_what_a_weaker_key_found_is_linked_to_its_place(self) -> None:
+    def test_a_turn_found_by_a_weaker_key_gets_an_alias_for_its_position(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "known")
         history = identity.identify(ME, (system("new"), U, said))
@@ -135,7 +135,7 @@ class TestSources(unittest.TestCase):
         assert exact is not None
         self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).aliases)
 
-    def test_a_linked_turn_stays_found_whatever_others_say(self) -> None:
+    def test_a_turn_with_an_alias_stays_found_when_others_store_the_same_text(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "known")
         self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
@@ -144,7 +144,7 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
         self.assertEqual((), prepared.aliases)
 
-    def test_what_is_really_said_there_wins_over_a_link(self) -> None:
+    def test_a_turn_stored_at_this_position_wins_over_an_alias(self) -> None:
         said = assistant("a plain answer of some length")
         self.memory.record((U,), said, "of another agent")
         self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
@@ -158,14 +158,14 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(system("new"), U, said, user("asked otherwise"))
         self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
 
-    def test_thoughts_the_client_shows_disprove_a_link(self) -> None:
+    def test_a_displayed_block_with_other_reasoning_wins_over_an_alias(self) -> None:
         said = "a plain answer of some length"
         self.memory.record((U,), assistant(said), "of another chat")
         self.memory.record_aliases(self.memory.prepare(system("new"), U, assistant(said), U2))
         prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
 
-    def test_a_message_merged_from_two_turns_gets_the_thoughts_of_both(self) -> None:
+    def test_a_message_merged_from_two_turns_gets_the_reasoning_of_both(self) -> None:
         one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
         self.memory.record((U,), assistant("", one), "first")
         self.memory.record((U, assistant("", one), result(one[0])), assistant("", two), "second")
@@ -173,11 +173,11 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(user("x"), merged, result(one[0]), result(two[0]))
         self.assertEqual(["first\n\nsecond"], reasonings(prepared))
 
-    def test_what_the_client_kept_is_left_alone(self) -> None:
+    def test_reasoning_that_the_client_sends_stays(self) -> None:
         self.memory.record((U,), A, "stored")
         self.assertEqual(["sent"], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning="sent"), T)))
 
-    def test_a_blank_string_from_the_client_is_no_reasoning(self) -> None:
+    def test_blank_reasoning_from_the_client_counts_as_none(self) -> None:
         for blank in ("", " ", "\n\n"):
             said = assistant("", CALL, reasoning=blank)
             prepared = self.memory.prepare(U, said, T)
@@ -186,38 +186,38 @@ class TestSources(unittest.TestCase):
             memory.record((U,), A, "stored")
             self.assertEqual(["stored"], reasonings(memory.prepare(U, said, T)))
 
-    def test_a_turn_produced_without_reasoning_is_known_to_be_empty(self) -> None:
+    def test_a_turn_stored_without_reasoning_is_known_to_have_none(self) -> None:
         self.memory.record((U,), A, "")
         prepared = self.memory.prepare(U, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual((0, False), (prepared.missing_count, prepared.is_recovered))
 
-    def test_a_block_nobody_knows_becomes_the_reasoning(self) -> None:
+    def test_a_displayed_block_that_is_not_stored_becomes_the_reasoning(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
         self.assertEqual(["from </details> display"], reasonings(prepared))
         self.assertEqual("Hi", prepared.request.messages[1].content)
         self.assertEqual(Source.DISPLAY, prepared.turns[0].source)
 
-    def test_a_block_that_equals_what_is_known_is_taken_out(self) -> None:
+    def test_a_block_equal_to_the_stored_reasoning_is_stripped(self) -> None:
         self.memory.record((U,), assistant("Hi", CALL), "known")
         prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL), T)
         self.assertEqual(
             ("Hi", "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning)
         )
 
-    def test_a_block_that_says_something_else_is_the_models_own_text(self) -> None:
+    def test_a_block_that_differs_from_the_stored_reasoning_stays_text(self) -> None:
         own = block("the model wrote this itself") + "Hi"
         self.memory.record((U,), assistant(own, CALL), "known")
         prepared = self.memory.prepare(U, assistant(own, CALL), T)
         self.assertEqual((own, "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning))
 
-    def test_our_block_goes_even_if_the_client_sends_other_reasoning(self) -> None:
+    def test_our_block_is_stripped_even_if_the_client_sends_other_reasoning(self) -> None:
         self.memory.record((U,), assistant("Hi", CALL), "known")
         for sent in ("", " ", "other"):
             prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL, reasoning=sent), T)
             self.assertEqual("Hi", prepared.request.messages[1].content)
 
-    def test_our_block_goes_if_the_client_trimmed_its_copy_and_nothing_is_remembered(self) -> None:
+    def test_our_block_is_stripped_if_the_client_trimmed_its_copy_of_the_reasoning(self) -> None:
         for kept in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
             shown = block("a thought\nof two lines\n") + "Hi"
             prepared = self.memory.prepare(U, assistant(shown, CALL, reasoning=kept), T)
@@ -226,44 +226,44 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(U, assistant(own, CALL, reasoning="other"), T)
         self.assertEqual((own, "other"), _said(prepared))
 
-    def test_an_empty_block_or_a_short_likeness_is_the_models_own(self) -> None:
+    def test_an_empty_block_or_a_short_similar_one_stays_text(self) -> None:
         for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
             memory = Memory()
             memory.record((U,), assistant(text, CALL), reasoning)
             self.assertEqual(text, memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
 
-    def test_a_turn_stopped_while_thinking_is_found_and_its_block_taken_out(self) -> None:
+    def test_a_turn_stopped_while_thinking_is_found_and_its_block_stripped(self) -> None:
         self.memory.record((U,), assistant(""), "half a thought, and some more")
         prepared = self.memory.prepare(U, assistant(COLLAPSIBLE.opening + "half a thought, a"), U2)
         self.assertEqual(("", "half a thought, and some more"), _said(prepared))
         unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
         self.assertEqual(("", "half"), _said(unknown))
 
-    def test_a_turn_stopped_before_its_first_thought_is_seen_shows_nothing_upstream(self) -> None:
+    def test_an_empty_block_of_a_stopped_turn_is_stripped(self) -> None:
         for opening in (COLLAPSIBLE.opening, COLLAPSIBLE.opening.strip(), PLAIN.opening):
             memory = Memory()
             memory.record((U,), assistant(""), " \n<")
             self.assertEqual(("", " \n<"), _said(memory.prepare(U, assistant(opening), U2)))
 
-    def test_the_models_own_block_survives_behind_ours(self) -> None:
+    def test_a_block_of_the_model_after_ours_stays_text(self) -> None:
         for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
             memory = Memory()
             memory.record((U,), assistant(own, CALL), "known")
             prepared = memory.prepare(U, assistant(block("known") + own, CALL), T)
             self.assertEqual(own, prepared.request.messages[1].content)
 
-    def test_the_blocks_of_two_spans_are_taken_out_when_together_they_are_the_reasoning(self) -> None:
+    def test_two_blocks_that_together_are_the_reasoning_are_stripped(self) -> None:
         self.memory.record((U,), assistant("bd", CALL), "ac")
         shown = block("a") + "b\n\n" + block("c") + "d"
         prepared = self.memory.prepare(U, assistant(shown, CALL), T)
         self.assertEqual(("bd", "ac"), _said(prepared))
 
-    def test_a_block_quoted_behind_ours_is_text(self) -> None:
+    def test_a_quoted_block_after_ours_stays_text(self) -> None:
         quoted = "Look:\n\n<think>\nhm\n</think>\n\nlike that"
         prepared = self.memory.prepare(U, assistant(block("ours") + quoted, CALL), T)
         self.assertEqual((quoted, "ours"), _said(prepared))
 
-    def test_turns_merged_with_their_blocks_lose_none(self) -> None:
+    def test_merged_turns_keep_the_reasoning_of_all_their_blocks(self) -> None:
         one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
         self.memory.record((U,), assistant("A.", one), "first")
         self.memory.record((U, assistant("A.", one), result(one[0])), assistant("B.", two), "second")
@@ -271,7 +271,7 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
         self.assertEqual(("A.B.", "first\n\nsecond"), _said(prepared))
 
-    def test_text_and_calls_written_apart_are_still_one_turn(self) -> None:
+    def test_text_and_calls_in_separate_messages_are_restored_as_one_turn(self) -> None:
         unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
         self.memory.record((U, A, T), assistant("Let me look.", unique), "known")
         self.memory.record((U,), A, "before")
@@ -279,44 +279,44 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(*history)
         self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.is_recovered))
 
-    def test_two_blocks_nobody_knows_are_not_guessed_at(self) -> None:
+    def test_two_blocks_that_are_not_stored_stay_text(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual(block("a") + block("b") + "Hi", prepared.request.messages[1].content)
 
-    def test_a_notice_is_taken_out_wherever_we_wrote_it(self) -> None:
+    def test_a_notice_is_stripped_wherever_we_wrote_it(self) -> None:
         self.memory.record((U,), assistant("Hi"), "known")
         for text in (NOTICE + "Hi", block("known") + NOTICE + "Hi"):
             prepared = self.memory.prepare(U, assistant(text), U2)
             self.assertEqual("Hi", prepared.request.messages[1].content)
             self.assertEqual(["known"], reasonings(prepared))
 
-    def test_user_and_tool_text_is_never_touched(self) -> None:
+    def test_restoring_never_changes_user_and_tool_text(self) -> None:
         words = block("x") + NOTICE
         prepared = self.memory.prepare(user(words), assistant("", CALL, reasoning="r"), result("call_1", words))
         self.assertEqual([words, words], [prepared.request.messages[index].content for index in (0, 2)])
 
 
-class TestNeeds(unittest.TestCase):
+class TestReasoningNeeds(unittest.TestCase):
     def setUp(self) -> None:
         self.memory = Memory()
 
-    def test_plain_answers_are_filled_when_there_are_tools(self) -> None:
+    def test_plain_answers_get_their_reasoning_in_a_request_with_tools(self) -> None:
         self.memory.record((U,), assistant("Hi"), "known")
         self.assertEqual(["known"], reasonings(self.memory.prepare(U, assistant("Hi"), U2)))
 
-    def test_a_plain_answer_nobody_knows_gets_a_filler_and_nothing_is_dropped(self) -> None:
+    def test_a_plain_answer_that_is_not_stored_gets_a_filler(self) -> None:
         prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual((1, False, ""), (prepared.missing_count, prepared.is_recovered, prepared.notice))
         self.assertEqual(4, len(prepared.request.messages))
 
-    def test_without_tools_only_tool_loops_are_filled(self) -> None:
+    def test_without_tools_only_tool_loops_get_their_reasoning(self) -> None:
         self.memory.record((U,), assistant("Hi"), "plain")
         self.memory.record((U, assistant("Hi"), U2), A, "loop")
         self.assertEqual([None, "loop"], reasonings(self.memory.prepare(U, assistant("Hi"), U2, A, T, tools=False)))
 
-    def test_with_thinking_off_nothing_is_missing(self) -> None:
+    def test_with_thinking_off_no_reasoning_is_missing(self) -> None:
         prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
         self.assertEqual(0, prepared.missing_count)
 
@@ -325,20 +325,20 @@ class TestStrategies(unittest.TestCase):
     def setUp(self) -> None:
         self.memory = Memory()
 
-    def test_reject_counts_what_is_missing(self) -> None:
+    def test_the_reject_strategy_counts_the_missing_turns(self) -> None:
         with self.assertRaises(MissingReasoning) as caught:
             self.memory.prepare(U, A, T, A, T, assistant("final"), U2, strategy="reject")
         self.assertEqual(3, caught.exception.payload()["error"]["missing_reasoning_messages"])
 
-    def test_reject_lets_soft_misses_pass(self) -> None:
+    def test_the_reject_strategy_accepts_missing_soft_turns(self) -> None:
         self.assertEqual([FILLER], reasonings(self.memory.prepare(U, assistant("Hi"), U2, strategy="reject")))
 
-    def test_placeholder_leaves_the_history_untouched(self) -> None:
+    def test_the_placeholder_strategy_leaves_the_history_unchanged(self) -> None:
         prepared = self.memory.prepare(S, U, A, T, strategy="placeholder")
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual(4, len(prepared.request.messages))
 
-    def test_recover_tells_once(self) -> None:
+    def test_the_recover_strategy_shows_its_notice_once(self) -> None:
         first = self.memory.prepare(S, U, A, T, U2)
         self.assertEqual(NOTICE, first.notice)
         self.assertTrue(first.is_recovered)
@@ -350,29 +350,29 @@ class TestStrategies(unittest.TestCase):
         self.assertEqual(["after recovery"], reasonings(later))
         self.assertEqual("A2", later.request.messages[3].content)
 
-    def test_a_notice_before_the_boundary_does_not_count(self) -> None:
+    def test_a_notice_before_the_recovered_part_does_not_count_as_shown(self) -> None:
         prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, A, T, user("U3"))
         self.assertEqual(NOTICE, prepared.notice)
 
-    def test_a_faked_notice_drops_no_history(self) -> None:
+    def test_a_faked_notice_makes_recovery_drop_no_history(self) -> None:
         prepared = self.memory.prepare(U, assistant(NOTICE + "Hi"), U2, assistant("x"), user("U3"))
         self.assertEqual(5, len(prepared.request.messages))
 
-    def test_no_user_message_anywhere_falls_back_to_the_placeholder(self) -> None:
+    def test_recovery_without_a_user_message_falls_back_to_the_placeholder(self) -> None:
         prepared = self.memory.prepare(S, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertFalse(prepared.is_recovered)
 
-    def test_recovery_does_not_change_where_the_answer_is_recorded(self) -> None:
+    def test_recovery_does_not_change_the_keys_of_the_answer(self) -> None:
         prepared = self.memory.prepare(S, U, A, T, U2)
         self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).digest, prepared.history.digest)
 
 
-class TestAfterARefusal(unittest.TestCase):
+class TestRetry(unittest.TestCase):
     def setUp(self) -> None:
         self.memory = Memory()
 
-    def test_every_turn_with_a_filler_counts_as_lost(self) -> None:
+    def test_after_a_refusal_every_turn_with_a_filler_counts_as_missing(self) -> None:
         self.memory.record((U,), A, "known")
         final = assistant("plain")
         prepared = self.memory.prepare_retry(U, A, T, U2, final, user("U3"))
@@ -380,7 +380,7 @@ class TestAfterARefusal(unittest.TestCase):
         self.assertEqual([], reasonings(prepared))
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
-    def test_a_turn_that_needed_none_counts_too(self) -> None:
+    def test_after_a_refusal_turns_without_a_need_count_as_missing(self) -> None:
         """Some DeepSeeks want reasoning on every assistant once there was a call, tools or not."""
         history = (U, A, T, U2, assistant("foreign"), user("U3"))
         self.memory.record((U,), A, "")
@@ -389,21 +389,21 @@ class TestAfterARefusal(unittest.TestCase):
         prepared = prepare_retry(request, self.memory.found, refused, "recover")
         self.assertEqual([], reasonings(prepared))
 
-    def test_when_no_filler_was_sent_all_turns_are_suspects(self) -> None:
+    def test_after_a_refusal_without_fillers_all_turns_count_as_missing(self) -> None:
         self.memory.record((U,), A, "known")
         self.assertEqual([], reasonings(self.memory.prepare_retry(U, A, T)))
 
-    def test_a_second_recovery_reaches_further_than_the_first(self) -> None:
+    def test_recovery_after_a_refusal_reaches_further_than_the_first(self) -> None:
         self.memory.record((U, A, T, U2), assistant("A2"), "")
         prepared = self.memory.prepare_retry(U, A, T, U2, assistant("A2"), user("U3"))
         self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
 
-    def test_reject_answers_409(self) -> None:
+    def test_after_a_refusal_the_reject_strategy_answers_409(self) -> None:
         with self.assertRaises(MissingReasoning):
             self.memory.prepare_retry(U, assistant("Hi"), U2, strategy="reject")
 
 
-class TestGrowing(unittest.TestCase):
+class TestGrownHistory(unittest.TestCase):
     """What was restored before is restored again as long as everything it depends on is the same."""
 
     def setUp(self) -> None:
@@ -423,11 +423,11 @@ class TestGrowing(unittest.TestCase):
         )
         self.assertEqual((new.request, new.turns, new.aliases), (known.request, known.turns, known.aliases))
 
-    def test_it_goes_on_as_if_it_were_new(self) -> None:
+    def test_a_grown_history_is_restored_like_a_new_one(self) -> None:
         for count in (9, 12, len(self.chat), 14):
             self.assert_restored_alike(*self.chat[:count])
 
-    def test_what_is_sent_again_is_the_very_same_messages(self) -> None:
+    def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
         """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
         chat = [Message(*message) for message in self.chat]
         ends = [at for at, message in enumerate(chat, 1) if message.role == "tool"]
@@ -441,11 +441,11 @@ class TestGrowing(unittest.TestCase):
                 self.assertEqual([], [one for one, other in pairs if one == other and one is not other])
                 before = prepared.request.messages
 
-    def test_needs_that_change_are_met(self) -> None:
+    def test_a_grown_history_is_restored_again_if_its_needs_change(self) -> None:
         for tools, thinking in ((True, True), (False, True), (True, False), (True, True)):
             self.assert_restored_alike(*self.chat, tools=tools, thinking=thinking)
 
-    def test_what_is_known_since_and_what_is_known_no_more(self) -> None:
+    def test_a_grown_history_is_restored_again_if_the_store_changes(self) -> None:
         self.assert_restored_alike(*self.chat)
         for at, message in enumerate(self.chat):
             if message.role == "assistant":

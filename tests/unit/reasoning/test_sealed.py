@@ -13,28 +13,28 @@ def opened(sealer: Sealer, sealed: str) -> str | None:
     return Opener(sealer, 1_000_000).open(sealed)
 
 
-class TestSealing(unittest.TestCase):
+class TestSealer(unittest.TestCase):
     def setUp(self) -> None:
         self.sealer = Sealer(SECRET, b"caller")
 
-    def test_what_is_sealed_opens_again(self) -> None:
+    def test_a_sealed_text_opens_again(self) -> None:
         for text in TEXTS:
             with self.subTest(text[:20]):
                 self.assertEqual(text, opened(Sealer(SECRET, b"caller"), self.sealer.seal(text)))
 
-    def test_the_same_text_has_the_same_envelope(self) -> None:
+    def test_equal_texts_have_equal_sealed_forms(self) -> None:
         self.assertEqual(self.sealer.seal("I think"), self.sealer.seal("I think"))
         self.assertNotEqual(self.sealer.seal("I think"), self.sealer.seal("I thank"))
 
-    def test_the_text_cannot_be_read_in_the_envelope(self) -> None:
+    def test_a_sealed_text_cannot_be_read(self) -> None:
         self.assertNotEqual(Sealer(SECRET, b"one").seal("I think")[30:], Sealer(SECRET, b"other").seal("I think")[30:])
 
-    def test_nobody_else_opens_it(self) -> None:
+    def test_a_sealed_text_opens_only_with_its_secret_and_namespace(self) -> None:
         sealed = self.sealer.seal("mine")
         self.assertIsNone(opened(Sealer(SECRET, b"another"), sealed))
         self.assertIsNone(opened(Sealer(b"t" * 32, b"caller"), sealed))
 
-    def test_every_change_is_found_out(self) -> None:
+    def test_a_sealed_text_with_any_change_does_not_open(self) -> None:
         sealed = self.sealer.seal("I think, therefore I am.")
         alphabet = "ABCabc012-_=.é \n"
         draw = random.Random(6)
@@ -46,12 +46,12 @@ class TestSealing(unittest.TestCase):
                 expected = "I think, therefore I am." if damaged == sealed else None
                 self.assertEqual(expected, opened(self.sealer, damaged))
 
-    def test_what_never_was_an_envelope_is_none(self) -> None:
+    def test_text_that_was_never_sealed_does_not_open(self) -> None:
         for text in ("", "dcp1.", "dcp1.AAAA", "gAAAAABo", "dcp2." + self.sealer.seal("x")[5:], "dcp1.\ud800"):
             with self.subTest(text):
                 self.assertIsNone(opened(self.sealer, text))
 
-    def test_an_envelope_that_comes_many_times_counts_every_time_and_is_opened_once(self) -> None:
+    def test_a_repeated_sealed_text_is_opened_once_but_counts_every_time(self) -> None:
         sealed = self.sealer.seal("多" * 1000)
         opener = Opener(self.sealer, 9000)
         texts = [opener.open(sealed) for _ in range(3)]
@@ -59,7 +59,7 @@ class TestSealing(unittest.TestCase):
         with self.assertRaisesRegex(TooLarge, "larger than 9000 bytes"):
             opener.open(sealed)
 
-    def test_an_envelope_that_holds_too_much_is_not_opened_to_its_end(self) -> None:
+    def test_a_sealed_text_that_is_too_large_is_not_inflated_to_its_end(self) -> None:
         sealed = self.sealer.seal("x" * 50_000_000)
         self.assertLess(len(sealed), 400_000)
         tracemalloc.start()

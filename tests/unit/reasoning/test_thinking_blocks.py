@@ -31,14 +31,14 @@ NASTY = (
 )
 
 
-class TestForms(unittest.TestCase):
-    def test_the_block_has_exactly_the_agreed_layout(self) -> None:
+class TestThinkingBlocks(unittest.TestCase):
+    def test_a_thinking_block_has_exactly_the_specified_layout(self) -> None:
         self.assertEqual(
             ["<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"))
         )
         self.assertEqual(["<think>\nhm\n</think>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"), form=PLAIN))
 
-    def test_what_is_written_is_read_back_whatever_it_contains(self) -> None:
+    def test_a_thinking_block_reads_back_whatever_it_contains(self) -> None:
         for form in FORMS:
             for reasoning in NASTY:
                 for text in ("", "Answer.", "</details>\n\n", form.opening + "x" + form.closing):
@@ -51,7 +51,7 @@ class TestForms(unittest.TestCase):
                         self.assertEqual(reasoning, block.reasoning)
                         self.assertEqual(text, written[block.end :])
 
-    def test_it_does_not_matter_how_the_stream_is_cut(self) -> None:
+    def test_a_thinking_block_reads_back_however_its_stream_is_cut(self) -> None:
         random.seed(20261116)
         for form in FORMS:
             for reasoning in (*NASTY, "".join(NASTY)):
@@ -63,7 +63,7 @@ class TestForms(unittest.TestCase):
                     with self.subTest(form=form.tag, pieces=pieces):
                         self.assertEqual(whole, "".join(text or "" for text in shown(*deltas, form=form)))
 
-    def test_text_that_merely_looks_like_a_block_is_not_one(self) -> None:
+    def test_text_that_looks_like_a_thinking_block_is_none(self) -> None:
         for text in (
             "",
             "<details>",
@@ -77,7 +77,7 @@ class TestForms(unittest.TestCase):
             with self.subTest(text):
                 self.assertIsNone(thinking_blocks.block_at(text))
 
-    def test_a_block_that_was_stopped_while_thinking_is_ours(self) -> None:
+    def test_an_unfinished_thinking_block_is_recognised(self) -> None:
         whole = "half `Vec<String>` <b>a</b> </details> <think> &lt; thought\n\n```\n<i>\n  </details>\nx"
         for form in FORMS:
             written = "".join(text or "" for text in shown(Delta(reasoning=whole), form=form))
@@ -88,10 +88,10 @@ class TestForms(unittest.TestCase):
                 self.assertTrue(block.fits(whole), block)
                 self.assertFalse(block.fits("another thought") and len(block.reasoning) > 1, block)
 
-    def test_a_tag_that_somebody_writes_about_in_the_midst_of_a_text_opens_nothing(self) -> None:
+    def test_a_tag_in_the_middle_of_a_text_opens_no_thinking_block(self) -> None:
         self.assertEqual([], thinking_blocks.find_blocks("The tag:\n\n<think>\nopens the thinking."))
 
-    def test_a_block_is_ours_after_html_escaping_and_other_line_ends(self) -> None:
+    def test_a_thinking_block_is_recognised_after_html_escaping_and_other_line_ends(self) -> None:
         thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'
         for form in FORMS:
             shown = form.opening + form.escape(thought) + form.closing + "Is a < b?\n\nYes &amp; no."
@@ -107,15 +107,15 @@ class TestForms(unittest.TestCase):
                     self.assertEqual(thought, block.reasoning)
                     self.assertEqual("Is a < b?\n\nYes &amp; no.", thinking_blocks.cut(text, [block]))
 
-    def test_text_without_a_block_stays_as_it_is_whatever_it_is_written_like(self) -> None:
+    def test_text_without_a_thinking_block_stays_unchanged(self) -> None:
         for text in ("&lt;b&gt;", "a\r\nb", "&lt;details&gt;\nx", "x <b> &lt;think&gt;\n", "<think>\r\na\n"):
             self.assertEqual(text, thinking_blocks.undo_client_escapes(text))
 
-    def test_white_space_before_a_block_does_not_hide_it(self) -> None:
+    def test_a_thinking_block_after_white_space_is_recognised(self) -> None:
         (found,) = thinking_blocks.find_blocks("\n " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "Hi")
         self.assertEqual(("x", 0), (found.reasoning, found.start))
 
-    def test_a_block_whose_end_was_trimmed_is_still_one(self) -> None:
+    def test_a_thinking_block_with_a_trimmed_end_is_recognised(self) -> None:
         for form in FORMS:
             block = thinking_blocks.block_at((form.opening + "x" + form.closing).rstrip())
             assert block is not None
@@ -125,7 +125,7 @@ class TestForms(unittest.TestCase):
 class TestManyBlocks(unittest.TestCase):
     """One message may bring thousands of blocks, or a block in thousands of parts."""
 
-    def test_blocks_with_open_fences_cost_no_more_than_their_length(self) -> None:
+    def test_many_thinking_blocks_with_open_fences_take_linear_time(self) -> None:
         opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
         for inside in ("```x" + closing, "~~~ x" + closing, "```x\n" + closing + "```\n\n"):
             for before in ("", "Some words.\n\n"):
@@ -134,7 +134,7 @@ class TestManyBlocks(unittest.TestCase):
                 self.assertGreaterEqual(len(found), width(400, 2000))
                 self.assertLess(time.thread_time() - started, width(0.5, 5), (before, inside))
 
-    def test_a_text_in_very_many_parts_costs_no_more_than_its_length(self) -> None:
+    def test_text_in_many_parts_is_searched_for_blocks_in_linear_time(self) -> None:
         for part in ("x\n</details>\n", COLLAPSIBLE.opening, "\n</think> ", " ", "\n"):
             started = time.thread_time()
             text = thinking_blocks.join_split_text([COLLAPSIBLE.opening, *[part] * width(10_000, 50_000)])
