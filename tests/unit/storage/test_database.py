@@ -39,7 +39,7 @@ class TestDatabase(unittest.TestCase):
         self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
 
     @unittest.skipUnless(os.name == "posix", "modes are a POSIX thing")
-    def test_all_its_files_are_private_whatever_the_umask(self) -> None:
+    def test_the_files_of_the_store_are_private_whatever_the_umask(self) -> None:
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         opened = self.open()
@@ -50,7 +50,7 @@ class TestDatabase(unittest.TestCase):
         self.assertEqual({0o600}, set(modes.values()))
         self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
 
-    def test_a_failed_transaction_leaves_nothing(self) -> None:
+    def test_a_failed_transaction_leaves_no_row(self) -> None:
         opened = self.open()
         with self.assertRaises(RuntimeError), opened.transaction() as connection:
             connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
@@ -58,14 +58,14 @@ class TestDatabase(unittest.TestCase):
         with opened.reader() as connection:
             self.assertEqual(0, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
-    def test_two_openings_of_one_file_share_it(self) -> None:
+    def test_two_databases_share_one_file(self) -> None:
         one, two = self.open(), self.open()
         with one.transaction() as connection:
             connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
         with two.reader() as connection:
             self.assertEqual(1, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
-    def test_many_threads_take_turns(self) -> None:
+    def test_many_threads_write_in_turns(self) -> None:
         opened = self.open(Path(":memory:"))
 
         def insert() -> None:
@@ -81,7 +81,7 @@ class TestDatabase(unittest.TestCase):
         with opened.reader() as connection:
             self.assertEqual(160, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
-    def test_migrations_run_from_where_the_file_is(self) -> None:
+    def test_migrations_start_at_the_version_of_the_file(self) -> None:
         steps: list[str] = []
         before = list(schema.MIGRATIONS)
         self.addCleanup(schema.MIGRATIONS.__setitem__, slice(None), before)
@@ -91,13 +91,13 @@ class TestDatabase(unittest.TestCase):
         self.open().close()
         self.assertEqual(["second"], steps)
 
-    def test_full_durability_waits_for_the_disk(self) -> None:
+    def test_full_durability_sets_synchronous_full(self) -> None:
         opened = Database(self.path, durability="full")
         self.addCleanup(opened.close)
         opened.open()
         self.assertEqual(2, self.pragma(opened, "synchronous"))
 
-    def test_durability_does_not_stop_at_the_cache_of_a_mac_drive(self) -> None:
+    def test_checkpoints_flush_the_cache_of_a_mac_drive(self) -> None:
         for durability, fullfsync in (("normal", 0), ("full", 1)):
             with self.subTest(durability):
                 opened = Database(self.path, durability=durability)
@@ -106,14 +106,14 @@ class TestDatabase(unittest.TestCase):
                 self.assertEqual(1, self.pragma(opened, "checkpoint_fullfsync"))
                 opened.close()
 
-    def test_the_log_stays_small(self) -> None:
+    def test_the_wal_file_stays_small(self) -> None:
         opened = self.open()
         for _ in range(60):
             with opened.transaction() as connection:
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
         self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
 
-    def test_rows_that_nobody_fetches_keep_no_statement_open(self) -> None:
+    def test_rows_that_are_not_fetched_keep_no_statement_open(self) -> None:
         """PyPy ends a statement when its garbage is collected, and until then nothing can be committed."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.execute("CREATE TABLE t (x)")
@@ -125,7 +125,7 @@ class TestDatabase(unittest.TestCase):
         self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (kept[0].fetchone(), kept[1].fetchall(), list(kept[2])))
 
     @needs_symlinks
-    def test_a_link_to_a_file_elsewhere_is_followed(self) -> None:
+    def test_a_symlink_to_the_store_is_followed(self) -> None:
         self.path.parent.mkdir()
         elsewhere = self.path.parent / "elsewhere.sqlite3"
         self.path.symlink_to(elsewhere)
@@ -146,7 +146,7 @@ def count(opened: Database) -> int:
 
 
 class TestFaults(unittest.TestCase):
-    """A fault is met once, then everybody meets it at once, until somebody mends."""
+    """The first call meets a fault, later ones raise it at once, until the file is opened again."""
 
     def setUp(self) -> None:
         self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
@@ -166,18 +166,18 @@ class TestFaults(unittest.TestCase):
         return other
 
     def waits(self) -> list[object]:
-        """What SQLite is told about waiting, from now on."""
-        told: list[object] = []
+        """The busy timeouts that are set from now on."""
+        timeouts: list[object] = []
         set_patience = self.opened._set_busy_timeout
 
         def watched(connection: sqlite3.Connection, seconds: float) -> None:
-            told.append(seconds)
+            timeouts.append(seconds)
             set_patience(connection, seconds)
 
         self.opened._set_busy_timeout = watched  # type: ignore[method-assign]
-        return told
+        return timeouts
 
-    def test_a_lock_is_waited_for_once_and_reading_goes_on(self) -> None:
+    def test_a_locked_file_is_waited_for_once_and_can_be_read(self) -> None:
         other, waits = self.lock(), self.waits()
         for _ in range(3):
             with self.assertRaises(Locked):
@@ -193,7 +193,26 @@ class TestFaults(unittest.TestCase):
         insert(self.opened)
         self.assertEqual(2, count(self.opened))
 
-    def test_a_lock_that_comes_and_goes_costs_no_second_wait(self) -> None:
+    def test_pending_writes_reach_a_reopened_file_before_any_other(self) -> None:
+        other = self.lock()
+        with self.assertRaises(Locked):
+            insert(self.opened)
+
+        def write_pending() -> None:
+            with self.assertRaises(Locked):
+                insert(self.opened)
+            with self.opened.transaction(is_retry=True) as connection:
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'01', 0)")
+
+        self.opened.on_reopen(write_pending)
+        with self.assertRaises(Locked):
+            self.opened.reopen()
+        other.execute("ROLLBACK")
+        self.opened.reopen()
+        insert(self.opened)
+        self.assertEqual(3, count(self.opened))
+
+    def test_a_lock_that_comes_and_goes_costs_one_wait(self) -> None:
         other, waits = self.lock(), self.waits()
         for _ in range(2):
             with self.assertRaises(Locked):
@@ -203,10 +222,10 @@ class TestFaults(unittest.TestCase):
             other.execute("BEGIN EXCLUSIVE")
         self.assertEqual(1, sum(1 for seconds in waits if seconds))
 
-    def test_all_waits_of_a_request_stay_below_half_a_second(self) -> None:
+    def test_a_request_waits_less_than_half_a_second_for_a_locked_file(self) -> None:
         self.assertLess(2 * database._BUSY_SECONDS, 0.5)
 
-    def test_damage_is_set_aside_when_mended_and_not_before(self) -> None:
+    def test_a_damaged_file_is_set_aside_by_open_and_not_before(self) -> None:
         self.opened.close()
         data = self.path.read_bytes()
         self.path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
@@ -227,7 +246,7 @@ class TestFaults(unittest.TestCase):
         self.assertEqual(data[:4096], aside.read_bytes()[:4096])
         self.assertEqual(0, count(self.opened))
 
-    def test_who_only_looks_moves_nothing(self) -> None:
+    def test_a_damaged_file_stays_in_place_without_may_set_aside(self) -> None:
         self.opened.close()
         self.path.write_bytes(bytes(8192))
         with self.assertRaises(Damaged):
@@ -235,7 +254,7 @@ class TestFaults(unittest.TestCase):
         self.assertEqual([self.path], list(self.path.parent.iterdir()))
 
     @needs_removable_open_files
-    def test_what_another_process_began_anew_is_not_set_aside(self) -> None:
+    def test_a_new_file_of_another_process_is_not_set_aside(self) -> None:
         """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
         self.opened._set_fault(Damaged("malformed"), is_writing=False)
         for path in self.path.parent.iterdir():
@@ -249,7 +268,7 @@ class TestFaults(unittest.TestCase):
         self.assertEqual(1, count(self.opened))
         self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
 
-    def test_nor_is_what_another_process_began_anew_at_the_same_start(self) -> None:
+    def test_of_two_processes_that_start_on_a_damaged_file_one_sets_it_aside(self) -> None:
         self.opened.close()
         self.path.write_bytes(bytes(8192))
         slower, inspect = Database(self.path), file_check.inspect
@@ -270,7 +289,7 @@ class TestFaults(unittest.TestCase):
         self.assertEqual(1, count(slower))
         self.assertEqual(1, len([path for path in self.path.parent.glob("*.corrupt-*") if path.name[-1].isdigit()]))
 
-    def test_a_file_that_is_not_there_any_more_is_noticed_by_the_next_write(self) -> None:
+    def test_the_next_write_notices_a_deleted_replaced_or_emptied_file(self) -> None:
         def remove() -> None:
             for path in self.path.parent.iterdir():
                 path.unlink()
@@ -301,13 +320,13 @@ class TestFaults(unittest.TestCase):
                 self.assertEqual(count(self.opened), count(again))
                 again.close()
 
-    def test_a_folder_that_was_closed_to_us_keeps_an_open_file(self) -> None:
+    def test_a_folder_without_permission_leaves_an_open_file_usable(self) -> None:
         with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
             insert(self.opened)
         self.assertEqual((2, 0), (count(self.opened), self.faults))
 
     @needs_removable_open_files
-    def test_a_log_that_was_deleted_loses_nothing(self) -> None:
+    def test_a_deleted_wal_file_loses_no_committed_row(self) -> None:
         Path(f"{self.path}-wal").unlink()
         with self.assertRaises(Lost):
             insert(self.opened)
@@ -315,7 +334,7 @@ class TestFaults(unittest.TestCase):
             self.opened.open()
         self.assertEqual(1, count(self.opened))
 
-    def test_tables_that_are_gone_are_damage(self) -> None:
+    def test_a_file_without_its_tables_is_damaged(self) -> None:
         other = self.lock("DROP TABLE keys")
         other.close()
         with self.assertRaises(Lost), self.opened.reader() as connection:
@@ -325,7 +344,7 @@ class TestFaults(unittest.TestCase):
             self.opened.confirm()
         self.assertEqual(1, len(list(self.path.parent.glob("*.corrupt-*"))))
 
-    def test_a_version_that_does_not_fit_the_tables_is_damage(self) -> None:
+    def test_a_file_whose_version_does_not_fit_its_tables_is_damaged(self) -> None:
         """Every step of a migration would fail for ever."""
         for version in (-1, 0, 1):
             with self.subTest(version):
@@ -339,7 +358,7 @@ class TestFaults(unittest.TestCase):
                 insert(self.opened)
         self.assertEqual(3, len(list(self.path.parent.glob("*.corrupt-*"))))
 
-    def test_tables_and_version_are_seen_at_one_moment(self) -> None:
+    def test_tables_and_version_are_read_in_one_snapshot(self) -> None:
         """Else a migration by another process in between looks like a file that lost its tables."""
         other = self.lock("BEGIN IMMEDIATE")
         reader = sqlite3.connect(self.path, isolation_level=None)
@@ -354,13 +373,13 @@ class TestFaults(unittest.TestCase):
         schema.check(reader)
         self.assertFalse(other.in_transaction)
 
-    def test_a_mistake_of_ours_is_not_taken_for_a_fault_of_the_file(self) -> None:
+    def test_a_wrong_statement_is_no_fault_of_the_file(self) -> None:
         with self.assertRaises(sqlite3.OperationalError), self.opened.reader() as connection:
             connection.execute("SELEKT")
         self.assertEqual(0, self.faults)
         insert(self.opened)
 
-    def test_a_fault_raised_often_does_not_grow(self) -> None:
+    def test_a_fault_that_is_raised_often_does_not_grow_its_traceback(self) -> None:
         self.lock()
         for _ in range(50):
             with self.assertRaises(Unusable):
@@ -368,7 +387,7 @@ class TestFaults(unittest.TestCase):
         assert self.opened._write_fault is not None
         self.assertIsNone(self.opened._write_fault.__traceback__)
 
-    def test_a_closed_one_stays_closed(self) -> None:
+    def test_a_closed_database_stays_closed(self) -> None:
         self.opened.close()
         for use in (self.opened.open, self.opened.confirm, lambda: insert(self.opened), lambda: count(self.opened)):
             with self.assertRaises(Unusable):

@@ -1,4 +1,4 @@
-"""Packed events: the same bytes from any place on, while they are written and after, in little memory."""
+"""EventLog: the same bytes from any offset, while they are written and after, in little memory."""
 
 import random
 import tracemalloc
@@ -19,8 +19,8 @@ def events(count: int) -> list[bytes]:
     return [(DELTA % (number, f"w{draw.randrange(10_000)} ")).encode() for number in range(count)]
 
 
-class EventLogTest(unittest.TestCase):
-    def test_what_was_appended_is_read_from_any_place_on(self) -> None:
+class TestEventLog(unittest.TestCase):
+    def test_appended_events_are_read_from_any_offset(self) -> None:
         log, whole = EventLog(), b""
         for piece in (b"", *events(1000), b"x" * 200_000, b"\n\n", *events(3)):
             log.append(piece)
@@ -32,7 +32,7 @@ class EventLogTest(unittest.TestCase):
                 found += part
             self.assertEqual(whole[start:], found)
 
-    def test_reading_ends_where_a_piece_does(self) -> None:
+    def test_a_read_ends_at_the_end_of_an_appended_piece(self) -> None:
         log, position = EventLog(), 0
         for each in events(2000):
             log.append(each)
@@ -41,7 +41,7 @@ class EventLogTest(unittest.TestCase):
             position += len(part)
         self.assertEqual(len(log), position)
 
-    def test_what_was_packed_is_unpacked_in_whole_events(self) -> None:
+    def test_unpack_yields_whole_events(self) -> None:
         pieces = events(3000)
         log = EventLog()
         for each in pieces[:-1]:
@@ -52,11 +52,11 @@ class EventLogTest(unittest.TestCase):
         self.assertTrue(all(part.endswith(b"}\n\n") for part in found))
         self.assertEqual([], list(event_log.unpack(EventLog().pack())))
 
-    def test_events_of_an_older_version_are_one_packed_text(self) -> None:
+    def test_events_packed_by_an_older_version_are_read(self) -> None:
         whole = b"".join(events(3000))
         self.assertEqual(whole, b"".join(event_log.unpack(zlib.compress(whole, 1))))
 
-    def test_damaged_events_are_a_value_error(self) -> None:
+    def test_unpack_raises_a_value_error_for_damaged_events(self) -> None:
         for damaged in (b"no zlib", b"\x78\x01" + b"\xff" * 50):
             with self.assertRaises(ValueError):
                 list(event_log.unpack(damaged))

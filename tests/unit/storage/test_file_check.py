@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 NEWEST = len(schema.MIGRATIONS)
 
 
-class PlaceTestCase(unittest.TestCase):
+class FileTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path = self.place / "store.sqlite3"
@@ -49,8 +49,8 @@ class PlaceTestCase(unittest.TestCase):
             file_check.inspect(self.path, NEWEST)
 
 
-class TestLooking(PlaceTestCase):
-    def test_nothing_an_empty_file_and_ours_are_fine(self) -> None:
+class TestInspect(FileTestCase):
+    def test_no_file_an_empty_file_and_our_database_pass(self) -> None:
         file_check.inspect(self.path, NEWEST)
         self.path.touch()
         file_check.inspect(self.path, NEWEST)
@@ -58,11 +58,11 @@ class TestLooking(PlaceTestCase):
         file_check.inspect(self.path, NEWEST)
         self.assertEqual([self.path], list(self.place.iterdir()))
 
-    def test_a_database_that_is_still_empty_may_become_ours(self) -> None:
+    def test_an_empty_database_may_become_ours(self) -> None:
         self.make("PRAGMA journal_mode=WAL")
         file_check.inspect(self.path, NEWEST)
 
-    def test_what_is_no_file_is_not_opened(self) -> None:
+    def test_a_folder_or_pipe_at_the_path_is_not_opened(self) -> None:
         self.path.mkdir()
         self.expect_left_alone("it is a folder")
         self.path.rmdir()
@@ -71,7 +71,7 @@ class TestLooking(PlaceTestCase):
             os.mkfifo(self.path)
             self.expect_left_alone("not a regular file")
 
-    def test_what_is_not_sqlite_is_left_alone(self) -> None:
+    def test_a_file_that_is_no_database_is_left_alone(self) -> None:
         rng = random.Random(4)
         for content in (
             b"x",
@@ -91,7 +91,7 @@ class TestLooking(PlaceTestCase):
         self.make("CREATE TABLE theirs (x)")
         self.expect_left_alone("another program")
 
-    def test_a_newer_schema_is_left_alone(self) -> None:
+    def test_a_database_of_a_newer_schema_is_left_alone(self) -> None:
         for statements in (
             ("PRAGMA user_version = 999",),
             (f"PRAGMA application_id = {file_check.APPLICATION_ID}", "CREATE TABLE x (y)", "PRAGMA user_version = 999"),
@@ -100,7 +100,7 @@ class TestLooking(PlaceTestCase):
             self.make(*statements)
             self.expect_left_alone(r"newer version of this program \(schema 999\)")
 
-    def test_a_log_left_by_a_crash_is_read_too(self) -> None:
+    def test_the_wal_file_of_a_crash_is_read_too(self) -> None:
         """All that another program has said about itself may still be in the log; opening it would work that in."""
         for statements, words in (
             (("CREATE TABLE theirs (x)",), "another program"),
@@ -116,7 +116,7 @@ class TestLooking(PlaceTestCase):
             self.expect_left_alone(words)
             living.unlink()
 
-    def test_a_transaction_that_was_never_committed_says_nothing(self) -> None:
+    def test_an_uncommitted_transaction_in_the_wal_file_is_ignored(self) -> None:
         living = self.place / "living"
         with closing(sqlite3.connect(living, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -142,7 +142,7 @@ class TestLooking(PlaceTestCase):
         recovered.open(may_set_aside=False)
         recovered.confirm()
 
-    def test_damage_is_told_from_what_is_not_ours(self) -> None:
+    def test_a_damaged_database_is_distinguished_from_a_foreign_file(self) -> None:
         data = self.make_ours()
         rng = random.Random(4)
         for name, content in {
@@ -159,7 +159,7 @@ class TestLooking(PlaceTestCase):
                 self.expect_damaged()
                 self.assertEqual(content, self.path.read_bytes())
 
-    def test_somebody_elses_database_is_damaged_only_if_it_cannot_be_read(self) -> None:
+    def test_another_programs_database_is_damaged_only_if_it_cannot_be_read(self) -> None:
         data = self.make("CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (zeroblob(50000))")
         self.path.write_bytes(data[: len(data) // 2])
         self.expect_damaged()
@@ -168,9 +168,9 @@ class TestLooking(PlaceTestCase):
         self.expect_left_alone("another program")
 
 
-class TestSharing(PlaceTestCase):
+class TestSideFiles(FileTestCase):
     @unittest.skipIf(os.name == "nt", "modes are a POSIX thing")
-    def test_side_files_of_a_time_when_it_was_read_only_do_not_keep_it_so(self) -> None:
+    def test_read_only_side_files_become_writable_with_their_database(self) -> None:
         self.make_ours()
         side, link = Path(f"{self.path}-shm"), Path(f"{self.path}-wal")
         side.touch(0o400)
@@ -184,7 +184,7 @@ class TestSharing(PlaceTestCase):
         self.assertEqual(0o400, stat.S_IMODE(link.stat().st_mode), "what is elsewhere is not ours to change")
 
     @unittest.skipIf(os.name == "nt", "modes are a POSIX thing")
-    def test_they_are_admitted_when_it_is_opened(self) -> None:
+    def test_opening_a_database_makes_its_side_files_writable(self) -> None:
         self.make_ours()
         side = Path(f"{self.path}-shm")
         side.write_bytes(bytes(32768))
@@ -194,8 +194,8 @@ class TestSharing(PlaceTestCase):
             self.assertEqual(0o600, stat.S_IMODE(side.stat().st_mode))
 
 
-class TestSettingAside(PlaceTestCase):
-    def test_all_its_files_go_together_and_only_their_owner_can_read_them(self) -> None:
+class TestSetAside(FileTestCase):
+    def test_set_aside_moves_the_side_files_too_and_makes_all_private(self) -> None:
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").write_text(f"main{end}")
             Path(f"{self.path}{end}").chmod(0o644)
@@ -208,19 +208,19 @@ class TestSettingAside(PlaceTestCase):
             if os.name == "posix":
                 self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode))
 
-    def test_nothing_is_ever_overwritten(self) -> None:
+    def test_set_aside_overwrites_no_file(self) -> None:
         with mock.patch.object(time, "strftime", return_value="20250101-000000"):
             for number in range(3):
                 self.path.write_text(str(number))
                 file_check.set_aside(self.path)
         self.assertEqual(["0", "1", "2"], [path.read_text() for path in sorted(self.place.iterdir())])
 
-    def test_a_file_that_somebody_else_moved_leaves_no_trace(self) -> None:
+    def test_set_aside_of_a_file_that_is_gone_leaves_no_file(self) -> None:
         with self.assertRaises(FileNotFoundError):
             file_check.set_aside(self.path)
         self.assertEqual([], list(self.place.iterdir()))
 
-    def test_side_files_of_a_database_that_is_gone_do_not_meet_the_next_one(self) -> None:
+    def test_side_files_of_a_deleted_database_are_removed(self) -> None:
         strays = [Path(f"{self.path}-wal"), Path(f"{self.path}-shm")]
         self.path.write_text("database")
         for stray in strays:
@@ -233,7 +233,7 @@ class TestSettingAside(PlaceTestCase):
         replacement.write_text("another database")
         replacement.replace(self.path)
         file_check.remove_stray_side_files(self.path, None)
-        self.assertTrue(all(stray.exists() for stray in strays), "nobody knows whose they are")
+        self.assertTrue(all(stray.exists() for stray in strays), "they may belong to either file")
         file_check.remove_stray_side_files(self.path, before)
         self.assertEqual([self.path], list(self.place.iterdir()))
         self.path.unlink()

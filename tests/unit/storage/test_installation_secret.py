@@ -13,33 +13,33 @@ from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 
 
 def secret_beside(store: Path) -> bytes:
-    """What another process finds, or makes."""
+    """The secret that another process finds or creates."""
     return InstallationSecret(store).read()
 
 
-class TestTheSecret(unittest.TestCase):
+class TestInstallationSecret(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.store = Path(folder.name) / "deep" / "store.sqlite3"
         self.path = self.store.with_name(installation_secret.NAME)
 
-    def test_it_is_made_once_and_stays(self) -> None:
+    def test_the_secret_is_created_once_and_stays(self) -> None:
         first = secret_beside(self.store)
         self.assertEqual(32, len(first))
         self.assertEqual(first, secret_beside(self.store))
         self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "modes are POSIX's")
-    def test_nobody_else_can_read_it(self) -> None:
+    def test_only_the_owner_can_read_the_secret(self) -> None:
         secret_beside(self.store)
         self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
         self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
 
-    def test_two_installations_have_two(self) -> None:
+    def test_two_installations_have_different_secrets(self) -> None:
         self.assertNotEqual(secret_beside(self.store), secret_beside(self.store.parent / "other" / "store.sqlite3"))
 
-    def test_whoever_comes_at_the_same_time_gets_the_same(self) -> None:
+    def test_threads_that_read_the_secret_at_once_get_the_same(self) -> None:
         found: list[bytes] = []
         threads = [threading.Thread(target=lambda: found.append(secret_beside(self.store))) for _ in range(8)]
         for thread in threads:
@@ -48,7 +48,7 @@ class TestTheSecret(unittest.TestCase):
             thread.join()
         self.assertEqual({self.path.read_bytes()}, set(found))
 
-    def test_concurrent_first_starts_end_with_one_secret_also_without_hard_links(self) -> None:
+    def test_processes_that_start_at_once_get_one_secret_also_without_hard_links(self) -> None:
         program = (
             "import os, sys, time; os.link = None\n"
             "from pathlib import Path\n"
@@ -77,11 +77,11 @@ class TestTheSecret(unittest.TestCase):
                 self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "flock is POSIX's")
-    def test_a_file_system_without_locks_has_a_secret_all_the_same(self) -> None:
+    def test_the_secret_is_created_on_a_file_system_without_locks(self) -> None:
         with mock.patch("fcntl.flock", side_effect=OSError(37, "No locks available")):
             self.assertEqual(secret_beside(self.store), secret_beside(self.store))
 
-    def test_a_file_that_holds_no_secret_is_replaced(self) -> None:
+    def test_a_secret_file_of_another_length_is_replaced(self) -> None:
         self.path.parent.mkdir()
         self.path.write_bytes(b"short")
         self.assertEqual(secret_beside(self.store), self.path.read_bytes())
@@ -91,11 +91,11 @@ class TestTheSecret(unittest.TestCase):
         secret = InstallationSecret(Path(":memory:"))
         self.assertEqual(secret.read(), secret.read())
 
-    def test_nothing_is_written_before_it_is_needed(self) -> None:
+    def test_no_secret_is_written_before_it_is_needed(self) -> None:
         InstallationSecret(self.store)
         self.assertFalse(self.path.parent.exists())
 
-    def test_without_a_place_for_it_one_line_tells_so(self) -> None:
+    def test_a_secret_that_cannot_be_written_is_one_warning(self) -> None:
         with (
             mock.patch("deepseek_cursor_proxy.private_files.make_directory", side_effect=OSError(30, "Read-only")),
             self.assertLogs("deepseek_cursor_proxy.storage.installation_secret", "WARNING") as logged,

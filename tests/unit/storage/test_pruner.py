@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.storage.pruner import Pruner
 
 
 class TestPruner(unittest.TestCase):
-    def test_once_for_many_writes_on_another_thread(self) -> None:
+    def test_pruning_runs_once_for_many_writes_on_another_thread(self) -> None:
         threads: list[threading.Thread] = []
         pruner = Pruner(lambda: threads.append(threading.current_thread()), every=3, name="prune")
         for expected in (0, 0, 1, 1, 1, 2):
@@ -18,7 +18,7 @@ class TestPruner(unittest.TestCase):
             self.assertEqual(expected, len(threads))
         self.assertNotIn(threading.current_thread(), threads)
 
-    def test_never_two_at_once_and_close_waits(self) -> None:
+    def test_close_waits_for_a_running_pruning_and_starts_no_more(self) -> None:
         release, running = threading.Event(), threading.Event()
         runs: list[int] = []
 
@@ -36,7 +36,7 @@ class TestPruner(unittest.TestCase):
         self.assertEqual([1], runs)
         self.assertTrue(pruner.is_closed)
 
-    def test_what_is_written_while_it_prunes_is_pruned_once_more(self) -> None:
+    def test_writes_during_a_pruning_start_one_more(self) -> None:
         release, running, over = threading.Event(), threading.Event(), threading.Event()
         runs: list[threading.Thread] = []
 
@@ -55,13 +55,13 @@ class TestPruner(unittest.TestCase):
         pruner.close()
         self.assertEqual(runs[:1] * 2, runs)
 
-    def test_a_pause_between_steps_ends_when_there_is_no_time_left(self) -> None:
+    def test_close_ends_the_pause_between_two_pruning_steps(self) -> None:
         pruner = Pruner(lambda: None, every=1, name="prune")
         with mock.patch.object(pruner_module, "_SECONDS_BETWEEN_STEPS", 3600):
             pruner.close()
             pruner.pause()
 
-    def test_a_system_without_room_for_a_thread_fails_nobody(self) -> None:
+    def test_a_write_succeeds_when_no_pruning_thread_can_start(self) -> None:
         runs: list[int] = []
         pruner = Pruner(lambda: runs.append(1), every=1, name="prune")
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):

@@ -36,8 +36,8 @@ class StoreTestCase(unittest.TestCase):
         return opened
 
 
-class TestRemembering(StoreTestCase):
-    def test_what_is_recorded_is_found_under_each_of_its_keys(self) -> None:
+class TestRecord(StoreTestCase):
+    def test_a_recorded_reasoning_is_found_under_each_of_its_keys(self) -> None:
         store = self.store()
         self.assertTrue(store.record([((key(1), key(2)), "why")]))
         self.assertEqual({key(1): ["why"], key(2): ["why"]}, store.find([key(1), key(2), key(3)]))
@@ -48,19 +48,19 @@ class TestRemembering(StoreTestCase):
         stats = store.stats()
         self.assertEqual((1, 3, 3), (stats.reasonings, stats.keys, stats.bytes))
 
-    def test_the_newest_comes_first_and_equal_ones_once(self) -> None:
+    def test_the_newest_reasoning_comes_first_and_equal_ones_once(self) -> None:
         store = self.store()
         for text in ("old", "new", "new", "old"):
             store.record([((key(1),), text)])
         self.assertEqual({key(1): ["old", "new"]}, store.find([key(1)]))
 
-    def test_recording_the_same_again_adds_nothing(self) -> None:
+    def test_recording_the_same_reasoning_again_adds_no_row(self) -> None:
         store = self.store()
         for _ in range(3):
             store.record([((key(1),), "why")])
         self.assertEqual(1, store.stats().reasonings)
 
-    def test_recording_the_same_again_writes_only_that_it_is_still_in_use(self) -> None:
+    def test_recording_the_same_reasoning_again_writes_only_its_use_once_a_day(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
         changes = []
@@ -73,7 +73,7 @@ class TestRemembering(StoreTestCase):
         self.assertEqual([0, 0, 1], changes)
         self.assertEqual(self.now, store.stats().oldest_use)
 
-    def test_a_link_makes_a_reasoning_known_under_another_key_without_a_copy(self) -> None:
+    def test_a_link_adds_a_key_to_a_reasoning_without_a_copy(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
         store.record([((key(2),), "other")], [(key(1), key(3), "why"), (key(8), key(9), "why")])
@@ -81,7 +81,7 @@ class TestRemembering(StoreTestCase):
         self.assertEqual({key(3): ["why"]}, store.find([key(3), key(9)]))
         self.assertEqual(2, store.stats().reasonings)
 
-    def test_a_link_takes_what_was_meant_and_not_what_came_meanwhile(self) -> None:
+    def test_a_link_finds_its_own_reasoning_and_not_a_newer_one_under_the_key(self) -> None:
         store = self.store()
         store.record([((key(1),), "mine")])
         store.record([((key(1),), "of another chat")])
@@ -105,51 +105,51 @@ class TestRemembering(StoreTestCase):
             self.assertEqual((1, 40), (stats.reasonings, stats.keys))
             self.assertEqual([["why"]] * 20, [store.find([key(number)])[key(number)] for number in range(20)])
 
-    def test_so_it_does_when_its_first_row_was_forgotten_meanwhile(self) -> None:
+    def test_an_answer_that_goes_on_is_stored_even_if_its_first_row_was_deleted(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
         store.clear()
         store.record([((key(2),), "why")], previous={key(1): "why"})
         self.assertEqual({key(2): ["why"]}, store.find([key(1), key(2)]))
 
-    def test_a_reasoning_that_is_too_long_is_not_kept(self) -> None:
+    def test_a_reasoning_that_is_too_long_is_not_stored(self) -> None:
         store = self.store(max_bytes=1000)
         with self.assertLogs("deepseek_cursor_proxy", "WARNING"):
             self.assertFalse(store.record([((key(1),), "x" * 1001)]))
         self.assertTrue(store.record([((key(2),), "x" * 1000)]))
         self.assertEqual(1, store.stats().reasonings)
 
-    def test_two_answers_that_begin_alike_stay_two(self) -> None:
-        """One of them is not the other going on: whoever had the shorter thought must not get the longer one."""
+    def test_two_answers_that_begin_alike_stay_two_rows(self) -> None:
+        """Neither continues the other: the answer with the shorter reasoning must not get the longer one."""
         for number, texts in enumerate((("thought 1", "thought 12"), ("thought 12", "thought 1"), ("", "thought"))):
             store = self.store()
             for text in texts:
                 store.record([((key(number),), text)], previous={key(99): texts[0]})
             self.assertEqual({key(number): [*reversed(texts)]}, store.find([key(number)]))
 
-    def test_any_text_survives(self) -> None:
+    def test_a_reasoning_of_any_text_is_found_unchanged(self) -> None:
         store = self.store()
         for number, text in enumerate(("", " ", "\0", "\ud800", "思考\u2028", "x" * 1_000_000)):
             store.record([((key(number),), text)])
             self.assertEqual({key(number): [text]}, store.find([key(number)]))
 
-    def test_thousands_of_keys_are_one_call(self) -> None:
+    def test_thousands_of_keys_are_found_in_one_call(self) -> None:
         store = self.store()
         store.record([((key(number),), str(number)) for number in range(2500)])
         self.assertEqual(2500, len(store.find([key(number) for number in range(5000)])))
 
-    def test_a_file_remembers_after_it_was_closed(self) -> None:
+    def test_reasonings_survive_closing_the_store(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
         store.close()
         self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
 
-    def test_a_recorded_turn_is_in_the_file_before_record_returns(self) -> None:
+    def test_a_reasoning_is_in_the_file_before_record_returns(self) -> None:
         """Another connection sees it, without a close: what is committed outlives this process."""
         self.store(self.path).record([((key(1),), "why")])
         self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
 
-    def test_clear_forgets_everything(self) -> None:
+    def test_clear_deletes_everything(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "x" * 100_000)])
         self.assertEqual(1, store.clear())
@@ -157,19 +157,19 @@ class TestRemembering(StoreTestCase):
         self.assertNotIn(b"x" * 100, self.path.read_bytes())
 
 
-class TestForgetting(StoreTestCase):
+class TestPruning(StoreTestCase):
     def fill(self, store: ReasoningStore, numbers: range) -> None:
         for number in numbers:
             store.record([((key(number),), str(number))])
             self.now += 1
 
-    def test_the_longest_unused_go_when_there_are_too_many(self) -> None:
+    def test_the_longest_unused_reasonings_go_when_there_are_too_many(self) -> None:
         store = self.store(max_rows=10)
         self.fill(store, range(15))
         self.assertEqual(5, store.prune())
         self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
 
-    def test_the_longest_unused_go_when_they_have_too_many_bytes(self) -> None:
+    def test_the_longest_unused_reasonings_go_when_they_have_too_many_bytes(self) -> None:
         for path in (":memory:", self.path):
             store = self.store(path, max_bytes=1_000_000)
             for number in range(15):
@@ -179,14 +179,14 @@ class TestForgetting(StoreTestCase):
             self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
             self.assertEqual(0, store.prune())
 
-    def test_many_bytes_are_forgotten_before_many_turns_are_recorded(self) -> None:
+    def test_long_reasonings_start_a_pruning_sooner(self) -> None:
         store = self.store(max_bytes=20_000_000)
         with mock.patch.object(reasonings, "_BYTES_PER_TURN", 20_000):
             for number in range(8):
                 store.record([((key(number),), "x" * 5_000_000)])
         self.assertTrue(eventually(lambda: store.stats().bytes <= 20_000_000))
 
-    def test_what_was_used_an_hour_ago_outlives_what_is_older_and_was_not(self) -> None:
+    def test_a_reasoning_used_an_hour_ago_outlives_one_that_was_not_used(self) -> None:
         for details in ({"max_rows": 3}, {"max_bytes": 100_000}):
             store = self.store(**details)
             for number in range(3):
@@ -201,7 +201,7 @@ class TestForgetting(StoreTestCase):
             found = set(store.find([key(n) for n in range(4)]))
             self.assertEqual({key(0), key(2), key(3)}, found, details)
 
-    def test_a_store_that_is_nearly_full_at_the_start_counts_uses_at_once(self) -> None:
+    def test_a_store_that_is_nearly_full_at_the_start_writes_uses_at_once(self) -> None:
         self.fill(self.store(self.path, max_rows=3), range(3))
         store = self.store(self.path, max_rows=3)
         self.now += 3600
@@ -216,13 +216,13 @@ class TestForgetting(StoreTestCase):
         store.prune()
         self.assertEqual(1, store.stats().keys)
 
-    def test_what_is_too_old_goes_a_tenth_at_a_time(self) -> None:
+    def test_reasonings_that_are_too_old_go_a_tenth_at_a_time(self) -> None:
         store = self.store(max_age_seconds=30 * DAY)
         self.fill(store, range(50))
         self.now += 31 * DAY
         self.assertEqual(5, store.prune())
 
-    def test_what_is_still_in_use_does_not_expire(self) -> None:
+    def test_a_reasoning_in_use_does_not_expire(self) -> None:
         store = self.store(max_age_seconds=30 * DAY)
         self.fill(store, range(2))
         for _ in range(3):
@@ -233,7 +233,7 @@ class TestForgetting(StoreTestCase):
         store.prune()
         self.assertEqual({key(0), key(99)}, set(store.find([key(0), key(1), key(99)])))
 
-    def test_uses_are_written_on_closing_too(self) -> None:
+    def test_close_writes_the_times_of_last_use(self) -> None:
         store = self.store(self.path)
         self.fill(store, range(1))
         self.now += 20 * DAY
@@ -241,13 +241,13 @@ class TestForgetting(StoreTestCase):
         store.close()
         self.assertEqual(self.now, self.store(self.path).stats().oldest_use)
 
-    def test_a_clock_that_jumped_back_expires_nothing(self) -> None:
+    def test_a_clock_that_jumped_back_expires_no_reasoning(self) -> None:
         store = self.store(max_age_seconds=DAY)
         self.fill(store, range(20))
         self.now -= 100 * DAY
         self.assertEqual(0, store.prune())
 
-    def test_a_clock_that_jumped_ahead_takes_a_tenth_per_pass_at_most(self) -> None:
+    def test_a_clock_that_jumped_ahead_expires_a_tenth_per_pruning_at_most(self) -> None:
         store = self.store(max_age_seconds=DAY)
         self.fill(store, range(100))
         self.now += 10_000 * DAY
@@ -257,7 +257,7 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(0, store.prune())
         self.assertEqual(73, store.stats().reasonings)
 
-    def test_while_the_newest_row_is_in_the_future_nothing_expires(self) -> None:
+    def test_no_reasoning_expires_while_the_newest_is_in_the_future(self) -> None:
         """The clock was ahead when it was written, or is behind now: either way ages mean nothing."""
         store = self.store(max_age_seconds=DAY)
         self.fill(store, range(20))
@@ -266,14 +266,14 @@ class TestForgetting(StoreTestCase):
         self.now -= DAY
         self.assertEqual(0, store.prune())
 
-    def test_the_number_is_kept_whatever_the_clock_says(self) -> None:
+    def test_the_limit_of_rows_holds_whatever_the_clock_says(self) -> None:
         for jump in (-1000 * DAY, 1000 * DAY):
             store = self.store(max_rows=10, max_age_seconds=10_000 * DAY)
             self.fill(store, range(15))
             self.now += jump
             self.assertEqual(5, store.prune())
 
-    def test_pruning_happens_by_itself_and_not_on_the_recording_thread(self) -> None:
+    def test_reasonings_are_pruned_on_a_thread_of_their_own(self) -> None:
         threads: list[str] = []
         done = threading.Event()
         store = self.store(max_rows=5)
@@ -292,27 +292,27 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(5, store.stats().reasonings)
 
 
-class TestAlike(StoreTestCase):
-    def test_of_many_answers_in_the_same_words_the_newest_are_kept(self) -> None:
+class TestSameWords(StoreTestCase):
+    def test_of_many_answers_in_the_same_words_the_newest_stay(self) -> None:
         store = self.store()
         most = reasonings._MOST_ALIKE
         for number in range(3 * most):
             store.record([((key(1), key(2)), f"thought {number}")])
-        kept = store.find([key(1), key(2)])[key(1)]
-        self.assertTrue(most // 2 <= len(kept) <= most, kept)
-        self.assertEqual([f"thought {number}" for number in reversed(range(3 * most))][: len(kept)], kept)
-        self.assertEqual({key(1): kept, key(2): kept}, store.find([key(1), key(2)]))
-        self.assertEqual(len(kept), store.stats().reasonings)
+        found = store.find([key(1), key(2)])[key(1)]
+        self.assertTrue(most // 2 <= len(found) <= most, found)
+        self.assertEqual([f"thought {number}" for number in reversed(range(3 * most))][: len(found)], found)
+        self.assertEqual({key(1): found, key(2): found}, store.find([key(1), key(2)]))
+        self.assertEqual(len(found), store.stats().reasonings)
 
 
-class TestSharing(StoreTestCase):
-    """Turns that end at the same time share a transaction; nobody who looks waits for one."""
+class TestGroupCommit(StoreTestCase):
+    """Turns that end at the same time share a transaction; no look-up waits for one."""
 
     def transactions(self, store: ReasoningStore) -> list[str]:
-        said: list[str] = []
+        statements: list[str] = []
         assert store.database._writer is not None
-        store.database._writer.set_trace_callback(said.append)
-        return said
+        store.database._writer.set_trace_callback(statements.append)
+        return statements
 
     def record_at_once(self, store: ReasoningStore, count: int) -> list[object]:
         """All of them wait before the first one may write; what each found in the file after its `record`."""
@@ -336,13 +336,13 @@ class TestSharing(StoreTestCase):
 
     def test_turns_that_end_at_once_share_a_transaction_and_return_when_it_is_committed(self) -> None:
         store = self.store(self.path)
-        said = self.transactions(store)
+        statements = self.transactions(store)
         seen = self.record_at_once(store, 20)
         self.assertEqual([(True, 1)] * 20, seen)
-        self.assertEqual(1, said.count("COMMIT"))
+        self.assertEqual(1, statements.count("COMMIT"))
         self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
 
-    def test_a_fault_in_a_shared_transaction_keeps_every_turn(self) -> None:
+    def test_a_fault_in_a_shared_transaction_keeps_every_turn_pending(self) -> None:
         store = self.store(self.path)
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute(
@@ -356,7 +356,7 @@ class TestSharing(StoreTestCase):
                 self.assertTrue(store._reopener.wait(PATIENCE))
         self.assertEqual(20, len(self.store(self.path).find([key(number) for number in range(20)])))
 
-    def test_who_looks_does_not_wait_for_who_writes(self) -> None:
+    def test_a_look_up_does_not_wait_for_a_writer(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
         found: list[object] = []
@@ -369,7 +369,7 @@ class TestSharing(StoreTestCase):
 
 
 class TestCosts(StoreTestCase):
-    def test_whoever_waits_for_the_file_is_let_in_between_two_steps_of_forgetting(self) -> None:
+    def test_a_turn_is_recorded_between_two_steps_of_pruning(self) -> None:
         store = self.store(max_rows=1)
         store.record([((key(number),), "why") for number in range(120)])
         left: list[int] = []
@@ -425,7 +425,7 @@ class TestCosts(StoreTestCase):
                 for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}"):
                     self.assertNotRegex(row[3], r"^SCAN (?!CONSTANT)", statement)
 
-    def test_a_file_takes_little_more_than_what_is_in_it(self) -> None:
+    def test_the_file_is_little_larger_than_its_reasonings(self) -> None:
         rng = random.Random(4)
         for size, most in ((10_000, 1.15), (1_000, 1.63)):
             with self.subTest(size):
@@ -437,7 +437,7 @@ class TestCosts(StoreTestCase):
                 store.close()
                 self.assertLess(path.stat().st_size / (300 * size), most)
 
-    def test_nor_does_the_log_beside_it_before_it_is_worked_in(self) -> None:
+    def test_file_and_wal_together_are_little_larger_than_the_reasonings(self) -> None:
         store = self.store(self.path)
         rng = random.Random(4)
         for _ in range(400):
@@ -445,7 +445,7 @@ class TestCosts(StoreTestCase):
         taken = sum(each.stat().st_size for each in self.path.parent.iterdir())
         self.assertLess(taken / (400 * 10_000), 1.5)
 
-    def test_what_is_forgotten_makes_room_for_what_comes(self) -> None:
+    def test_deleted_rows_leave_their_pages_to_new_ones(self) -> None:
         store = self.store(self.path, max_rows=100)
         sizes = []
         for number in range(600):
@@ -459,14 +459,14 @@ class TestCosts(StoreTestCase):
 
 
 class TestFaults(StoreTestCase):
-    def test_a_closed_store_knows_nothing_and_hurts_nobody(self) -> None:
+    def test_a_closed_store_finds_nothing_and_raises_nothing(self) -> None:
         store = self.store()
         store.close()
         store.close()
         self.assertFalse(store.record([((key(1),), "why")]))
         self.assertEqual({}, store.find([key(1)]))
 
-    def test_what_the_file_refuses_for_any_other_reason_is_kept_too(self) -> None:
+    def test_a_reasoning_that_sqlite_refuses_stays_pending_until_it_is_written(self) -> None:
         store = self.store(self.path)
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("CREATE TRIGGER no BEFORE INSERT ON reasonings BEGIN SELECT raise(ABORT, 'no'); END")
@@ -474,67 +474,67 @@ class TestFaults(StoreTestCase):
                 self.assertFalse(store.record([((key(1),), "why")]))
                 self.assertEqual({key(1): ["why"]}, store.find([key(1)]))
                 other.execute("DROP TRIGGER no")
-                self.mended(store)
+                self.assert_reopened(store)
         self.assertEqual(1, len(logged.records), logged.output)
         self.assertEqual((1, {key(1): ["why"]}), (store.stats().reasonings, store.find([key(1)])))
 
-    def locked(self) -> sqlite3.Connection:
+    def lock(self) -> sqlite3.Connection:
         """Another process, as far as SQLite can tell, that holds the file."""
         locker = sqlite3.connect(self.path, isolation_level=None)
         self.addCleanup(locker.close)
         locker.execute("BEGIN EXCLUSIVE")
         return locker
 
-    def until_told(self, store: ReasoningStore, told: Sequence[logging.LogRecord]) -> None:
-        """Until the first try to mend has failed; one that succeeds at once is no news."""
-        while not told:
+    def until_warned(self, store: ReasoningStore, warnings: Sequence[logging.LogRecord]) -> None:
+        """Wait until the first try to reopen has failed."""
+        while not warnings:
             self.assertFalse(store._reopener.wait(0.01))
 
-    def mended(self, store: ReasoningStore) -> None:
+    def assert_reopened(self, store: ReasoningStore) -> None:
         self.assertTrue(store._reopener.wait(PATIENCE))
 
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
-        locker = self.locked()
+        locker = self.lock()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             self.assertFalse(store.record([((key(2), key(3)), "kept")], [(key(1), key(4), "why")]))
             self.assertFalse(store.record([((key(5),), "kept too")]))
             found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
             self.assertEqual(found, store.find([key(number) for number in range(9)]))
-            self.until_told(store, logged.records)
+            self.until_warned(store, logged.records)
             locker.execute("ROLLBACK")
-            self.mended(store)
-        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
+            self.assert_reopened(store)
+        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it lock; stop that process")
         self.assertRegex(logged.output[1], "is usable again; reasonings written: 2$")
         self.assertEqual(2, len(logged.records))
         self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))
         self.assertTrue(store.record([((key(6),), "as always")]))
 
-    def test_the_newest_comes_first_wherever_it_is(self) -> None:
+    def test_a_pending_reasoning_comes_before_older_ones_in_the_file(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "old")])
-        locker = self.locked()
+        locker = self.lock()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "new")])
             self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
-            self.until_told(store, logged.records)
+            self.until_warned(store, logged.records)
             locker.execute("ROLLBACK")
-            self.mended(store)
+            self.assert_reopened(store)
         self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
 
-    def test_closing_writes_what_waits(self) -> None:
+    def test_close_writes_pending_reasonings(self) -> None:
         store = self.store(self.path)
-        locker = self.locked()
+        locker = self.lock()
         self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
-            self.until_told(store, logged.records)
+            self.until_warned(store, logged.records)
             locker.execute("ROLLBACK")
             store.close()
         self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
 
-    def test_closing_tells_what_never_reached_the_file(self) -> None:
+    def test_close_warns_about_reasonings_that_never_reached_the_file(self) -> None:
         self.path.mkdir()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store = self.store(self.path)
@@ -545,24 +545,24 @@ class TestFaults(StoreTestCase):
         self.assertEqual({}, store.find([key(1)]))
 
     @needs_removable_open_files
-    def test_a_link_into_a_file_that_was_begun_anew_brings_its_reasoning_along(self) -> None:
+    def test_a_link_into_a_new_file_stores_its_reasoning_too(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
         for path in self.path.parent.iterdir():
             path.unlink()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(2),), "new")], [(key(1), key(3), "why")])
-            self.mended(store)
+            self.assert_reopened(store)
         self.assertRegex(logged.output[0], "it was deleted, emptied or replaced; what is there now is used instead")
         self.assertEqual({key(2): ["new"], key(3): ["why"]}, self.store(self.path).find([key(2), key(3)]))
 
-    def test_who_insists_on_the_file_is_told_and_nothing_is_moved(self) -> None:
+    def test_must_open_raises_for_a_damaged_file_and_moves_nothing(self) -> None:
         self.path.write_bytes(bytes(8192))
         with self.assertRaisesRegex(Unusable, "it is damaged"):
             ReasoningStore(self.path, must_open=True)
         self.assertEqual([self.path], list(self.path.parent.iterdir()))
 
-    def test_memory_is_bounded_while_the_file_cannot_be_used(self) -> None:
+    def test_pending_reasonings_are_limited_while_the_file_cannot_be_used(self) -> None:
         self.path.mkdir()
         self.enterContext(mock.patch.object(reasonings, "_MOST_BYTES_PENDING", 50_000))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
@@ -575,26 +575,26 @@ class TestFaults(StoreTestCase):
         self.assertNotIn(key(0), found)
         self.assertLess(sum(len(text) for texts in found.values() for text in texts), 50_000)
 
-    def test_clearing_forgets_what_waits_too(self) -> None:
+    def test_clear_deletes_pending_reasonings_too(self) -> None:
         store = self.store(self.path)
-        locker = self.locked()
+        locker = self.lock()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
             with self.assertRaises(Unusable):
                 store.clear()
             self.assertEqual({}, store.find([key(1)]))
-            self.until_told(store, logged.records)
+            self.until_warned(store, logged.records)
             locker.execute("ROLLBACK")
-            self.mended(store)
+            self.assert_reopened(store)
         self.assertEqual(0, store.clear())
 
-    def test_two_proxies_share_a_file(self) -> None:
+    def test_two_reasoning_stores_share_a_file(self) -> None:
         one, two = self.store(self.path), self.store(self.path)
         for number in range(20):
             (one, two)[number % 2].record([((key(number),), str(number))])
             self.assertEqual({key(number): [str(number)]}, (two, one)[number % 2].find([key(number)]))
 
-    def test_many_threads_record_and_look_up_at_once(self) -> None:
+    def test_many_threads_record_and_find_reasonings_at_once(self) -> None:
         store = self.store(self.path)
         problems: list[str] = []
 

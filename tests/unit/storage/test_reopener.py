@@ -8,86 +8,86 @@ from deepseek_cursor_proxy.storage import reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
-LOG = logging.getLogger("tests.mending")
+LOG = logging.getLogger("tests.reopener")
 PATIENCE = 10.0
 
 
-class TestMender(unittest.TestCase):
+class TestReopener(unittest.TestCase):
     def setUp(self) -> None:
         self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.001))
 
-    def test_it_tries_until_it_succeeds_and_then_its_thread_is_gone(self) -> None:
+    def test_the_reopener_retries_until_it_succeeds_and_ends_its_thread(self) -> None:
         results = [True, False, False]
-        mender = Reopener(results.pop, name="mend")
-        mender.wake()
-        self.assertTrue(mender.wait(PATIENCE))
+        reopener_thread = Reopener(results.pop, name="reopen")
+        reopener_thread.wake()
+        self.assertTrue(reopener_thread.wait(PATIENCE))
         self.assertEqual([], results)
-        self.assertNotIn("mend", [thread.name for thread in threading.enumerate()])
-        mender.close()
+        self.assertNotIn("reopen", [thread.name for thread in threading.enumerate()])
+        reopener_thread.close()
 
-    def test_who_calls_while_it_runs_is_served_too(self) -> None:
+    def test_a_wake_during_a_try_causes_one_more_try(self) -> None:
         running, go_on = threading.Event(), threading.Event()
         runs: list[int] = []
 
-        def mend() -> bool:
+        def reopen() -> bool:
             runs.append(1)
             running.set()
             return go_on.wait(PATIENCE)
 
-        mender = Reopener(mend, name="mend")
-        mender.wake()
+        reopener_thread = Reopener(reopen, name="reopen")
+        reopener_thread.wake()
         self.assertTrue(running.wait(PATIENCE))
-        mender.wake()
-        mender.wake()
+        reopener_thread.wake()
+        reopener_thread.wake()
         go_on.set()
-        self.assertTrue(mender.wait(PATIENCE))
+        self.assertTrue(reopener_thread.wait(PATIENCE))
         self.assertEqual([1, 1], runs)
-        mender.close()
+        reopener_thread.close()
 
-    def test_the_tries_become_rarer_up_to_a_bound(self) -> None:
+    def test_the_delays_between_tries_grow_up_to_a_limit(self) -> None:
         tries = 12
         results = [True] + [False] * tries
-        mender = Reopener(results.pop, name="mend")
+        reopener_thread = Reopener(results.pop, name="reopen")
         with (
             mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.25),
-            mock.patch.object(mender._closing, "wait") as wait,
+            mock.patch.object(reopener_thread._closing, "wait") as wait,
         ):
-            mender.wake()
-            self.assertTrue(mender.wait(PATIENCE))
+            reopener_thread.wake()
+            self.assertTrue(reopener_thread.wait(PATIENCE))
         delays = [call.args[0] for call in wait.call_args_list]
         self.assertEqual([0.25, 0.5, 1.0, 2.0, 4.0, *[5.0] * (tries - 5)], delays)
 
-    def test_closing_ends_it_in_the_middle_of_a_wait(self) -> None:
+    def test_close_ends_the_reopener_during_a_delay(self) -> None:
         tried = threading.Event()
 
-        def mend() -> bool:
+        def reopen() -> bool:
             tried.set()
             return False
 
-        mender = Reopener(mend, name="mend")
+        reopener_thread = Reopener(reopen, name="reopen")
         with mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600):
-            mender.wake()
+            reopener_thread.wake()
             self.assertTrue(tried.wait(PATIENCE))
-            mender.close()
-        mender.wake()
-        self.assertTrue(mender.wait(0))
+            reopener_thread.close()
+        reopener_thread.wake()
+        self.assertTrue(reopener_thread.wait(0))
 
-    def test_a_system_without_room_for_a_thread_fails_nobody(self) -> None:
-        mender = Reopener(lambda: True, name="mend")
+    def test_a_wake_raises_nothing_when_no_thread_can_start(self) -> None:
+        reopener_thread = Reopener(lambda: True, name="reopen")
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-            mender.wake()
-        mender.wake()
-        self.assertTrue(mender.wait(PATIENCE))
-        mender.close()
+            reopener_thread.wake()
+        reopener_thread.wake()
+        self.assertTrue(reopener_thread.wait(PATIENCE))
+        reopener_thread.close()
 
 
-class TestOutage(unittest.TestCase):
+class TestOutageLog(unittest.TestCase):
     def setUp(self) -> None:
         self.now = 1000.0
         self.enterContext(mock.patch.object(time, "monotonic", side_effect=lambda: self.now))
         self.outage = OutageLog(LOG, "store.sqlite3")
 
-    def told(self, *, tries: int = 1, written: int = 0) -> list[str]:
+    def warnings(self, *, tries: int = 1, written: int = 0) -> list[str]:
         """What an outage of so many tries says."""
         with self.assertLogs(LOG, logging.INFO) as logged:
             for _ in range(tries):
@@ -97,25 +97,25 @@ class TestOutage(unittest.TestCase):
             LOG.info("end")
         return [record.getMessage() for record in logged.records[:-1]]
 
-    def test_it_is_told_once_when_it_begins_and_once_when_it_is_over(self) -> None:
+    def test_an_outage_is_one_warning_at_its_start_and_one_at_its_end(self) -> None:
         begin = "reasoning is kept in memory only until store.sqlite3 can be used: it is locked; wait"
         end = "store.sqlite3 is usable again; reasonings written: 7"
-        self.assertEqual([begin, end], self.told(tries=100, written=7))
+        self.assertEqual([begin, end], self.warnings(tries=100, written=7))
 
-    def test_one_that_comes_and_goes_is_told_now_and_then(self) -> None:
-        self.assertEqual(2, len(self.told()))
+    def test_an_outage_that_comes_and_goes_is_warned_about_now_and_then(self) -> None:
+        self.assertEqual(2, len(self.warnings()))
         for _ in range(20):
             self.now += 1
-            self.assertEqual([], self.told())
+            self.assertEqual([], self.warnings())
         self.now += 30
-        self.assertEqual(2, len(self.told()))
+        self.assertEqual(2, len(self.warnings()))
 
-    def test_one_that_was_not_worth_a_word_is_told_when_it_lasts(self) -> None:
-        self.told()
+    def test_an_outage_soon_after_another_is_warned_about_if_it_lasts(self) -> None:
+        self.warnings()
         with self.assertNoLogs(LOG):
             self.outage.report_fault(Unusable("it is locked", "wait"))
         self.now += 31
-        self.assertEqual(2, len(self.told()))
+        self.assertEqual(2, len(self.warnings()))
 
-    def test_no_outage_is_no_news(self) -> None:
-        self.assertEqual([], self.told(tries=0))
+    def test_no_outage_is_no_warning(self) -> None:
+        self.assertEqual([], self.warnings(tries=0))

@@ -34,7 +34,7 @@ class StoreTestCase(unittest.TestCase):
         self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
         self.now = 1_000_000_000.0
         self.database = self.open()
-        self.store = self.over(self.database)
+        self.store = self.store_on(self.database)
 
     def open(self) -> Database:
         database = Database(self.path)
@@ -42,7 +42,7 @@ class StoreTestCase(unittest.TestCase):
         database.open()
         return database
 
-    def over(self, database: Database, **details: int) -> ResponseStore:
+    def store_on(self, database: Database, **details: int) -> ResponseStore:
         store = ResponseStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
         self.addCleanup(store.close)
         return store
@@ -51,7 +51,7 @@ class StoreTestCase(unittest.TestCase):
         self.store.close()
         self.database.close()
         self.database = self.open()
-        self.store = self.over(self.database)
+        self.store = self.store_on(self.database)
 
     def ids(self) -> list[str]:
         with self.database.reader() as connection:
@@ -62,8 +62,8 @@ class StoreTestCase(unittest.TestCase):
         return None if found is None else str(found.body["status"])
 
 
-class TestKeeping(StoreTestCase):
-    def test_what_was_put_is_found_whole_and_survives_a_restart(self) -> None:
+class TestPutAndGet(StoreTestCase):
+    def test_a_stored_response_is_found_whole_and_survives_a_restart(self) -> None:
         stored = StoredResponse(
             {"id": "r", "status": "completed", "output": [{"type": "message"}]},
             [{"role": "user", "content": "Grüße"}, {"role": "assistant", "content": "漢字"}],
@@ -74,7 +74,7 @@ class TestKeeping(StoreTestCase):
         self.restart()
         self.assertEqual(stored, self.store.get(ME, "r"))
 
-    def test_what_was_put_survives_a_process_that_is_killed(self) -> None:
+    def test_a_stored_response_survives_a_killed_process(self) -> None:
         program = (
             "import os, sys\n"
             "from deepseek_cursor_proxy.storage.database import Database\n"
@@ -87,18 +87,18 @@ class TestKeeping(StoreTestCase):
         self.assertNotEqual(0, killed.returncode)
         # Its clock is the real one.
         self.now = 10_000_000_000.0
-        store = self.over(self.database, max_age_seconds=10**12)
+        store = self.store_on(self.database, max_age_seconds=10**12)
         self.assertEqual("in_progress", self.status("r", store))
         self.assertEqual(1, store.fail_orphans())
         self.assertEqual("failed", self.status("r", store))
 
-    def test_text_that_has_no_utf_8_form_survives(self) -> None:
+    def test_a_response_with_text_that_has_no_utf_8_form_survives(self) -> None:
         self.store.put(ME, response("r", text="\ud800 \x00 \U0001f600"))
         found = self.store.get(ME, "r")
         assert found is not None
         self.assertEqual("\ud800 \x00 \U0001f600", found.body["text"])
 
-    def test_nobody_sees_or_deletes_what_is_another_callers(self) -> None:
+    def test_a_caller_neither_sees_nor_deletes_another_callers_responses(self) -> None:
         self.store.put(ME, response("r"))
         self.assertIsNone(self.store.get(YOU, "r"))
         self.assertFalse(self.store.delete(YOU, "r"))
@@ -106,19 +106,19 @@ class TestKeeping(StoreTestCase):
         self.store.put(YOU, response("r", "incomplete"))
         self.assertEqual("completed", self.status("r"))
 
-    def test_an_id_that_nobody_could_have_got_is_unknown(self) -> None:
+    def test_a_made_up_response_id_is_unknown(self) -> None:
         with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
             for name in ("", "x", "\ud800", "é", "a\x00b", "' OR 1"):
                 self.assertIsNone(self.store.get(ME, name))
                 self.assertFalse(self.store.delete(ME, name))
 
-    def test_events_are_left_where_they_are_unless_they_are_wanted(self) -> None:
+    def test_a_response_is_read_without_its_events_unless_asked_for(self) -> None:
         self.store.put(ME, response("r", events=b"data: {}\n\n"))
         found = self.store.get(ME, "r", with_events=False)
         assert found is not None
         self.assertIsNone(found.events)
 
-    def test_a_response_that_goes_on_replaces_itself_and_gets_no_younger(self) -> None:
+    def test_an_updated_response_keeps_its_age(self) -> None:
         self.store.put(ME, response("r", "queued"))
         self.store.put(ME, response("younger"))
         self.now += 1
@@ -128,14 +128,14 @@ class TestKeeping(StoreTestCase):
         self.store.put(ME, response("r"))
         self.assertEqual(["r", "younger"], self.ids())
 
-    def test_looking_one_up_reads_one_row_by_its_key(self) -> None:
+    def test_a_response_is_looked_up_by_its_key_alone(self) -> None:
         with self.database.reader() as connection:
             plan = connection.execute(
                 "EXPLAIN QUERY PLAN SELECT body FROM responses WHERE caller = ? AND id = ?", (ME, "r")
             ).fetchall()
         self.assertIn("(caller=? AND id=?)", plan[0][3])
 
-    def test_pruning_and_orphans_are_found_without_reading_rows(self) -> None:
+    def test_pruning_and_orphans_are_answered_by_indexes(self) -> None:
         with self.database.reader() as connection:
             for question, index in (
                 ("SELECT count(*), sum(size) FROM responses", "COVERING INDEX responses_by_age"),
@@ -154,9 +154,9 @@ class TestKeeping(StoreTestCase):
                     self.assertIn(index, plan[0][3])
 
 
-class TestGoingOn(StoreTestCase):
-    def test_what_was_just_stored_is_the_very_same_again(self) -> None:
-        """By that a chain which goes on from it is known again."""
+class TestChains(StoreTestCase):
+    def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
+        """Caches by identity recognise the items of a chain by that."""
         put = response("resp_1", output=[{"type": "message"}])
         self.store.put(ME, put)
         found = self.store.get(ME, "resp_1")
@@ -164,18 +164,18 @@ class TestGoingOn(StoreTestCase):
         self.assertIs(put.body["output"][0], found.body["output"][0])
         self.assertIs(put.input[0], found.input[0])
 
-    def test_but_only_as_long_as_it_is_what_the_file_has(self) -> None:
+    def test_a_response_changed_by_another_process_is_read_from_the_file(self) -> None:
         self.store.put(ME, response("resp_1"))
-        other = self.over(self.open())
+        other = self.store_on(self.open())
         other.update(ME, response("resp_1", "failed"))
         self.assertEqual("failed", self.status("resp_1"))
         other.delete(ME, "resp_1")
         self.assertIsNone(self.store.get(ME, "resp_1"))
         self.assertIsNone(self.store.get(YOU, "resp_1"))
 
-    def test_memory_is_bounded(self) -> None:
+    def test_the_memory_for_unpacked_responses_is_limited(self) -> None:
         with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
-            store = self.over(self.database)
+            store = self.store_on(self.database)
         long = response("resp_1", text="x" * 8000)
         store.put(ME, long)
         for number in range(9):
@@ -185,7 +185,7 @@ class TestGoingOn(StoreTestCase):
         self.assertEqual(long.body, found.body)
         self.assertIsNot(long.body, found.body)
 
-    def test_small_values_take_memory_too(self) -> None:
+    def test_many_small_values_count_towards_the_memory_for_unpacked_responses(self) -> None:
         crowd = response("resp_1", values=[{} for _ in range(200_000)])
         self.store.put(ME, crowd)
         found = self.store.get(ME, "resp_1")
@@ -195,20 +195,20 @@ class TestGoingOn(StoreTestCase):
 
 
 class TestDeleting(StoreTestCase):
-    def test_what_is_deleted_is_gone_and_others_stay(self) -> None:
+    def test_a_deleted_response_is_gone_and_others_stay(self) -> None:
         for name in ("a", "b", "c"):
             self.store.put(ME, response(name))
         self.assertTrue(self.store.delete(ME, "b"))
         self.assertFalse(self.store.delete(ME, "b"))
         self.assertEqual(["a", "c"], self.ids())
 
-    def test_a_job_does_not_bring_back_what_was_deleted_while_it_ran(self) -> None:
+    def test_a_job_does_not_bring_back_a_response_deleted_while_it_ran(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
         self.store.delete(ME, "r")
         self.assertFalse(self.store.update(ME, response("r")))
         self.assertIsNone(self.store.get(ME, "r"))
 
-    def test_many_threads_put_update_and_delete_at_once(self) -> None:
+    def test_many_threads_put_update_and_delete_responses_at_once(self) -> None:
         def work(number: int) -> None:
             for turn in range(10):
                 name = f"{number}-{turn}"
@@ -229,7 +229,7 @@ class TestDeleting(StoreTestCase):
         self.assertEqual([], failed)
         self.assertEqual(40, self.store.stats().responses)
 
-    def test_a_delete_and_the_jobs_last_word_at_once_leave_nothing(self) -> None:
+    def test_a_delete_and_a_jobs_last_update_at_once_leave_no_response(self) -> None:
         for turn in range(30):
             self.store.put(ME, response("r", "in_progress"))
             start = threading.Barrier(2)
@@ -245,14 +245,14 @@ class TestDeleting(StoreTestCase):
             thread.join()
             self.assertIsNone(self.store.get(ME, "r"))
 
-    def test_clearing_the_store_clears_this_too(self) -> None:
+    def test_clearing_the_reasoning_store_deletes_responses_too(self) -> None:
         self.store.put(ME, response("r"))
         with contextlib.closing(ReasoningStore(self.path)) as reasoning:
             reasoning.clear()
         self.assertEqual([], self.ids())
 
 
-class TestForgetting(StoreTestCase):
+class TestPruning(StoreTestCase):
     def fill(self, count: int, size: int = 0) -> None:
         for number in range(count):
             # Random enough that packing takes nothing off.
@@ -260,8 +260,8 @@ class TestForgetting(StoreTestCase):
             self.store.put(ME, response(str(number), text=noise))
             self.now += 1
 
-    def test_what_is_too_old_is_not_found_even_before_it_is_pruned(self) -> None:
-        self.store = self.over(self.database, max_age_seconds=10)
+    def test_a_response_that_is_too_old_is_not_found_even_before_pruning(self) -> None:
+        self.store = self.store_on(self.database, max_age_seconds=10)
         self.store.put(ME, response("r"))
         self.now += 10
         self.assertEqual("completed", self.status("r"))
@@ -271,38 +271,38 @@ class TestForgetting(StoreTestCase):
         self.assertFalse(self.store.delete(ME, "r"))
         self.assertEqual([], self.ids())
 
-    def test_rows_that_are_too_old_go(self) -> None:
-        self.store = self.over(self.database, max_age_seconds=10)
+    def test_responses_that_are_too_old_are_pruned(self) -> None:
+        self.store = self.store_on(self.database, max_age_seconds=10)
         self.fill(30)
         self.store.prune()
         self.assertEqual([str(number) for number in range(20, 30)], self.ids())
 
-    def test_rows_that_are_too_many_go_oldest_first(self) -> None:
-        self.store = self.over(self.database, max_rows=7)
+    def test_too_many_responses_are_pruned_oldest_first(self) -> None:
+        self.store = self.store_on(self.database, max_rows=7)
         self.fill(2 * responses._ROWS_PER_STEP + 10)
         self.store.prune()
         self.assertEqual(7, len(self.ids()))
         self.assertEqual(str(2 * responses._ROWS_PER_STEP + 9), self.ids()[-1])
 
-    def test_rows_that_are_too_large_together_go_oldest_first(self) -> None:
+    def test_too_many_bytes_of_responses_are_pruned_oldest_first(self) -> None:
         self.fill(10, size=2000)
         sizes = self.store.stats().bytes
         # Room for five and a half: what a row takes differs by a few bytes, and from one zlib to another.
         room = sizes * 11 // 20
-        store = self.over(self.database, max_bytes=room)
+        store = self.store_on(self.database, max_bytes=room)
         self.assertEqual(5, store.prune())
         self.assertLessEqual(store.stats().bytes, room)
         self.assertEqual(["5", "6", "7", "8", "9"], self.ids())
 
-    def test_the_size_is_that_of_what_is_stored(self) -> None:
+    def test_response_stats_count_the_stored_bytes(self) -> None:
         self.store.put(ME, response("r", "in_progress", events=b"x" * 1000))
         self.store.fail_orphans()
         with self.database.reader() as connection:
             held = connection.execute("SELECT length(body) + length(input) + length(events) FROM responses").fetchone()
         self.assertEqual(held[0], self.store.stats().bytes)
 
-    def test_pruning_happens_by_itself_and_not_on_an_answering_thread(self) -> None:
-        self.store = self.over(self.database, max_rows=5)
+    def test_responses_are_pruned_on_a_thread_of_their_own(self) -> None:
+        self.store = self.store_on(self.database, max_rows=5)
         threads: list[str] = []
         prune, done = self.store.prune, threading.Event()
 
@@ -318,8 +318,8 @@ class TestForgetting(StoreTestCase):
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
         self.assertNotIn(threading.current_thread().name, threads)
 
-    def test_what_is_still_being_made_stays(self) -> None:
-        self.store = self.over(self.database, max_rows=2, max_age_seconds=10)
+    def test_an_unfinished_response_is_not_pruned(self) -> None:
+        self.store = self.store_on(self.database, max_rows=2, max_age_seconds=10)
         for status in ("queued", "in_progress"):
             self.store.put(ME, response(status, status))
         self.fill(5)
@@ -330,8 +330,8 @@ class TestForgetting(StoreTestCase):
         self.store.prune()
         self.assertEqual(["in_progress"], self.ids())
 
-    def test_a_few_rows_are_a_few_after_every_write(self) -> None:
-        self.store = self.over(self.database, max_rows=2)
+    def test_a_low_limit_of_responses_holds_after_every_write(self) -> None:
+        self.store = self.store_on(self.database, max_rows=2)
         for count in range(1, 8):
             self.store.put(ME, response(str(count)))
             self.now += 1
@@ -340,7 +340,7 @@ class TestForgetting(StoreTestCase):
 
 
 class TestOrphans(StoreTestCase):
-    def test_what_a_dead_process_left_unfinished_has_failed(self) -> None:
+    def test_unfinished_responses_of_a_dead_process_are_failed(self) -> None:
         self.store.put(ME, response("a", "queued", background=True))
         self.store.put(YOU, response("b", "in_progress"))
         self.store.put(ME, response("c", "completed"))
@@ -355,7 +355,7 @@ class TestOrphans(StoreTestCase):
         self.assertEqual([{"role": "user", "content": "Hi"}], found.input)
         self.assertEqual("completed", self.status("c"))
 
-    def test_what_was_stored_while_the_clock_was_ahead_is_not_unfinished_for_ever(self) -> None:
+    def test_orphans_stored_while_the_clock_was_ahead_are_failed(self) -> None:
         self.now += 400 * DAY
         self.store.put(ME, response("r", "in_progress"))
         self.now -= 400 * DAY
@@ -363,20 +363,20 @@ class TestOrphans(StoreTestCase):
         self.assertEqual(1, self.store.fail_orphans())
         self.assertEqual("failed", self.status("r"))
 
-    def test_what_is_still_being_made_is_found_however_old_it_is(self) -> None:
+    def test_an_unfinished_response_is_found_however_old_it_is(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
         self.now += 400 * DAY
         self.assertEqual("in_progress", self.status("r"))
 
-    def test_a_second_proxy_on_the_file_does_not_have_the_last_word(self) -> None:
+    def test_a_response_failed_by_a_second_proxy_is_replaced_when_it_ends(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
-        second = self.over(self.open())
+        second = self.store_on(self.open())
         self.assertEqual(1, second.fail_orphans())
         self.assertEqual("failed", self.status("r"))
         self.assertTrue(self.store.update(ME, response("r")))
         self.assertEqual("completed", self.status("r", second))
 
-    def test_a_row_that_cannot_be_read_is_not_unfinished_for_ever(self) -> None:
+    def test_an_orphan_that_cannot_be_read_is_failed(self) -> None:
         for name in ("damaged", "whole"):
             self.store.put(ME, response(name, "queued"))
         with self.database.transaction() as connection:
@@ -395,7 +395,7 @@ class TestOrphans(StoreTestCase):
         self.database = Database(self.path)
         self.addCleanup(self.database.close)
         self.now += 1
-        self.store = self.over(self.database)
+        self.store = self.store_on(self.database)
         self.assertEqual(0, self.store.fail_orphans())
         self.database.reopen()
         self.now += 1
@@ -417,18 +417,18 @@ class TestFaults(StoreTestCase):
         # As the reopener of the reasoning store does.
         self.database.reopen()
 
-    def test_what_the_file_does_not_take_is_found_and_written_later(self) -> None:
+    def test_responses_in_a_locked_file_are_pending_and_written_when_it_reopens(self) -> None:
         self.store.put(ME, response("old", "in_progress"))
         locker = self.lock()
-        with self.assertLogs(responses.__name__, logging.WARNING) as told:
+        with self.assertLogs(responses.__name__, logging.WARNING) as warnings:
             for name in ("a", "b", "c"):
                 self.store.put(ME, response(name, "queued"))
             self.assertTrue(self.store.update(ME, response("a")))
             self.assertTrue(self.store.update(ME, response("old")))
             self.assertFalse(self.store.update(ME, response("never")))
             self.assertTrue(self.store.delete(ME, "b"))
-        self.assertEqual(1, len(told.output), told.output)
-        self.assertIn("in memory", told.output[0])
+        self.assertEqual(1, len(warnings.output), warnings.output)
+        self.assertIn("in memory", warnings.output[0])
         expected = {"old": "completed", "a": "completed", "b": None, "c": "queued"}
         self.assertEqual(expected, {name: self.status(name) for name in expected})
         self.assertFalse(self.store.update(ME, response("b")))
@@ -440,7 +440,7 @@ class TestFaults(StoreTestCase):
         self.restart()
         self.assertEqual(expected, {name: self.status(name) for name in expected})
 
-    def test_what_is_deleted_while_the_file_is_held_stays_deleted(self) -> None:
+    def test_a_response_deleted_while_the_file_is_locked_stays_deleted(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
         locker = self.lock()
         with self.assertLogs(responses.__name__, logging.WARNING):
@@ -452,7 +452,7 @@ class TestFaults(StoreTestCase):
         self.store.close()
         self.assertEqual([], self.ids())
 
-    def test_what_waits_is_written_at_the_end(self) -> None:
+    def test_close_writes_pending_responses(self) -> None:
         locker = self.lock()
         with self.assertLogs(responses.__name__, logging.WARNING):
             self.store.put(ME, response("r"))
@@ -460,17 +460,17 @@ class TestFaults(StoreTestCase):
         self.restart()
         self.assertEqual("completed", self.status("r"))
 
-    def test_what_never_reached_the_file_is_told_at_the_end(self) -> None:
+    def test_close_warns_about_responses_that_never_reached_the_file(self) -> None:
         self.database.close()
-        with self.assertLogs(responses.__name__, logging.WARNING) as told:
+        with self.assertLogs(responses.__name__, logging.WARNING) as warnings:
             self.store.put(ME, response("r"))
             self.assertEqual("completed", self.status("r"))
             self.store.close()
             self.store.close()
-        self.assertEqual(2, len(told.output), told.output)
-        self.assertIn("1 of the responses in memory never reached the store", told.output[1])
+        self.assertEqual(2, len(warnings.output), warnings.output)
+        self.assertIn("1 of the responses in memory never reached the store", warnings.output[1])
 
-    def test_memory_is_bounded_by_number_and_by_bytes(self) -> None:
+    def test_pending_responses_are_limited_by_number_and_bytes(self) -> None:
         self.database.close()
         with self.assertLogs(responses.__name__, logging.WARNING):
             for number in range(responses._MOST_PENDING + 5):
@@ -485,7 +485,7 @@ class TestFaults(StoreTestCase):
             self.store.put(ME, response("r"))
             self.assertEqual((0, 0), (len(self.store._pending), self.store._pending._bytes))
 
-    def test_what_the_file_never_takes_stops_no_other(self) -> None:
+    def test_a_response_that_sqlite_refuses_stops_no_other(self) -> None:
         """SQLite refuses rows beyond its own limit, which no waiting changes."""
         with self.database.transaction() as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
@@ -501,7 +501,7 @@ class TestFaults(StoreTestCase):
         self.assertTrue(self.store.delete(ME, "first"))
         self.assertEqual({"small", "large"}, set(self.ids()))
 
-    def test_a_damaged_row_is_as_good_as_none(self) -> None:
+    def test_a_damaged_response_is_not_found(self) -> None:
         self.store.put(ME, response("r"))
         for damage in (b"", b"\x00", pack_json([])[:-2], b"x\x9c"):
             with self.database.transaction() as connection:
@@ -510,7 +510,7 @@ class TestFaults(StoreTestCase):
             with self.assertLogs(responses.__name__, logging.WARNING):
                 self.assertIsNone(self.store.get(ME, "r"))
 
-    def test_a_file_that_is_closed_hurts_nobody(self) -> None:
+    def test_a_response_store_on_a_closed_file_raises_nothing(self) -> None:
         self.database.close()
         self.assertIsNone(self.store.get(ME, "r"))
         self.assertFalse(self.store.delete(ME, "r"))
@@ -519,7 +519,7 @@ class TestFaults(StoreTestCase):
 
 class TestReopening(unittest.TestCase):
     @needs_removable_open_files
-    def test_a_file_that_is_deleted_while_running_is_begun_anew_with_what_came_since(self) -> None:
+    def test_a_file_deleted_while_running_is_created_again_with_pending_responses(self) -> None:
         """The reopener of the reasoning store writes the pending changes of all stores."""
         path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
         with (
@@ -539,7 +539,7 @@ class TestReopening(unittest.TestCase):
 
 
 class TestMigration(unittest.TestCase):
-    def test_a_file_of_version_two_keeps_what_it_has(self) -> None:
+    def test_a_file_of_schema_version_two_keeps_its_rows(self) -> None:
         path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
         with mock.patch.object(schema, "MIGRATIONS", schema.MIGRATIONS[:2]):
             older = Database(path)
