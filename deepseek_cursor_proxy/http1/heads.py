@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.errors import ProtocolError
 
@@ -109,19 +109,56 @@ class HeadBuffer:
 
 
 Head = TypeVar("Head", RequestHead, ResponseHead)
+# The next bytes, b"" when the sender closed, None when they did not come in time.
+Receive = Callable[[], bytes | None]
 
 
-def head_at_once(data: bytes, parse: Callable[[bytes], Head]) -> tuple[Head, bytes] | None:
-    """A head that came whole, in the first bytes, and what follows it; None for any other, which takes a HeadBuffer.
+class ReceivedHead(NamedTuple, Generic[Head]):
+    head: Head
+    rest: bytes  # what arrived behind it
 
-    Nearly all are, and then HeadBuffer has nothing to add: no line that parses has a control character, and the bounds
-    are far away. What does not parse is refused by HeadBuffer or after it, in the words for what is wrong.
+
+class IncompleteHead(ValueError):
+    """The sender closed before the head was complete, or was late; `is_empty` when nothing of the head has come."""
+
+    def __init__(self, *, is_empty: bool, is_late: bool) -> None:
+        super().__init__("it ends in the middle of its head")
+        self.is_empty, self.is_late = is_empty, is_late
+
+
+def read_request_head(receive: Receive, first: bytes = b"") -> ReceivedHead[RequestHead]:
+    """The head that begins with the bytes `first`; ProtocolError or IncompleteHead."""
+    return _read_head(receive, first, parse_request_head, ProtocolError)
+
+
+def read_response_head(receive: Receive, first: bytes = b"") -> ReceivedHead[ResponseHead]:
+    """The head that begins with the bytes `first`; ValueError, of which IncompleteHead is one."""
+    return _read_head(receive, first, parse_response_head, bad_response)
+
+
+def _read_head(receive: Receive, first: bytes, parse: Callable[[bytes], Head], fault: Fault) -> ReceivedHead[Head]:
+    data = first or receive()
+    if data and (whole := parse_whole_head(data, parse)) is not None:
+        return whole
+    buffer = HeadBuffer(fault)
+    while data:
+        if (raw := buffer.feed(data)) is not None:
+            return ReceivedHead(parse(raw), buffer.take_rest())
+        data = receive()
+    raise IncompleteHead(is_empty=buffer.is_empty, is_late=data is None)
+
+
+def parse_whole_head(data: bytes, parse: Callable[[bytes], Head]) -> ReceivedHead[Head] | None:
+    """A short head that lies whole in these bytes, as nearly all do; None for any other, which takes a HeadBuffer.
+
+    HeadBuffer would let it pass: no line that parses has a control character, and the bounds are far away. HeadBuffer
+    or `parse` after it refuses what does not parse, with the message for what is wrong.
     """
     end = data.find(b"\r\n\r\n", 0, _SHORT_HEAD)
     if end < 0 or data.count(b"\r\n", 0, end) > MAX_FIELDS:
         return None
     try:
-        return parse(data[:end]), data[end + 4 :]
+        return ReceivedHead(parse(data[:end]), data[end + 4 :])
     except (ProtocolError, ValueError):
         return None
 

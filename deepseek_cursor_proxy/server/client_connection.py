@@ -202,31 +202,27 @@ class ClientConnection:
 
     def _await_head(self) -> heads.RequestHead | None:
         config = self._site.config
-        data = self._rest or self.receive(Deadline.after(config.idle_timeout))
-        if not data:
+        first = self._rest or self.receive(Deadline.after(config.idle_timeout))
+        if not first:
             return None
-        if (whole := heads.head_at_once(data, heads.parse_request_head)) is not None:
-            head, self._rest = whole
-            return head
-        return self._collect_head(data)
-
-    def _collect_head(self, data: bytes) -> heads.RequestHead | None:
         # From its first byte on, the whole head has one deadline: a byte now and then does not extend it.
-        timeout = self._site.config.header_timeout
-        deadline = Deadline.after(timeout)
-        buffer = heads.HeadBuffer()
-        while (raw := buffer.feed(data)) is None:
-            received = self.receive(deadline)
-            deadline = deadline.allow_for_stop(timeout)
-            if not received and not buffer.is_empty:
-                raise self._broken_head(is_late=received is None)
-            if not received:
-                return None
-            data = received
-        self._rest = buffer.take_rest()
-        return heads.parse_request_head(raw)
+        deadline = Deadline.after(config.header_timeout)
 
-    def _broken_head(self, *, is_late: bool) -> ProxyError:
+        def receive() -> bytes | None:
+            nonlocal deadline
+            received = self.receive(deadline)
+            deadline = deadline.allow_for_stop(config.header_timeout)
+            return received
+
+        try:
+            head, self._rest = heads.read_request_head(receive, first)
+        except heads.IncompleteHead as error:
+            if error.is_empty:
+                return None
+            raise self._incomplete_head(is_late=error.is_late) from None
+        return head
+
+    def _incomplete_head(self, *, is_late: bool) -> ProxyError:
         if self._is_stopping:
             return ProxyStopping()
         if is_late:

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse, IncompleteHead
+from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse
 
 _CHAT = "/chat/completions"
 
@@ -177,7 +177,7 @@ def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
         return UpstreamTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{host} did not answer in time. Try again, or raise --request-timeout.")
-    if isinstance(error, (ClosedBeforeResponse, IncompleteHead)):
+    if isinstance(error, (ClosedBeforeResponse, heads.IncompleteHead)):
         return UpstreamDropped(f"{host} closed the connection without answering. Try again in a moment.")
     if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamFailed(

@@ -197,19 +197,16 @@ def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: Attempt)
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
         connection.send(heads.request_head("CONNECT", target, headers), attempt.left, attempt.peer)
-        buffer, received = heads.HeadBuffer(heads.bad_response), b""
-        while (raw := buffer.feed(received)) is None:
-            more = connection.receive(attempt.deadline, attempt.peer)
-            if more is None:
-                raise ConnectTimeout
-            if not more:
-                raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-            received = more
-        status = heads.parse_response_head(raw).status
-        if not 200 <= status < 300:
-            raise _refusal(status, proxy, origin)
-        if buffer.take_rest():
+        received = heads.read_response_head(lambda: connection.receive(attempt.deadline, attempt.peer))
+        if not 200 <= received.head.status < 300:
+            raise _refusal(received.head.status, proxy, origin)
+        if received.rest:
             raise ValueError("it says more than it was asked")
+    except heads.IncompleteHead as error:
+        connection.close()
+        if error.is_late:
+            raise ConnectTimeout from None
+        raise ConnectionResetError(errno.ECONNRESET, "it closed the connection") from None
     except BaseException:
         connection.close()
         raise

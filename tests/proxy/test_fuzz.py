@@ -41,12 +41,7 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
     incoming, rest, read = iter(arriving), b"", []
     try:
         while True:
-            buffer = heads.HeadBuffer()
-            while (raw := buffer.feed(rest)) is None:
-                if (more := next(incoming, None)) is None:
-                    return [*read, "idle" if buffer.is_empty else "incomplete head"]
-                rest = more
-            head, rest = heads.parse_request_head(raw), buffer.take_rest()
+            head, rest = heads.read_request_head(lambda: next(incoming, b""), rest)
             heads.expects_continue(head)
             body, payload = bodies.request_decoder(head, LIMIT), b""
             if body is not None:
@@ -57,6 +52,8 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
                     payload += body.feed(more)
                 rest = body.rest
             read.append((head, payload))
+    except heads.IncompleteHead as error:
+        return [*read, "idle" if error.is_empty else "incomplete head"]
     except ProxyError as error:
         return [*read, error.status]
 

@@ -52,17 +52,9 @@ class Read:
 INCOMPLETE = "incomplete"
 
 
-def collect(buffer: HeadBuffer, incoming: Iterator[bytes]) -> bytes | None:
-    for piece in incoming:
-        found = buffer.feed(piece)
-        if found is not None:
-            return found
-    return None
-
-
 def assert_agreed(data: bytes, parse: Callable[[bytes], Head], buffer: HeadBuffer) -> bool:
     """Whether a head is read at once; then collecting it says the same, down to the order of its fields."""
-    whole = heads.head_at_once(data, parse)
+    whole = heads.parse_whole_head(data, parse)
     if whole is None:
         return False
     collected = buffer.feed(data)
@@ -75,17 +67,16 @@ def assert_agreed(data: bytes, parse: Callable[[bytes], Head], buffer: HeadBuffe
 def read_request(arriving: Sequence[bytes]) -> Read | int | str:
     """The request, the status it is refused with, or that it needs more bytes."""
     assert_agreed(b"".join(arriving), heads.parse_request_head, HeadBuffer())
-    incoming, buffer = iter(arriving), HeadBuffer()
+    incoming = iter(arriving)
     try:
-        found = collect(buffer, incoming)
-        if found is None:
-            return INCOMPLETE
-        request = heads.parse_request_head(found)
+        request, rest = heads.read_request_head(lambda: next(incoming, b""))
         body = framing.request_decoder(request, LIMIT)
         if body is None:
-            return Read(request, b"", buffer.take_rest() + b"".join(incoming))
-        payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
+            return Read(request, b"", rest + b"".join(incoming))
+        payload = body.feed(rest) + b"".join([body.feed(piece) for piece in incoming])
         return Read(request, payload, body.rest) if body.is_complete else INCOMPLETE
+    except heads.IncompleteHead:
+        return INCOMPLETE
     except ProxyError as error:
         return error.status
 
@@ -93,17 +84,14 @@ def read_request(arriving: Sequence[bytes]) -> Read | int | str:
 def read_response(arriving: Sequence[bytes], method: str = "POST") -> Read | type[ValueError] | str:
     """The response up to where the server closes, the error, or that the server closed too early."""
     assert_agreed(b"".join(arriving), heads.parse_response_head, HeadBuffer(heads.bad_response))
-    incoming, buffer = iter(arriving), HeadBuffer(heads.bad_response)
+    incoming = iter(arriving)
     try:
-        found = collect(buffer, incoming)
-        if found is None:
-            return INCOMPLETE
-        response = heads.parse_response_head(found)
+        response, rest = heads.read_response_head(lambda: next(incoming, b""))
         body = framing.response_decoder(response, request_method=method)
-        payload = body.feed(buffer.take_rest()) + b"".join([body.feed(piece) for piece in incoming])
+        payload = body.feed(rest) + b"".join([body.feed(piece) for piece in incoming])
         body.end()
         return Read(response, payload, body.rest)
-    except framing.IncompleteBody:
+    except (heads.IncompleteHead, framing.IncompleteBody):
         return INCOMPLETE
     except ValueError as error:
         return type(error)
@@ -599,13 +587,19 @@ class Conversation(Http1Test):
             found.append((result.head.method if isinstance(result.head, RequestHead) else "", result.payload))
         self.assertEqual(found, [("POST", b"one"), ("POST", b"two"), ("GET", b"")])
 
-    def test_a_connection_is_idle_until_something_of_a_head_came(self) -> None:
-        buffer = HeadBuffer()
-        self.assertTrue(buffer.is_empty)
-        buffer.feed(b"\r\n")
-        self.assertTrue(buffer.is_empty, "an empty line after a body is not the start of a request")
-        buffer.feed(b"G")
-        self.assertFalse(buffer.is_empty)
+    def test_an_incomplete_head_says_whether_it_began_and_whether_it_is_late(self) -> None:
+        cases: list[tuple[list[bytes | None], bool, bool]] = [
+            ([b""], True, False),
+            ([None], True, True),
+            # An empty line after a body is not the start of a request.
+            ([b"\r\n", None], True, True),
+            ([b"\r\n", b"G", b""], False, False),
+            ([b"GET / HTTP/1.1\r\n", None], False, True),
+        ]
+        for received, is_empty, is_late in cases:
+            with self.subTest(received), self.assertRaises(heads.IncompleteHead) as caught:
+                heads.read_request_head(iter(received).__next__)
+            self.assertEqual((is_empty, is_late), (caught.exception.is_empty, caught.exception.is_late))
 
     def test_the_rest_is_handed_over_once(self) -> None:
         buffer = HeadBuffer()
@@ -681,7 +675,7 @@ class AtOnce(Http1Test):
             head(*[b"X: y"] * 100),
             head(b"\tX: y"),
         ):
-            self.assertIsNone(heads.head_at_once(data, heads.parse_request_head), data[:100])
+            self.assertIsNone(heads.parse_whole_head(data, heads.parse_request_head), data[:100])
 
 
 class Responses(Http1Test):
