@@ -61,13 +61,13 @@ class TestChatStream(unittest.TestCase):
         self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
 
     def test_reasoning_moved_into_the_text_leaves_null_in_its_chunk(self) -> None:
-        said = {"content": None, "reasoning_content": "hm"}
-        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
-        for shown, expected in (
+        fields = {"content": None, "reasoning_content": "hm"}
+        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": fields, "finish_reason": None}]})
+        for changed, expected in (
             (delta._replace(text="hm", reasoning=None), {"content": "hm", "reasoning_content": None}),
-            (delta, said),
+            (delta, fields),
         ):
-            self.assertEqual(expected, events(written([shown]))[0]["choices"][0]["delta"])
+            self.assertEqual(expected, events(written([changed]))[0]["choices"][0]["delta"])
 
     def test_chat_chunks_that_came_together_are_written_together(self) -> None:
         (delta,) = chat_api.chunk_deltas(CHUNK)
@@ -82,8 +82,8 @@ class TestChatStream(unittest.TestCase):
     def test_usage_of_a_chat_stream_has_the_cached_tokens(self) -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
         deltas = chat_api.chunk_deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
-        asked = REQUEST._replace(include_usage=True)
-        chunk = events(list(write_events(source(list(deltas)), ChunkWriter(asked, 0))))[1]
+        with_usage = REQUEST._replace(include_usage=True)
+        chunk = events(list(write_events(source(list(deltas)), ChunkWriter(with_usage, 0))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
@@ -93,14 +93,14 @@ class TestChatStream(unittest.TestCase):
         self.assertEqual(": keep-alive", found[0])
         first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
         self.assertEqual(("asked", 1234, [first]), tuple(found[1][key] for key in ("model", "created", "choices")))
-        kept = {key: CHUNK[key] for key in ("id", "object", "created", "system_fingerprint")}
-        self.assertEqual({**kept, "model": "asked", "choices": [first]}, found[3])
+        fields = {key: CHUNK[key] for key in ("id", "object", "created", "system_fingerprint")}
+        self.assertEqual({**fields, "model": "asked", "choices": [first]}, found[3])
 
     def test_a_failure_in_a_chat_stream_is_an_error_event_and_done(self) -> None:
         for error, code in ((UpstreamFailed("cut"), "upstream_error"), (UpstreamTimeout("silent"), "upstream_timeout")):
             found = events(written([Delta(text="half")], error=error))
-            told = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
-            self.assertEqual([{"error": told}, "[DONE]"], found[1:])
+            error_object = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
+            self.assertEqual([{"error": error_object}, "[DONE]"], found[1:])
 
     def test_closing_a_chat_stream_closes_its_source(self) -> None:
         batches = source([Delta(text="a")], [Delta(text="b")])
@@ -129,8 +129,8 @@ class TestCustomCalls(unittest.TestCase):
         self.assertEqual(6, len(found))
         deltas = [event["choices"][0]["delta"] for event in found]
         self.assertEqual([first], deltas[0]["tool_calls"])
-        said = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas[1:5]]
-        self.assertEqual(["", "*** B", "egin", "\n"], said)
+        fields = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas[1:5]]
+        self.assertEqual(["", "*** B", "egin", "\n"], fields)
         self.assertEqual({"content": ""}, deltas[5])
 
     def test_other_custom_call_arguments_come_unchanged_with_the_finish(self) -> None:
@@ -159,11 +159,11 @@ class TestCustomCalls(unittest.TestCase):
 
 class TestCompletion(unittest.TestCase):
     def test_a_completion_keeps_its_fields_and_its_reasoning(self) -> None:
-        said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
-        body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": said}], "usage": {}}
+        fields = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
+        body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": fields}], "usage": {}}
         (delta,) = chat_api.completion_deltas(body)
         reply = completion(REQUEST, [delta._replace(text="shown")])
-        self.assertEqual({**said, "content": "shown"}, reply["choices"][0]["message"])
+        self.assertEqual({**fields, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
 
     def test_a_completion_has_every_choice(self) -> None:

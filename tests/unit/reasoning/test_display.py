@@ -19,7 +19,7 @@ def source(*items: Delta | Heartbeat, fails: bool = False) -> Batches:
         raise UpstreamFailed("cut")
 
 
-def shown(*items: Delta | Heartbeat, form: Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
+def display(*items: Delta | Heartbeat, form: Form | None = COLLAPSIBLE, notice: str = "") -> list[str | None]:
     batches = show_reasoning(source(*items), form, lambda choice: notice)
     return [item.text for batch in batches for item in batch if isinstance(item, Delta)]
 
@@ -28,7 +28,7 @@ class TestDisplay(unittest.TestCase):
     def test_the_display_writes_one_delta_per_delta_and_closes_the_block_before_text(self) -> None:
         self.assertEqual(
             [None, "<details>\n<summary>Thinking</summary>\n\nI ", "think", "\n</details>\n\nFinal.", None],
-            shown(
+            display(
                 Delta(reasoning=""),
                 Delta(reasoning="I "),
                 Delta(reasoning="think"),
@@ -39,20 +39,20 @@ class TestDisplay(unittest.TestCase):
 
     def test_a_tool_call_or_the_end_closes_the_displayed_block(self) -> None:
         for last in (Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="length")):
-            self.assertEqual("\n</details>\n\n", shown(Delta(reasoning="x"), last)[-1])
+            self.assertEqual("\n</details>\n\n", display(Delta(reasoning="x"), last)[-1])
 
     def test_empty_text_beside_reasoning_does_not_close_the_displayed_block(self) -> None:
         self.assertEqual(
             [COLLAPSIBLE.opening + "a", "b", "\n</details>\n\n!"],
-            shown(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
+            display(Delta(reasoning="a", text=""), Delta(reasoning="b", text=""), Delta(text="!")),
         )
 
     def test_reasoning_after_a_call_opens_no_displayed_block(self) -> None:
-        self.assertIsNone(shown(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
+        self.assertIsNone(display(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
 
     def test_displayed_reasoning_is_in_the_text_or_in_its_field_never_both(self) -> None:
         call, late = Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late")
-        for name, deltas, told in (
+        for name, deltas, expected in (
             ("in the block", (Delta(reasoning="a"), Delta(reasoning="b", text="c"), Delta(text="d")), [None] * 3),
             ("no room for a block", (call, late), [None, "late"]),
             # A client would send the part back as if it were the whole.
@@ -61,12 +61,12 @@ class TestDisplay(unittest.TestCase):
             with self.subTest(name):
                 batches = show_reasoning(source(*deltas), COLLAPSIBLE)
                 found = [item.reasoning for batch in batches for item in batch if isinstance(item, Delta)]
-                self.assertEqual(told, found)
+                self.assertEqual(expected, found)
 
     def test_later_reasoning_gets_a_displayed_block_of_its_own_and_all_read_back(self) -> None:
         deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
         for form in FORMS:
-            written = "".join(text or "" for text in shown(*deltas, form=form))
+            written = "".join(text or "" for text in display(*deltas, form=form))
             self.assertEqual(
                 form.opening
                 + "a"
@@ -92,29 +92,29 @@ class TestDisplay(unittest.TestCase):
 
     def test_an_answer_without_text_gets_a_note_in_the_display(self) -> None:
         self.assertEqual(
-            NO_ANSWER, (shown(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(NO_ANSWER) :]
+            NO_ANSWER, (display(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(NO_ANSWER) :]
         )
-        for spoken in (
+        for deltas in (
             (Delta(reasoning="x"), Delta(text="y"), Delta(finish_reason="stop")),
             (Delta(reasoning="x"), Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="stop")),
             (Delta(reasoning="x"), Delta(finish_reason="length")),
             (Delta(finish_reason="stop"),),
         ):
-            self.assertNotIn(NO_ANSWER, shown(*spoken)[-1] or "")
+            self.assertNotIn(NO_ANSWER, display(*deltas)[-1] or "")
 
     def test_an_unusual_finish_reason_is_explained_in_the_display(self) -> None:
-        last = shown(Delta(text="half"), Delta(finish_reason="insufficient_system_resource"))[-1]
+        last = display(Delta(text="half"), Delta(finish_reason="insufficient_system_resource"))[-1]
         self.assertEqual(early_end_notice("insufficient_system_resource"), last)
 
     def test_the_notice_precedes_the_first_visible_text(self) -> None:
         self.assertEqual(
             [COLLAPSIBLE.opening + "x", "\n</details>\n\nNOTICE Hi", "again"],
-            shown(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
+            display(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
         )
         self.assertEqual(
-            [None, "NOTICE Hi"], shown(Delta(reasoning="x"), Delta(text="Hi"), form=None, notice="NOTICE ")
+            [None, "NOTICE Hi"], display(Delta(reasoning="x"), Delta(text="Hi"), form=None, notice="NOTICE ")
         )
-        self.assertEqual(["NOTICE "], shown(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
+        self.assertEqual(["NOTICE "], display(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
 
     def test_without_display_and_notice_deltas_stay_unchanged(self) -> None:
         delta = Delta(reasoning="x", text="y")
@@ -128,7 +128,9 @@ class TestDisplay(unittest.TestCase):
         )
 
     def test_each_choice_has_a_displayed_block_of_its_own(self) -> None:
-        texts = shown(Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y"))
+        texts = display(
+            Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y")
+        )
         opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
         self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
 
@@ -156,7 +158,7 @@ class TestDisplay(unittest.TestCase):
         """Each of these made a naive pattern quadratic."""
         count = width(20_000, 100_000)
         for hostile in ("<" * count * 2, "<\\" * count, "<details" * (count // 5), "\\" * count * 2):
-            (written,) = shown(Delta(reasoning=hostile, text="x"))
+            (written,) = display(Delta(reasoning=hostile, text="x"))
             assert written is not None
             block = thinking_blocks.block_at(written)
             assert block is not None
@@ -178,7 +180,7 @@ class TestDisplay(unittest.TestCase):
             return split(form, text)
 
         with mock.patch.object(thinking_blocks.Form, "split_unfinished", counted):
-            written = "".join(text or "" for text in shown(*pieces, Delta(text="x")))
+            written = "".join(text or "" for text in display(*pieces, Delta(text="x")))
         block = thinking_blocks.block_at(written)
         assert block is not None
         self.assertEqual("<" + "\\" * 160_000 + "/details>", block.reasoning)

@@ -74,7 +74,7 @@ class TestIdentity(unittest.TestCase):
             self.assertEqual(32, len(key))
 
     def test_every_difference_in_a_message_gives_another_history_digest(self) -> None:
-        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
         histories = [
             (),
@@ -90,10 +90,10 @@ class TestIdentity(unittest.TestCase):
             (user("hi"), user("")),
             (Message("user", "hi", name="hi"),),
             (Message("user", "", name="hi"),),
-            (Message("user", (picture,)),),
+            (Message("user", (image,)),),
             (Message("user", (other,)),),
-            (Message("user", (picture, picture)),),
-            (Message("user", ({"type": "text", "text": "hi"}, picture)),),
+            (Message("user", (image, image)),),
+            (Message("user", ({"type": "text", "text": "hi"}, image)),),
             (user("é"),),
             (user("e\u0301"),),
             (user("\ud800"),),
@@ -284,9 +284,9 @@ class TestTurnKeys(unittest.TestCase):
     def test_base64url_call_ids_are_unique_and_words_with_counters_are_not(self) -> None:
         rng = random.Random(0)
         alphabet = string.ascii_letters + string.digits + "-_"
-        made = ["".join(rng.choices(alphabet, k=rng.choice((20, 21, 22, 32)))) for _ in range(1000)]
+        ids = ["".join(rng.choices(alphabet, k=rng.choice((20, 21, 22, 32)))) for _ in range(1000)]
         for prefix in ("", "call_", "toolu_", "chatcmpl-tool-"):
-            taken = sum(identity.is_unique_id(prefix + each) for each in made)
+            taken = sum(identity.is_unique_id(prefix + each) for each in ids)
             self.assertGreater(taken, 940, prefix)
         for unique in ("V1StGXR8_Z5jdHi6B-myT", "call_V1StGXR8_Z5jdHi6B-myT", "toolu_3q2-7wRt_9ZxK4bLm8vQnA"):
             self.assertTrue(identity.is_unique_id(unique), unique)
@@ -324,14 +324,14 @@ class TestGrownHistory(unittest.TestCase):
 
 
 def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
-    made = []
+    messages = []
     for _ in range(count):
         role = rng.choice(["system", "user", "assistant", "assistant", "tool"])
         calls = tuple(ToolCall(f"call_00_{rng.getrandbits(96):024x}", "read", "{}") for _ in range(rng.randrange(3)))
-        answered = f"call_00_{rng.getrandbits(96):024x}" if role == "tool" else None
+        call_id = f"call_00_{rng.getrandbits(96):024x}" if role == "tool" else None
         content = rng.choice(["ok", "go on", "a sentence that is long enough to prove its place"])
-        made.append(Message(role, content, None, calls if role == "assistant" else (), answered))
-    return tuple(made)
+        messages.append(Message(role, content, None, calls if role == "assistant" else (), call_id))
+    return tuple(messages)
 
 
 def _everything(history: identity.History) -> object:

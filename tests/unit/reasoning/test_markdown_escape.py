@@ -35,10 +35,10 @@ class TestRoundTrip(unittest.TestCase):
                 written = escape(text)
                 self.assertEqual(text, unescape(written))
                 self.assertEqual(written, in_pieces(text, rng))
-                shown = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
-                (block,) = find_blocks(shown)
+                display_text = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
+                (block,) = find_blocks(display_text)
                 self.assertIn(text, block.readings)
-                self.assertEqual("Answer.", cut(shown, [block]))
+                self.assertEqual("Answer.", cut(display_text, [block]))
 
     def test_escaped_blocks_of_earlier_versions_are_read(self) -> None:
         for thought, written in (

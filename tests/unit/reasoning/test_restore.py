@@ -53,7 +53,7 @@ def reasonings(prepared: PreparedRequest) -> list[str | None]:
     return [message.reasoning for message in prepared.request.messages if message.role == "assistant"]
 
 
-def _said(prepared: PreparedRequest) -> tuple[object, str | None]:
+def _sent(prepared: PreparedRequest) -> tuple[object, str | None]:
     message = prepared.request.messages[1]
     return message.content, message.reasoning
 
@@ -74,14 +74,14 @@ class TestQueries(unittest.TestCase):
             (known, [[*sent, second.exact], [first.exact]]),
             ({}, [[*sent, second.exact], [first.exact, second.exact], everything]),
         ):
-            asked: list[list[bytes]] = []
+            looked_up: list[list[bytes]] = []
 
             def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
-                asked.append(list(keys))  # noqa: B023
+                looked_up.append(list(keys))  # noqa: B023
                 return {key: found[key] for key in keys if key in found}  # type: ignore[index]  # noqa: B023
 
             look_up(_request(messages, True, True), history, find)
-            self.assertEqual(queries, asked)
+            self.assertEqual(queries, looked_up)
 
 
 class TestSources(unittest.TestCase):
@@ -109,9 +109,9 @@ class TestSources(unittest.TestCase):
             self.assertEqual([reasoning], reasonings(prepared))
 
     def test_a_displayed_block_wins_over_a_weak_match_with_other_reasoning(self) -> None:
-        said = "a plain answer of some length"
-        self.memory.record((U,), assistant(said), "of another chat")
-        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        answer = "a plain answer of some length"
+        self.memory.record((U,), assistant(answer), "of another chat")
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + answer), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
         self.assertEqual("contradicted talk", prepared.turns[0].proof)
 
@@ -122,47 +122,47 @@ class TestSources(unittest.TestCase):
         self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
 
     def test_a_turn_found_by_a_weaker_key_gets_an_alias_for_its_position(self) -> None:
-        said = assistant("a plain answer of some length")
-        self.memory.record((U,), said, "known")
-        history = identity.identify(ME, (system("new"), U, said))
-        prepared = self.memory.prepare(system("new"), U, said, U2)
+        answer = assistant("a plain answer of some length")
+        self.memory.record((U,), answer, "known")
+        history = identity.identify(ME, (system("new"), U, answer))
+        prepared = self.memory.prepare(system("new"), U, answer, U2)
         self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
         self.assertEqual(((keys.dialogue[0], keys.aliases[0], "known", ()),), prepared.aliases)
-        sent = identity.identify(ME, (U, said, U2)).sent_keys[1]
-        exact = identity.identify(ME, (U, said)).keys[1]
+        sent = identity.identify(ME, (U, answer, U2)).sent_keys[1]
+        exact = identity.identify(ME, (U, answer)).keys[1]
         assert exact is not None
-        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, said, U2).aliases)
+        self.assertEqual(((exact.exact, sent, "known", ()),), self.memory.prepare(U, answer, U2).aliases)
 
     def test_a_turn_with_an_alias_stays_found_when_others_store_the_same_text(self) -> None:
-        said = assistant("a plain answer of some length")
-        self.memory.record((U,), said, "known")
-        self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
-        self.memory.record((system("other"), U), said, "of another agent")
-        prepared = self.memory.prepare(system("new"), U, said, U2)
+        answer = assistant("a plain answer of some length")
+        self.memory.record((U,), answer, "known")
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, answer, U2))
+        self.memory.record((system("other"), U), answer, "of another agent")
+        prepared = self.memory.prepare(system("new"), U, answer, U2)
         self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
         self.assertEqual((), prepared.aliases)
 
     def test_a_turn_stored_at_this_position_wins_over_an_alias(self) -> None:
-        said = assistant("a plain answer of some length")
-        self.memory.record((U,), said, "of another agent")
-        self.memory.record_aliases(self.memory.prepare(system("new"), U, said, U2))
-        self.memory.record((system("new"), U), said, "its own")
-        prepared = self.memory.prepare(system("new"), U, said, U2)
+        answer = assistant("a plain answer of some length")
+        self.memory.record((U,), answer, "of another agent")
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, answer, U2))
+        self.memory.record((system("new"), U), answer, "its own")
+        prepared = self.memory.prepare(system("new"), U, answer, U2)
         self.assertEqual((["its own"], "exact"), (reasonings(prepared), prepared.turns[0].proof))
         self.memory.record_aliases(prepared)
-        self.memory.record((system("new"), U), said, "its own, asked again")
-        prepared = self.memory.prepare(system("new"), U, said, U2)
+        self.memory.record((system("new"), U), answer, "its own, asked again")
+        prepared = self.memory.prepare(system("new"), U, answer, U2)
         self.assertEqual((["its own"], "sent"), (reasonings(prepared), prepared.turns[0].proof))
-        prepared = self.memory.prepare(system("new"), U, said, user("asked otherwise"))
+        prepared = self.memory.prepare(system("new"), U, answer, user("asked otherwise"))
         self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
 
     def test_a_displayed_block_with_other_reasoning_wins_over_an_alias(self) -> None:
-        said = "a plain answer of some length"
-        self.memory.record((U,), assistant(said), "of another chat")
-        self.memory.record_aliases(self.memory.prepare(system("new"), U, assistant(said), U2))
-        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + said), U2)
+        answer = "a plain answer of some length"
+        self.memory.record((U,), assistant(answer), "of another chat")
+        self.memory.record_aliases(self.memory.prepare(system("new"), U, assistant(answer), U2))
+        prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + answer), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
 
     def test_a_message_merged_from_two_turns_gets_the_reasoning_of_both(self) -> None:
@@ -179,12 +179,12 @@ class TestSources(unittest.TestCase):
 
     def test_blank_reasoning_from_the_client_counts_as_none(self) -> None:
         for blank in ("", " ", "\n\n"):
-            said = assistant("", CALL, reasoning=blank)
-            prepared = self.memory.prepare(U, said, T)
+            answer = assistant("", CALL, reasoning=blank)
+            prepared = self.memory.prepare(U, answer, T)
             self.assertEqual((Source.NOBODY, True), (prepared.turns[0].source, prepared.is_recovered))
             memory = Memory()
             memory.record((U,), A, "stored")
-            self.assertEqual(["stored"], reasonings(memory.prepare(U, said, T)))
+            self.assertEqual(["stored"], reasonings(memory.prepare(U, answer, T)))
 
     def test_a_turn_stored_without_reasoning_is_known_to_have_none(self) -> None:
         self.memory.record((U,), A, "")
@@ -218,13 +218,13 @@ class TestSources(unittest.TestCase):
             self.assertEqual("Hi", prepared.request.messages[1].content)
 
     def test_our_block_is_stripped_if_the_client_trimmed_its_copy_of_the_reasoning(self) -> None:
-        for kept in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
-            shown = block("a thought\nof two lines\n") + "Hi"
-            prepared = self.memory.prepare(U, assistant(shown, CALL, reasoning=kept), T)
-            self.assertEqual(("Hi", "a thought\nof two lines\n"), _said(prepared))
+        for echo in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
+            text = block("a thought\nof two lines\n") + "Hi"
+            prepared = self.memory.prepare(U, assistant(text, CALL, reasoning=echo), T)
+            self.assertEqual(("Hi", "a thought\nof two lines\n"), _sent(prepared))
         own = block("the model wrote this itself") + "Hi"
         prepared = self.memory.prepare(U, assistant(own, CALL, reasoning="other"), T)
-        self.assertEqual((own, "other"), _said(prepared))
+        self.assertEqual((own, "other"), _sent(prepared))
 
     def test_an_empty_block_or_a_short_similar_one_stays_text(self) -> None:
         for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
@@ -235,15 +235,15 @@ class TestSources(unittest.TestCase):
     def test_a_turn_stopped_while_thinking_is_found_and_its_block_stripped(self) -> None:
         self.memory.record((U,), assistant(""), "half a thought, and some more")
         prepared = self.memory.prepare(U, assistant(COLLAPSIBLE.opening + "half a thought, a"), U2)
-        self.assertEqual(("", "half a thought, and some more"), _said(prepared))
+        self.assertEqual(("", "half a thought, and some more"), _sent(prepared))
         unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
-        self.assertEqual(("", "half"), _said(unknown))
+        self.assertEqual(("", "half"), _sent(unknown))
 
     def test_an_empty_block_of_a_stopped_turn_is_stripped(self) -> None:
         for opening in (COLLAPSIBLE.opening, COLLAPSIBLE.opening.strip(), PLAIN.opening):
             memory = Memory()
             memory.record((U,), assistant(""), " \n<")
-            self.assertEqual(("", " \n<"), _said(memory.prepare(U, assistant(opening), U2)))
+            self.assertEqual(("", " \n<"), _sent(memory.prepare(U, assistant(opening), U2)))
 
     def test_a_block_of_the_model_after_ours_stays_text(self) -> None:
         for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
@@ -254,14 +254,14 @@ class TestSources(unittest.TestCase):
 
     def test_two_blocks_that_together_are_the_reasoning_are_stripped(self) -> None:
         self.memory.record((U,), assistant("bd", CALL), "ac")
-        shown = block("a") + "b\n\n" + block("c") + "d"
-        prepared = self.memory.prepare(U, assistant(shown, CALL), T)
-        self.assertEqual(("bd", "ac"), _said(prepared))
+        text = block("a") + "b\n\n" + block("c") + "d"
+        prepared = self.memory.prepare(U, assistant(text, CALL), T)
+        self.assertEqual(("bd", "ac"), _sent(prepared))
 
     def test_a_quoted_block_after_ours_stays_text(self) -> None:
         quoted = "Look:\n\n<think>\nhm\n</think>\n\nlike that"
         prepared = self.memory.prepare(U, assistant(block("ours") + quoted, CALL), T)
-        self.assertEqual((quoted, "ours"), _said(prepared))
+        self.assertEqual((quoted, "ours"), _sent(prepared))
 
     def test_merged_turns_keep_the_reasoning_of_all_their_blocks(self) -> None:
         one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
@@ -269,7 +269,7 @@ class TestSources(unittest.TestCase):
         self.memory.record((U, assistant("A.", one), result(one[0])), assistant("B.", two), "second")
         merged = assistant(block("first") + "A.\n\n" + block("second") + "B.", one, two)
         prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
-        self.assertEqual(("A.B.", "first\n\nsecond"), _said(prepared))
+        self.assertEqual(("A.B.", "first\n\nsecond"), _sent(prepared))
 
     def test_text_and_calls_in_separate_messages_are_restored_as_one_turn(self) -> None:
         unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
@@ -411,10 +411,10 @@ class TestGrownHistory(unittest.TestCase):
         self.chat: list[Message] = [S, U]
         for number in range(8):
             call_id = f"call_00_{number:024x}a"
-            asked = assistant(block(f"thought {number}") + "I look.", (call_id, "read_file", "{}"))
+            turn = assistant(block(f"thought {number}") + "I look.", (call_id, "read_file", "{}"))
             if number % 3:
-                self.memory.record(self.chat, asked, f"thought {number}")
-            self.chat += [asked, result(call_id), *([assistant("Well."), U2] if number % 2 else [])]
+                self.memory.record(self.chat, turn, f"thought {number}")
+            self.chat += [turn, result(call_id), *([assistant("Well."), U2] if number % 2 else [])]
 
     def assert_restored_alike(self, *messages: Message, tools: bool = True, thinking: bool = True) -> None:
         known, new = (

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from tests.support.width import width
-from tests.unit.reasoning.test_display import shown
+from tests.unit.reasoning.test_display import display
 
 FORMS = (COLLAPSIBLE, PLAIN)
 NASTY = (
@@ -34,9 +34,10 @@ NASTY = (
 class TestThinkingBlocks(unittest.TestCase):
     def test_a_thinking_block_has_exactly_the_specified_layout(self) -> None:
         self.assertEqual(
-            ["<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"))
+            ["<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"],
+            display(Delta(reasoning="hm", text="Hi")),
         )
-        self.assertEqual(["<think>\nhm\n</think>\n\nHi"], shown(Delta(reasoning="hm", text="Hi"), form=PLAIN))
+        self.assertEqual(["<think>\nhm\n</think>\n\nHi"], display(Delta(reasoning="hm", text="Hi"), form=PLAIN))
 
     def test_a_thinking_block_reads_back_whatever_it_contains(self) -> None:
         for form in FORMS:
@@ -44,7 +45,7 @@ class TestThinkingBlocks(unittest.TestCase):
                 for text in ("", "Answer.", "</details>\n\n", form.opening + "x" + form.closing):
                     with self.subTest(form=form.tag, reasoning=reasoning, text=text):
                         calls = (CallPiece(0, "a", "b"),)
-                        (written,) = shown(Delta(reasoning=reasoning, text=text, calls=calls), form=form)
+                        (written,) = display(Delta(reasoning=reasoning, text=text, calls=calls), form=form)
                         assert written is not None
                         block = thinking_blocks.block_at(written)
                         assert block is not None
@@ -61,7 +62,7 @@ class TestThinkingBlocks(unittest.TestCase):
                     pieces = [reasoning[a:b] for a, b in zip([0, *cuts], [*cuts, len(reasoning)], strict=True)]
                     deltas = [Delta(reasoning=piece) for piece in pieces] + [Delta(text="Done.")]
                     with self.subTest(form=form.tag, pieces=pieces):
-                        self.assertEqual(whole, "".join(text or "" for text in shown(*deltas, form=form)))
+                        self.assertEqual(whole, "".join(text or "" for text in display(*deltas, form=form)))
 
     def test_text_that_looks_like_a_thinking_block_is_none(self) -> None:
         for text in (
@@ -80,7 +81,7 @@ class TestThinkingBlocks(unittest.TestCase):
     def test_an_unfinished_thinking_block_is_recognised(self) -> None:
         whole = "half `Vec<String>` <b>a</b> </details> <think> &lt; thought\n\n```\n<i>\n  </details>\nx"
         for form in FORMS:
-            written = "".join(text or "" for text in shown(Delta(reasoning=whole), form=form))
+            written = "".join(text or "" for text in display(Delta(reasoning=whole), form=form))
             for end in range(len(form.opening), len(written)):
                 (block,) = thinking_blocks.find_blocks(written[:end])
                 self.assertTrue(block.is_open)
@@ -94,12 +95,12 @@ class TestThinkingBlocks(unittest.TestCase):
     def test_a_thinking_block_is_recognised_after_html_escaping_and_other_line_ends(self) -> None:
         thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'
         for form in FORMS:
-            shown = form.opening + form.escape(thought) + form.closing + "Is a < b?\n\nYes &amp; no."
-            escaped = html.escape(shown)
+            original = form.opening + form.escape(thought) + form.closing + "Is a < b?\n\nYes &amp; no."
+            escaped = html.escape(original)
             for name, text in {
                 "HTML": escaped,
-                "HTML, quotes left": html.escape(shown, quote=False),
-                "CRLF": shown.replace("\n", "\r\n"),
+                "HTML, quotes left": html.escape(original, quote=False),
+                "CRLF": original.replace("\n", "\r\n"),
                 "both": escaped.replace("\n", "\r\n"),
             }.items():
                 with self.subTest(name, form=form.tag):

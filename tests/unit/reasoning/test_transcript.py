@@ -78,5 +78,5 @@ class TestTranscript(unittest.TestCase):
         self.assertIn("user bob ---", recovered(Message("user", "hi", name="bob"), A, T, U2, last_lost=1)[0].content)
 
     def test_a_transcript_has_placeholders_for_images(self) -> None:
-        picture = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
-        self.assertIn("see\n[image: ", recovered(picture, A, T, U2, last_lost=1)[0].content)
+        image = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
+        self.assertIn("see\n[image: ", recovered(image, A, T, U2, last_lost=1)[0].content)

@@ -39,10 +39,10 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
     return parse(*messages, **body).request.messages
 
 
-def blocks_of(said: Any) -> list[Json]:
+def blocks_of(turn: Any) -> list[Json]:
     """A message as this API tells it."""
     writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER)
-    for batch in said:
+    for batch in turn:
         writing.write(batch)
     return list(writing.message()["content"])
 
@@ -52,14 +52,14 @@ class TestRoundTrip(unittest.TestCase):
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             found = list(batches(rng, stream(rng, answer(rng))))
-            said, told = message(found), blocks_of(found)
+            turn, blocks = message(found), blocks_of(found)
             with self.subTest(seed=seed):
                 for omitted in (False, True):
-                    echo = [{**block, "thinking": ""} if omitted and "thinking" in block else block for block in told]
+                    echo = [{**block, "thinking": ""} if omitted and "thinking" in block else block for block in blocks]
                     read_back = read(user("q"), {"role": "assistant", "content": echo}, user("go on"))[1]
-                    self.assertEqual(said.reasoning or None, read_back.reasoning)
-                    self.assertEqual(said.content, read_back.content)
-                    self.assertEqual(called(said), called(read_back))
+                    self.assertEqual(turn.reasoning or None, read_back.reasoning)
+                    self.assertEqual(turn.content, read_back.content)
+                    self.assertEqual(calls_of(turn), calls_of(read_back))
 
     def test_anthropic_blocks_survive_reading_and_writing(self) -> None:
         for seed in range(100):
@@ -81,17 +81,17 @@ class TestRoundTrip(unittest.TestCase):
                 self.assertEqual(blocks, blocks_of([[delta]]))
 
 
-def called(said: Message) -> list[tuple[str, str, Any]]:
-    return [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls]
+def calls_of(turn: Message) -> list[tuple[str, str, Any]]:
+    return [(call.id, call.name, json.loads(call.arguments)) for call in turn.tool_calls]
 
 
 class TestThinking(unittest.TestCase):
     def thinking(self, *blocks: Json) -> str | None:
         return read(user("q"), {"role": "assistant", "content": [*blocks, {"type": "text", "text": "x"}]})[1].reasoning
 
-    def block(self, thought: str, shown: str | None = None, **more: Any) -> Json:
+    def block(self, thought: str, text: str | None = None, **more: Any) -> Json:
         signature = SEALER.seal(thought)
-        return {"type": "thinking", "thinking": thought if shown is None else shown, "signature": signature, **more}
+        return {"type": "thinking", "thinking": thought if text is None else text, "signature": signature, **more}
 
     def test_our_signature_wins_over_the_text_of_a_thinking_block(self) -> None:
         self.assertEqual("hm", self.thinking(self.block("hm")))
@@ -211,8 +211,8 @@ class TestFields(unittest.TestCase):
             {"messages": [user({"type": "a block of tomorrow", "x": [1]})]},
         ):
             with self.subTest(body):
-                asked = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
-                chat_api.payload(asked.request)
+                parsed = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+                chat_api.payload(parsed.request)
 
     def test_max_tokens_is_required_for_messages_but_not_for_counting(self) -> None:
         request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)
@@ -226,8 +226,8 @@ class TestFields(unittest.TestCase):
 
     def test_anthropic_user_ids_become_distinct_deepseek_user_ids(self) -> None:
         users = [json.dumps({"device_id": device, "session_id": "s"}) for device in ("d1", "d2")]
-        told = [parse(metadata={"user_id": each}).request.params["user_id"] for each in users]
-        self.assertEqual(2, len(set(told)))
+        ids = [parse(metadata={"user_id": each}).request.params["user_id"] for each in users]
+        self.assertEqual(2, len(set(ids)))
         self.assertNotIn("user_id", parse(metadata={"user_id": "{}"}).request.params)
 
 
@@ -243,8 +243,8 @@ class TestResultOrder(unittest.TestCase):
                 cut = rng.randrange(len(ended) + 1)
                 history.append({"role": "assistant", "content": uses})
                 history += [user(*part) for part in (ended[:cut], ended[cut:]) if part]
-            answered = [each.tool_call_id for each in read(*history) if each.role == "tool"]
-            self.assertEqual(sorted(answered, key=str), answered)
+            call_ids = [each.tool_call_id for each in read(*history) if each.role == "tool"]
+            self.assertEqual(sorted(call_ids, key=str), call_ids)
 
     def test_tool_results_without_a_call_come_after_the_others(self) -> None:
         use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
@@ -269,15 +269,15 @@ class TestErrors(unittest.TestCase):
         )
         for error, status, kind in cases:
             with self.subTest(error):
-                told = errors.failure(error, "req_1")
+                body = errors.failure(error, "req_1")
                 expected = {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": "req_1"}
-                self.assertEqual((status, expected), (errors.status(error), told))
+                self.assertEqual((status, expected), (errors.status(error), body))
 
     def test_an_anthropic_error_has_deepseeks_message_but_not_its_fields(self) -> None:
         body = {"error": {"message": "Its own words.", "type": "odd", "code": "odd"}, "trace": "x"}
-        told = errors.failure(UpstreamRefused(400, "ours", body, None), "req_1")
-        self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, told["error"])
-        self.assertEqual({"type", "error", "request_id"}, set(told))
+        found = errors.failure(UpstreamRefused(400, "ours", body, None), "req_1")
+        self.assertEqual({"type": "invalid_request_error", "message": "Its own words."}, found["error"])
+        self.assertEqual({"type", "error", "request_id"}, set(found))
 
 
 class TestUsage(unittest.TestCase):
@@ -290,7 +290,7 @@ class TestUsage(unittest.TestCase):
             ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (0, 4, 0)),
             ({"prompt_tokens": None, "prompt_tokens_details": None, "completion_tokens": -1}, (0, 0, 0)),
         ):
-            told = request.usage(found, 9)
+            usage = request.usage(found, 9)
             names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
-            self.assertEqual(expected, tuple(told[name] for name in names))
-            self.assertEqual(0, told["cache_creation_input_tokens"])
+            self.assertEqual(expected, tuple(usage[name] for name in names))
+            self.assertEqual(0, usage["cache_creation_input_tokens"])

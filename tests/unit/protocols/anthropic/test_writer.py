@@ -25,8 +25,8 @@ def opened(signature: str) -> str | None:
     return Opener(SEALER, 1_000_000).open(signature)
 
 
-def writer(request: ChatRequest = REQUEST, **asked: Any) -> MessageWriter:
-    return MessageWriter(MessageHead("msg_1", "req_1", 3), MessageRequest(request, **asked), SEALER)
+def writer(request: ChatRequest = REQUEST, **options: Any) -> MessageWriter:
+    return MessageWriter(MessageHead("msg_1", "req_1", 3), MessageRequest(request, **options), SEALER)
 
 
 def written(writing: MessageWriter, batch: Any) -> list[Json]:
@@ -62,31 +62,31 @@ class TestAnthropicStream(unittest.TestCase):
             found = list(batches(rng, stream(rng, answer(rng))))
             data = writing.begin() + b"".join(map(writing.write, found)) + writing.end()
             with self.subTest(seed=seed):
-                told = added_up(events(data))
-                self.assertEqual(writing.message(), told)
-                self.assertEqual((5, 7), (told["usage"]["input_tokens"], told["usage"]["output_tokens"]))
-                self.assert_says(told, found, omits=omits)
+                reply = added_up(events(data))
+                self.assertEqual(writing.message(), reply)
+                self.assertEqual((5, 7), (reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]))
+                self.assert_says(reply, found, omits=omits)
 
-    def assert_says(self, told: Json, found: Any, *, omits: bool = False) -> None:
+    def assert_says(self, reply: Json, found: Any, *, omits: bool = False) -> None:
         """Everything that DeepSeek said, and nothing else."""
-        said = message(found)
-        thoughts = [block for block in told["content"] if block["type"] == "thinking"]
-        self.assertEqual(said.reasoning or "", "".join(opened(each["signature"]) or "" for each in thoughts))
-        shown = "".join(each["thinking"] for each in thoughts)
-        self.assertEqual("" if omits else said.reasoning or "", shown)
-        self.assertEqual(said.content, "".join(each["text"] for each in told["content"] if each["type"] == "text"))
-        calls = [block for block in told["content"] if block["type"] == "tool_use"]
-        expected = [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls]
+        turn = message(found)
+        thoughts = [block for block in reply["content"] if block["type"] == "thinking"]
+        self.assertEqual(turn.reasoning or "", "".join(opened(each["signature"]) or "" for each in thoughts))
+        thinking = "".join(each["thinking"] for each in thoughts)
+        self.assertEqual("" if omits else turn.reasoning or "", thinking)
+        self.assertEqual(turn.content, "".join(each["text"] for each in reply["content"] if each["type"] == "text"))
+        calls = [block for block in reply["content"] if block["type"] == "tool_use"]
+        expected = [(call.id, call.name, json.loads(call.arguments)) for call in turn.tool_calls]
         self.assertEqual(expected, [(each["id"], each["name"], each["input"]) for each in calls])
 
     def test_a_plain_anthropic_message_equals_the_streamed_one(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
-            said = answer(rng, is_orderly=True)
+            turn = answer(rng, is_orderly=True)
             streamed, whole = writer(), writer()
-            for batch in batches(rng, stream(rng, said)):
+            for batch in batches(rng, stream(rng, turn)):
                 streamed.write(batch)
-            whole.write(list(chat_api.completion_deltas(completion(said))))
+            whole.write(list(chat_api.completion_deltas(completion(turn))))
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.message(), whole.message())
 
@@ -111,17 +111,17 @@ class TestAnthropicStream(unittest.TestCase):
             deltas = interleaved(rng, rng.choice((1, 2, 3, 4)))
             writing = writer()
             with self.subTest(seed=seed):
-                told = added_up(written(writing, deltas))
-                self.assertEqual(writing.message(), told)
-                self.assert_says(told, [deltas])
+                reply = added_up(written(writing, deltas))
+                self.assertEqual(writing.message(), reply)
+                self.assert_says(reply, [deltas])
 
 
 class TestToolUseBlocks(unittest.TestCase):
     def test_tool_use_blocks_come_in_the_order_of_their_calls(self) -> None:
         pieces = [(0, '{"a":'), (1, '{"b":'), (2, '{"c":'), (0, "1}"), (2, "3}"), (1, "2}")]
         deltas = [Delta(calls=(CallPiece(index, f"c{index}", FUNCTION, text),)) for index, text in pieces]
-        told = added_up(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
-        self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in told["content"]])
+        reply = added_up(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
+        self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in reply["content"]])
 
     def test_a_tool_use_block_ends_when_the_next_call_begins(self) -> None:
         for first in ('{"a":1}', '{"a":"' + "x" * 100_000 + '"}', '{"a":1} \n'):
@@ -133,14 +133,16 @@ class TestToolUseBlocks(unittest.TestCase):
 
     def test_text_in_the_middle_of_a_call_waits_for_its_end(self) -> None:
         call = [Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'),)), Delta(calls=(CallPiece(0, arguments="1}"),))]
-        told = added_up(written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")]))
-        self.assertEqual(["tool_use", "text"], kinds(told))
-        self.assertEqual(({"x": 1}, "meanwhile!"), (told["content"][0]["input"], told["content"][1]["text"]))
+        reply = added_up(
+            written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")])
+        )
+        self.assertEqual(["tool_use", "text"], kinds(reply))
+        self.assertEqual(({"x": 1}, "meanwhile!"), (reply["content"][0]["input"], reply["content"][1]["text"]))
 
     def test_every_tool_use_block_has_an_id(self) -> None:
         pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
-        told = added_up(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
-        ids = [block["id"] for block in told["content"]]
+        reply = added_up(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
+        ids = [block["id"] for block in reply["content"]]
         self.assertTrue(all(ids))
         self.assertEqual(2, len(set(ids)))
 
@@ -169,9 +171,9 @@ class TestToolUseBlocks(unittest.TestCase):
 class TestThinkingBlocks(unittest.TestCase):
     def test_the_signature_of_a_thinking_block_holds_its_text(self) -> None:
         for omits in (True, False):
-            told = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
-            self.assertEqual("hm", opened(told["content"][0]["signature"]))
-            self.assertEqual("" if omits else "hm", told["content"][0]["thinking"])
+            reply = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
+            self.assertEqual("hm", opened(reply["content"][0]["signature"]))
+            self.assertEqual("" if omits else "hm", reply["content"][0]["thinking"])
 
     def test_omitted_thinking_is_in_no_event(self) -> None:
         writing = writer(omits_thinking=True)
@@ -179,8 +181,8 @@ class TestThinkingBlocks(unittest.TestCase):
         self.assertNotIn(b"secret", data)
 
     def test_later_thinking_is_a_block_of_its_own(self) -> None:
-        told = added_up(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
-        self.assertEqual(["thinking", "text", "thinking"], kinds(told))
+        reply = added_up(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
+        self.assertEqual(["thinking", "text", "thinking"], kinds(reply))
 
 
 class TestOtherEvents(unittest.TestCase):
@@ -194,8 +196,8 @@ class TestOtherEvents(unittest.TestCase):
         self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
 
     def test_an_empty_answer_is_an_empty_anthropic_message(self) -> None:
-        told = added_up(written(writer(), [Delta(finish_reason="stop")]))
-        self.assertEqual(([], "end_turn"), (told["content"], told["stop_reason"]))
+        reply = added_up(written(writer(), [Delta(finish_reason="stop")]))
+        self.assertEqual(([], "end_turn"), (reply["content"], reply["stop_reason"]))
 
     def test_message_start_has_the_estimated_input_tokens(self) -> None:
         start = events(writer().begin())[0]["message"]

@@ -109,9 +109,9 @@ class TestReferences(unittest.TestCase):
         self.assertIsNone(envelope.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
 
     def test_a_reference_to_a_foreign_item_id_is_refused(self) -> None:
-        for given in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
-            with self.subTest(given), self.assertRaises(BadRequest):
-                envelope.reference({"type": "item_reference", "id": given}, "input[0]")
+        for item_id in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
+            with self.subTest(item_id), self.assertRaises(BadRequest):
+                envelope.reference({"type": "item_reference", "id": item_id}, "input[0]")
 
 
 class TestResponseObject(unittest.TestCase):
@@ -141,8 +141,8 @@ class TestResponseObject(unittest.TestCase):
 
     def test_tools_in_a_response_have_the_fields_of_the_official_types(self) -> None:
         custom = {"type": "custom", "name": "apply_patch"}
-        told = envelope.echoed_fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
-        self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], told)
+        tools = envelope.echoed_fields({"tools": [{"type": "function", "name": "f"}, custom]})["tools"]
+        self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], tools)
 
     def test_usage_gets_the_names_of_the_responses_api(self) -> None:
         found = envelope.usage(

@@ -29,8 +29,8 @@ LARGEST = 1_000_000
 SEALED = {"include": ["reasoning.encrypted_content"]}
 
 
-def written(*deltas: Delta, **wanted: object) -> list[Json]:
-    writing = writer(**wanted)
+def written(*deltas: Delta, **options: object) -> list[Json]:
+    writing = writer(**options)
     writing.write(deltas)
     writing.end()
     assert writing.response is not None

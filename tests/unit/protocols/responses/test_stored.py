@@ -58,7 +58,7 @@ class TestPages(unittest.TestCase):
 
     def test_pages_contain_every_item_even_with_equal_ids(self) -> None:
         ids = ["a", "b", "a", "a_2", "a", "b"]
-        items = [{"type": "message", "id": id, "content": str(place)} for place, id in enumerate(ids)]
+        items = [{"type": "message", "id": id, "content": str(position)} for position, id in enumerate(ids)]
         for order in ("asc", "desc"):
             data: list[Any] = []
             after, has_more = "", True

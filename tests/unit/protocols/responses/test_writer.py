@@ -12,7 +12,7 @@ from tests.support.generated_answers import FUNCTION, answer, batches, stream, w
 from tests.support.responses_client import Json, check_stream, events
 from tests.support.width import width
 
-WISHES: tuple[Json, ...] = (
+OPTIONS: tuple[Json, ...] = (
     {},
     {"reasoning": {"summary": "auto"}},
     {"include": ["reasoning.encrypted_content"]},
@@ -28,11 +28,11 @@ class TestResponsesStream(unittest.TestCase):
     def test_response_events_add_up_to_the_response_however_they_are_cut(self) -> None:
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
-            wishes = rng.choice(WISHES)
-            writing = writer(**wishes)
+            options = rng.choice(OPTIONS)
+            writing = writer(**options)
             with self.subTest(seed=seed):
-                said = batches(rng, stream(rng, answer(rng)))
-                data = writing.begin() + b"".join(writing.write(batch) for batch in said) + writing.end()
+                chunks = batches(rng, stream(rng, answer(rng)))
+                data = writing.begin() + b"".join(writing.write(batch) for batch in chunks) + writing.end()
                 response = check_stream(events(data))
                 self.assertEqual(writing.response, response)
                 self.assertEqual({"completed"}, {item["status"] for item in response["output"]})
@@ -41,13 +41,13 @@ class TestResponsesStream(unittest.TestCase):
     def test_a_plain_response_equals_the_streamed_one(self) -> None:
         for seed in range(100):
             rng = random.Random(seed)
-            said, wishes = answer(rng, is_orderly=True), rng.choice(WISHES)
-            streamed, whole = writer(**wishes), writer(**wishes)
+            chunks, options = answer(rng, is_orderly=True), rng.choice(OPTIONS)
+            streamed, whole = writer(**options), writer(**options)
             streamed.begin()
-            for batch in batches(rng, stream(rng, said)):
+            for batch in batches(rng, stream(rng, chunks)):
                 streamed.write(batch)
             streamed.end()
-            whole.write(list(chat_api.completion_deltas(completion(said))))
+            whole.write(list(chat_api.completion_deltas(completion(chunks))))
             whole.end()
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.response, whole.response)
@@ -56,7 +56,7 @@ class TestResponsesStream(unittest.TestCase):
         for seed in range(width(50, 200)):
             rng = random.Random(seed)
             data = stream(rng, answer(rng))
-            writing = writer(**rng.choice(WISHES))
+            writing = writer(**rng.choice(OPTIONS))
             sent = writing.begin() + b"".join(map(writing.write, batches(rng, data[: rng.randrange(len(data))])))
             sent += rng.choice((writing.cancel, lambda writing=writing: writing.fail(UpstreamFailed("broke"))))()
             with self.subTest(seed=seed):
@@ -159,10 +159,10 @@ class TestEnd(unittest.TestCase):
             self.assertEqual({"code": code, "message": error.message}, error_object(error))
 
 
-def completion(said: Any) -> Json:
+def completion(chunks: Any) -> Json:
     """The orderly answer as one object."""
     body: Json = {"role": "assistant", "content": None}
-    for piece in said:
+    for piece in chunks:
         if piece.kind == "call":
             function = {"name": piece.name, "arguments": piece.text}
             body.setdefault("tool_calls", []).append({"id": f"call_{piece.call}", "function": function})
