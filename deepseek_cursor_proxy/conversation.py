@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.memo import size_of
 
 # Of a message or a call without what is said in it: the tuple, its ids and names.
@@ -133,14 +134,14 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Something between two deltas: a comment of upstream's or, with no line, its silence."""
+    """DeepSeek is silent: the client gets a sign of life. `line` is the comment that DeepSeek sent, if it sent one."""
 
     line: str = ""
 
 
 # Everything that arrived together travels together, so that it can also be written together.
 Batch = list[Delta | Heartbeat]
-Batches = Generator[Batch, None, None]
+Batches = Generator[Batch | Lull, None, None]
 
 
 class Reply:

@@ -53,11 +53,12 @@ ROOT_FILES = {
     "private_files": "",
     "steady_clock": "",
     "resource_limits": "",
-    "conversation": "memo",
+    "lull": "",
+    "conversation": "lull memo",
 }
 # Folders and files that do no I/O, keep no clock and start no thread.
 PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
-PURE |= {"errors", "redaction", "json_codec", "memo"}
+PURE |= {"errors", "redaction", "json_codec", "memo", "lull"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.
 HARMLESS = {"urllib.parse"}

@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.api.reply import unexpected
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import PassedThrough
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
@@ -113,9 +114,7 @@ def _host(base_url: str) -> str:
 class _Stream:
     """A streamed answer, in whole lines so that an error can follow whatever was sent; closing it ends the call."""
 
-    # It has no lulls.
-    wait_handle = None
-    is_over = False
+    is_finished = False
 
     def __init__(self, answer: UpstreamResponse, outcome: "_Outcome", ends: StreamEnds) -> None:
         self._answer = answer
@@ -123,7 +122,8 @@ class _Stream:
         self._ends = ends
         self._is_done = False
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | Lull]:
+        yield BLOCKING
         try:
             yield from self._lines()
             self._outcome.end("200")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.http1.messages import HttpReply, WaitHandle
+from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.lull import Lull
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
@@ -45,20 +46,20 @@ class Writer(Protocol):
         ...
 
 
-def stream_reply(exchange: "Exchange | ChoicesExchange", events: Generator[bytes, None, None]) -> HttpReply:
+def stream_reply(exchange: "Exchange | ChoicesExchange", events: Generator[bytes | Lull, None, None]) -> HttpReply:
     return HttpReply.events(_StreamedBody(exchange, events))
 
 
-def write_events(batches: Batches, writer: Writer) -> Generator[bytes, None, None]:
-    """A whole streamed answer; an empty piece is a lull."""
+def write_events(batches: Batches, writer: Writer) -> Generator[bytes | Lull, None, None]:
+    """A whole streamed answer, with the lulls in it."""
     if beginning := writer.begin():
         yield beginning
     try:
         with closing(batches):
             for batch in batches:
-                written = writer.write(batch)
-                # A batch of which the client reads nothing, such as a lone role, is no lull.
-                if written or not batch:
+                if isinstance(batch, Lull):
+                    yield batch
+                elif written := writer.write(batch):
                     yield written
         last = writer.end()
     except ClientGone:
@@ -107,6 +108,8 @@ def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generat
     due = monotonic() + blank_seconds
     with closing(batches):
         for batch in batches:
+            if isinstance(batch, Lull):
+                continue
             writer.write(batch)
             # An answer that has ended is told within moments, perhaps as a failure, which then needs the status.
             is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
@@ -118,19 +121,15 @@ def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generat
 class _StreamedBody:
     """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
 
-    def __init__(self, exchange: "Exchange | ChoicesExchange", events: Generator[bytes, None, None]) -> None:
+    def __init__(self, exchange: "Exchange | ChoicesExchange", events: Generator[bytes | Lull, None, None]) -> None:
         self._events = events
         self._exchange = exchange
 
     @property
-    def wait_handle(self) -> WaitHandle | None:
-        return self._exchange.wait_handle
-
-    @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self._exchange.is_closed
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | Lull]:
         return self._events
 
     def close(self) -> None:
@@ -141,9 +140,7 @@ class _StreamedBody:
 class _LateBody:
     """A plain answer whose client waits; its first blank is due."""
 
-    # It waits by itself.
-    wait_handle = None
-    is_over = False
+    is_finished = False
 
     def __init__(
         self, exchange: "Exchange | ChoicesExchange", blanks: Generator[bool, None, None], writer: Writer

@@ -24,6 +24,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, 
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.protocols.request.fields import Json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored
@@ -189,11 +190,14 @@ class ResponsesEndpoint(Endpoint):
             closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
         ):
             for batch in batches:
-                job.say(writer.write(batch))
+                if not isinstance(batch, Lull):
+                    job.say(writer.write(batch))
         return writer.end()
 
 
-def _cancel_if_left(events: Generator[bytes, None, None], writer: ResponseWriter) -> Generator[bytes, None, None]:
+def _cancel_if_left(
+    events: Generator[bytes | Lull, None, None], writer: ResponseWriter
+) -> Generator[bytes | Lull, None, None]:
     """The events; when the client leaves before the last, the response is saved as cancelled with what there is."""
     try:
         yield from events

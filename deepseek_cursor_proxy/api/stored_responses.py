@@ -10,6 +10,7 @@ from deepseek_cursor_proxy.api.reply import unexpected
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.protocols.responses import stored
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
@@ -77,15 +78,15 @@ class StoredEndpoint(Endpoint):
 class EventsAfter:
     """The events of a running or finished job behind those that a client has; `number` is its last, -1 for none."""
 
-    # It waits by itself: the events come from another thread, or are all there.
-    wait_handle = None
-    is_over = False
+    is_finished = False
 
     def __init__(self, events: JobEvents | Generator[bytes, None, None], number: int = -1) -> None:
         self._events = events
         self._number = number
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | Lull]:
+        # It waits for another thread.
+        yield BLOCKING
         try:
             for piece in self._events:
                 if rest := stored.events_after(piece, self._number):

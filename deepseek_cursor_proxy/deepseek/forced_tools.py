@@ -28,6 +28,7 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.lull import Lull
 
 # Matches in linear time, whatever the model writes.
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)
@@ -53,6 +54,9 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
     reply = Reply()
     with closing(batches):
         for batch in batches:
+            if isinstance(batch, Lull):
+                yield batch
+                continue
             passed: Batch = []
             for item in batch:
                 if isinstance(item, Heartbeat):
@@ -66,8 +70,7 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
                 elif not item.text:
                     # Only text may stand for a call.
                     passed.append(held.pop())
-            # What says nothing here is a lull only if it was one.
-            if passed or not batch:
+            if passed:
                 yield passed
         if held:
             yield list(held)

@@ -117,10 +117,6 @@ class Job:
 class JobEvents:
     """A job's words as the body of a reply. Iterated by one thread; `close` may be called by any."""
 
-    # It waits by itself: what it passes on comes from another thread.
-    wait_handle = None
-    is_over = False
-
     def __init__(self, job: Job, peer: Peer | None, heartbeat_seconds: float) -> None:
         self._job = job
         self._peer = peer

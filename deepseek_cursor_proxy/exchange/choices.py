@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.threads import start_thread
@@ -39,8 +40,6 @@ _Said = tuple[int, Batch | BaseException | None]
 class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
-    # It waits by itself: its answers come from threads.
-    wait_handle = None
     is_closed = False
 
     def __init__(self, client: Peer | None) -> None:
@@ -93,6 +92,8 @@ class ChoicesExchange:
         shape: dict[str, Any] = {}
         running = set(self._exchanges)
         try:
+            # It waits by itself: its answers come from threads.
+            yield BLOCKING
             while running:
                 choice, said = self._early.popleft() if self._early else self._next()
                 if said is None:
@@ -172,7 +173,7 @@ class ChoicesExchange:
             self._say(choice, [])
             with closing(exchange.batches()) as batches:
                 for batch in batches:
-                    if not self._say(choice, batch):
+                    if not isinstance(batch, Lull) and not self._say(choice, batch):
                         return
             self._say(choice, None)
         except BaseException as error:

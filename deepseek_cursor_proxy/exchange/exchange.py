@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest, UpstreamCall
-from deepseek_cursor_proxy.http1.messages import WaitHandle
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import Finished, Received
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
@@ -52,7 +52,6 @@ class Exchange:
         self._begun: dict[bytes, str] = {}
         self._has_linked = False
         self._has_relayed = False
-        self.wait_handle: WaitHandle | None = None
         self._outcome = CLIENT_LEFT
         self._status = 499
         self.is_closed = False
@@ -75,9 +74,6 @@ class Exchange:
             exchange._fail(error)
             exchange.close()
             raise
-        if generation.request.stream:
-            # From the first batch on; see wire.Body.
-            exchange.wait_handle = exchange._calling.answer
         return exchange
 
     def notice(self, choice: int = 0) -> str:
@@ -95,8 +91,8 @@ class Exchange:
     def batches(self, *, with_lulls: bool = False) -> Batches:
         """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it.
 
-        With lulls, an empty batch says that whoever drives this waits for `awaited`, or lets it take its time. A call
-        that was forced and only written about is handed on as the call.
+        With lulls it does not wait for DeepSeek: its consumer does. A call that was forced and only written about is
+        handed on as the call.
         """
         batches = self._batches(with_lulls)
         if not self._is_forced:
@@ -110,7 +106,7 @@ class Exchange:
                     yield from self._read(with_lulls)
                     break
                 except UpstreamFailed as error:
-                    yield from self._pressing()
+                    yield BLOCKING
                     is_unsaid, is_untold = self._reply.is_empty, not self._has_relayed
                     if not self._calling.begin_again(error, is_unsaid=is_unsaid, is_untold=is_untold):
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
@@ -122,12 +118,6 @@ class Exchange:
             raise
         finally:
             self.close()
-
-    def _pressing(self, before: Batch | None = None) -> Batches:
-        """What comes next may take its time: a call, or a write to the disk. What is told `before` goes ahead of it."""
-        wait_handle, self.wait_handle = self.wait_handle, None
-        yield before or []
-        self.wait_handle = wait_handle
 
     def _read(self, with_lulls: bool) -> Batches:
         prepared, answer = self._calling.prepared, self._calling.answer
@@ -144,8 +134,9 @@ class Exchange:
     def _whole(self, answer: UpstreamResponse) -> Batches:
         """The answer in one batch; before it a sign of life for every one of DeepSeek's."""
         for raw in answer.reading():
-            if not raw:
-                yield [Heartbeat()]
+            if isinstance(raw, Heartbeat):
+                yield [raw]
+        assert isinstance(raw, bytes)
         try:
             body = decode_upstream_json(raw)
         except ValueError:
@@ -157,26 +148,26 @@ class Exchange:
         yield batch
 
     def _streamed(self, answer: UpstreamResponse, with_lulls: bool) -> Batches:
-        reader, self.wait_handle = self._upstream_api.open_reader(), answer
+        reader = self._upstream_api.open_reader()
         with closing(self._pieces(answer, with_lulls)) as pieces:
             try:
                 for piece in pieces:
-                    said = (
-                        ParsedEvents()
-                        if piece is None
-                        else reader.read(piece)
-                        if piece
-                        else ParsedEvents([Heartbeat()])
-                    )
+                    if isinstance(piece, Lull):
+                        yield piece
+                        if piece is BLOCKING:
+                            self._calling.settle()
+                        continue
+                    said = ParsedEvents([piece]) if isinstance(piece, Heartbeat) else reader.read(piece)
                     if said.is_weighty:
-                        yield from self._pressing(self._light(said))
+                        if early := self._light(said):
+                            yield early
+                        yield BLOCKING
                         self._calling.settle()
                     self._hear(answer, said)
-                    if piece and not said.is_progress and (said.batch or piece.isspace()):
+                    if isinstance(piece, bytes) and not said.is_progress and (said.batch or piece.isspace()):
                         # Nothing but comments and blank lines.
                         answer.note_keep_alive()
-                    # Nothing at all is a lull.
-                    if said.batch or piece is None:
+                    if said.batch:
                         yield said.batch
                     if said.problem is not None:
                         try:
@@ -187,31 +178,28 @@ class Exchange:
                     if said.is_done:
                         break
             except ProxyError:
-                yield from self._pressing()
+                yield BLOCKING
                 # Whatever breaks after the finish_reason breaks nothing: the client has the whole answer.
                 if not self._reply.is_finished:
                     raise
         if not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
 
-    def _pieces(self, answer: UpstreamResponse, with_lulls: bool) -> Generator[bytes | None, None, None]:
+    def _pieces(self, answer: UpstreamResponse, with_lulls: bool) -> Generator[bytes | Heartbeat | Lull, None, None]:
         """The stream as it arrives; only its first event is a piece of its own, because nothing is waited for as much.
 
         What came together with it may be hundreds of others, and all of a piece is read before any of it is handed on.
         """
         with closing(answer.stream(with_lulls=with_lulls)) as pieces:
             for piece in pieces:
-                if not piece:
+                if not isinstance(piece, bytes):
                     self._calling.settle()
                     yield piece
                     continue
                 end = piece.find(b"\n\n") + 2
                 end = end if end >= 2 else len(piece)
-                # There is more to do, so nobody is to wait meanwhile.
-                wait_handle, self.wait_handle = self.wait_handle, None
                 yield piece[:end]
-                self.wait_handle = wait_handle
-                self._calling.settle()
+                yield BLOCKING
                 if end < len(piece):
                     yield piece[end:]
                 break
@@ -234,9 +222,6 @@ class Exchange:
             answer.note_progress()
         if is_weighty and self._reply.is_finished:
             answer.hurry()
-        if said.is_over or (is_weighty and self._reply.is_finished):
-            # The rest is a matter of moments, and how it ends may take one more.
-            answer.has_lulls = False
 
     def _take(self, batch: Batch, *, is_weighty: bool = True) -> None:
         """Add up a batch and, if that may be news to the store, remember every choice it completes."""
@@ -332,7 +317,7 @@ class Exchange:
         """Idempotent. Also ends an exchange whose batches were never asked for."""
         if self.is_closed:
             return
-        self.is_closed, self.wait_handle = True, None
+        self.is_closed = True
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             self._remember_broken()

@@ -1,4 +1,4 @@
-"""HttpRequest and HttpReply, the values between the server and the API, and what a streamed reply waits for.
+"""HttpRequest and HttpReply, the values between the server and the API; Body, a streamed reply; Peer, its client.
 
 HttpRequest reads its body on demand, so a wrong path or key is answered before a byte of the body is read.
 """
@@ -9,50 +9,24 @@ from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.lull import Lull
 
 Headers = tuple[tuple[str, str], ...]
-
-
-class WaitHandle(Protocol):
-    """What has to say something before an answer can go on."""
-
-    @property
-    def until(self) -> float:
-        """The moment from which on the answer goes on without that."""
-        ...
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the answer can only go on with what it waits for."""
-        ...
-
-    def fileno(self) -> int: ...
-
-    def wait(self) -> None:
-        """Returns when the answer can go on."""
-        ...
-
-    def interrupt(self, error: Exception) -> None:
-        """The answer goes on at once, with this failure."""
-        ...
 
 
 class Body(Protocol):
     """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
 
-    As long as there is something `awaited`, asking for the next piece waits for nobody: an empty piece is a lull, and
-    whoever asks waits for it when it is drained. Where nothing is awaited, the next piece may take its time.
+    Before a body blocks for the first time it yields a Lull, so that the head goes out by then. After a Lull with a
+    handle its next item does not block.
     """
 
     @property
-    def wait_handle(self) -> WaitHandle | None: ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all that is still to come, if anything is, is there without waiting for anybody."""
+    def is_finished(self) -> bool:
+        """Whether the items that are left, if any, come without waiting."""
         ...
 
-    def __iter__(self) -> Iterator[bytes]: ...
+    def __iter__(self) -> Iterator[bytes | Lull]: ...
 
     def close(self) -> None: ...
 

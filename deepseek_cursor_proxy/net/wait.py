@@ -41,7 +41,7 @@ class Readiness(Enum):
 class ReadWaiter:
     """Waits until one socket can be read, again and again. Used by one thread."""
 
-    def __init__(self, sock: socket.socket, peer: Peer | None = None) -> None:
+    def __init__(self, sock: HasFileno, peer: Peer | None = None) -> None:
         self.peer = peer
         self._sock = sock
         self._fileno = sock.fileno()

@@ -10,6 +10,7 @@ from contextlib import closing
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.reasoning import notices
 from deepseek_cursor_proxy.reasoning.thinking_blocks import BlockWriter, Form
 
@@ -39,7 +40,10 @@ def show_reasoning(
     with closing(batches):
         try:
             for batch in batches:
-                yield [each for item in batch for each in show(item)]
+                if isinstance(batch, Lull):
+                    yield batch
+                else:
+                    yield [each for item in batch for each in show(item)]
         except ProxyError:
             endings = [ending for choice, each in displays.items() if (ending := each.abandon(choice))]
             if endings:

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.http1.messages import Peer, WaitHandle
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.lull import WaitHandle
 from deepseek_cursor_proxy.net.wait import has_left
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 
@@ -65,12 +66,14 @@ class StreamLoop:
             with self._lock:
                 self._streams -= 1
 
-    def drive(self, stream: Stream, wait_handle: WaitHandle) -> None:
-        """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised."""
+    def drive(self, stream: Stream, wait_handle: WaitHandle) -> bool:
+        """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised.
+
+        False, and nothing is done, when the loop is closed or there are no descriptors or threads left.
+        """
         job = _Job(stream, wait_handle)
         if not self._is_taken(job):
-            wait_handle.wait()
-            return
+            return False
         job.is_over.acquire()
         if job.error is not None:
             try:
@@ -78,9 +81,9 @@ class StreamLoop:
             finally:
                 # An error that is held by the frame it was raised in is freed by the collector only.
                 del job
+        return True
 
     def _is_taken(self, job: "_Job") -> bool:
-        """Whether somebody drives it; not when this is closed, nor when there are no descriptors or threads left."""
         with self._lock, contextlib.suppress(OSError, RuntimeError):
             # Again and again: on a machine that stood still meanwhile, even a new one may have ended for want of work.
             while not self._is_closed:

@@ -4,15 +4,19 @@ Whoever drives it, a piece is one write. What the client's thread may wait for (
 leaves to it.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
-from deepseek_cursor_proxy.http1.messages import Body, Peer, WaitHandle
+from deepseek_cursor_proxy.http1.messages import Body, Peer
+from deepseek_cursor_proxy.lull import Lull, WaitHandle
+from deepseek_cursor_proxy.net.wait import ReadWaiter
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 
 # One that never pauses is left to its own thread, so that it does not keep others waiting.
-_MOST_PIECES = 8
+_MAX_PIECES = 8
 
 
 class Client(Peer, Protocol):
@@ -35,51 +39,61 @@ class StreamSender:
         self._head = head
         self._body = body
         self._pieces = iter(body)
-        self._framed: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
+        self._frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
         self._end = bodies.LAST_CHUNK if is_chunked else b""
         self._unsent = b""
+        self._handle: WaitHandle | None = None
+        self._waiter: ReadWaiter
 
-    def run(self, pump: StreamLoop) -> None:
-        """Pass on the whole answer. Called by the client's thread."""
+    def run(self, loop: StreamLoop) -> None:
+        """Send the whole reply. Called by the client's thread."""
         # What goes out with the next piece.
         held = self._head
-        if self._body.wait_handle is None:
-            # The first piece may take its time, and the client shall know by then that there will be one.
-            self.peer.send(held)
-            held = b""
-        with pump.counting() as is_crowded:
+        with loop.counting() as is_crowded:
             for piece in self._pieces:
-                if self._body.is_over:
-                    held += self._framed(b"".join([piece, *self._pieces]))
+                if isinstance(piece, Lull):
+                    if held:
+                        self.peer.send(held)
+                        held = b""
+                    if piece.handle is not None:
+                        (self._leave_to if is_crowded else self._wait)(loop, piece.handle)
+                elif self._body.is_finished:
+                    held += self._frame(b"".join([piece, *self._rest()]))
                     break
-                if held or piece:
-                    self.peer.send(held + self._framed(piece))
+                else:
+                    self.peer.send(held + self._frame(piece))
                     held = b""
-                wait_handle = self._body.wait_handle
-                if wait_handle is not None and (not piece or wait_handle.is_drained):
-                    if is_crowded:
-                        self._leave_to(pump, wait_handle)
-                    else:
-                        wait_handle.wait()
         if held or self._end:
             self.peer.send(held + self._end)
 
-    def _leave_to(self, pump: StreamLoop, wait_handle: WaitHandle) -> None:
-        pump.drive(self, wait_handle)
+    def _rest(self) -> Iterator[bytes]:
+        return (piece for piece in self._pieces if not isinstance(piece, Lull))
+
+    def _wait(self, loop: StreamLoop, handle: WaitHandle) -> None:
+        """Wait for the handle; an error that ends the wait is raised by the body, which has to store what it has."""
+        if self._handle is not handle:
+            self._handle, self._waiter = handle, ReadWaiter(handle, self.peer)
+        try:
+            self._waiter.wait(handle.until - time.monotonic())
+        except (ClientGone, ProxyError) as error:
+            handle.interrupt(error)
+
+    def _leave_to(self, loop: StreamLoop, handle: WaitHandle) -> None:
+        if not loop.drive(self, handle):
+            self._wait(loop, handle)
         unsent, self._unsent = self._unsent, b""
         self.peer.send(unsent)
 
     def advance(self) -> WaitHandle | None:
-        """Pass on what there is, waiting for nobody; what to wait for then, None when the client's thread has to."""
-        for _ in range(_MOST_PIECES):
+        """Send what there is without blocking; what to wait for then, None when the client's thread has to go on."""
+        for _ in range(_MAX_PIECES):
             piece = next(self._pieces, None)
             if piece is None:
                 return None
-            data = self._framed(piece) if piece else b""
-            if (sent := self.peer.send_now(data) if data else 0) < len(data):
+            if isinstance(piece, Lull):
+                return piece.handle
+            data = self._frame(piece)
+            if (sent := self.peer.send_now(data)) < len(data):
                 self._unsent = data[sent:]
                 return None
-            wait_handle = self._body.wait_handle
-            if wait_handle is None or not piece or wait_handle.is_drained:
-                return wait_handle
         return None

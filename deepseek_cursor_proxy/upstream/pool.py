@@ -39,7 +39,7 @@ class Connection:
         self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
         # TLS has something to write before it can read on (a key update, a renegotiation).
-        self._reads_by_writing = False
+        self.reads_by_writing = False
         self._sock = sock
         self._sock.setblocking(False)
         # An answer that came while the request was still being sent; b"" is an end.
@@ -95,7 +95,7 @@ class Connection:
         """Whether something arrives before that moment; raises as `receive` does."""
         if self.has_buffered_input:
             return True
-        if self._reads_by_writing:
+        if self.reads_by_writing:
             return wait_writable(self._sock, until - time.monotonic(), peer)
         if self._watch.peer is not peer:
             self._watch = ReadWaiter(self._sock, peer)
@@ -106,13 +106,13 @@ class Connection:
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        self._reads_by_writing = False
+        self.reads_by_writing = False
         try:
             return self._sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
         except ssl.SSLWantWriteError:
-            self._reads_by_writing = True
+            self.reads_by_writing = True
             return None
 
     def fileno(self) -> int:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import (
-    ClientGone,
     ProxyError,
     UpstreamDropped,
     UpstreamFailed,
@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream import response_head
@@ -70,8 +71,8 @@ class UpstreamResponse:
         self._until: float | None = None
         # The deadline after which a flood was still read.
         self._overdue = 0.0
-        self._is_unpacking = False
-        self.has_lulls = False
+        # Whether a stream yields a Lull in place of waiting for DeepSeek.
+        self._has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
@@ -137,10 +138,13 @@ class UpstreamResponse:
     def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         """The whole body."""
         *_, body = self.reading(limit, patience)
+        assert isinstance(body, bytes)
         return body
 
-    def reading(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> Iterator[bytes]:
-        """The whole body, and before it b"" for every keep-alive while the call is queued."""
+    def reading(
+        self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf
+    ) -> Generator[bytes | Heartbeat, None, None]:
+        """The whole body, and before it a Heartbeat for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
         decoder, has_begun = self._unpacker(limit), False
         timeout = min(self._config.request_timeout, patience)
@@ -158,7 +162,7 @@ class UpstreamResponse:
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
                     give_up_at = max(give_up_at, min(time.monotonic() + timeout, queued_until))
-                    yield b""
+                    yield Heartbeat()
                 elif not has_begun:
                     # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
                     has_begun, give_up_at = True, time.monotonic() + timeout
@@ -184,30 +188,29 @@ class UpstreamResponse:
             "Try again, or raise --queue-patience."
         )
 
-    def stream(self, *, with_lulls: bool = False) -> Generator[bytes | None, None, None]:
-        """The body of a stream as it arrives; b"" when nothing that counts as progress has come for a while.
+    def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
+        """The body of a stream as it arrives; a Heartbeat when nothing that counts as progress came for a while.
 
-        With lulls it waits for nobody: None says that there is nothing, and that whoever drives it waits.
+        With lulls it does not wait for DeepSeek: its consumer does, when it yields a Lull.
         """
         decoder = self._unpacker(_MAX_STREAM_BYTES)
         self._told = self._progress = self._kept_alive = time.monotonic()
-        self.has_lulls, self._until = with_lulls, None
+        self._has_lulls, self._until = with_lulls, None
+        lull = Lull(self)
         while not self._is_ended:
-            data = self._next(math.inf if self.has_lulls else self.until)
+            waits = not self._has_lulls or self._connection.reads_by_writing
+            data = self._next(self.until if waits else None)
             if data and decoder.is_identity:
                 yield self._counted(decoder, data)
             elif data:
-                # What is packed may come in several pieces; the first one says nothing about the others.
-                self._is_unpacking = True
                 yield from self._inflated(decoder, data)
-                self._is_unpacking = False
             # An answer that is complete must end in time, also if more is said that would count otherwise.
             if (not self._has_progressed or self._over_by < math.inf) and time.monotonic() >= self.until:
                 self._raise_if_silent()
                 self._told, self._until = time.monotonic(), None
-                yield b""
-            elif data is None and self.has_lulls:
-                yield None
+                yield Heartbeat()
+            elif self._has_lulls and not (self._is_ended or self._connection.has_buffered_input):
+                yield BLOCKING if self._connection.reads_by_writing else lull
             self._raise_if_interrupted()
 
     def _raise_if_silent(self) -> None:
@@ -265,23 +268,8 @@ class UpstreamResponse:
             self._until = min(heartbeat_at, self._silent_from, self._over_by)
         return self._until
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether there is nothing to go on with before something arrives."""
-        has_more = self._first or self._is_unpacking or self._is_ended or self._connection.has_buffered_input
-        return self.has_lulls and not has_more
-
-    # In a lull …
-
     def fileno(self) -> int:
         return self._connection.fileno()
-
-    def wait(self) -> None:
-        """Until there is something to go on with; what ends the wait early is raised when the stream goes on."""
-        try:
-            self._connection.wait(self.until, self._peer)
-        except (ClientGone, ProxyError) as error:
-            self.interrupt(error)
 
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
@@ -295,16 +283,23 @@ class UpstreamResponse:
                 self._interruption = None
 
     def hurry(self) -> None:
-        """The answer is complete: the end of its stream has to come soon, whatever else is said before."""
-        self._over_by, self._until = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS), None
+        """The answer is complete: the end of its stream has to come soon, whatever else is said before.
 
-    def _next(self, until: float) -> bytes | None:
-        """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first."""
+        Its stream waits for that itself, without lulls: its consumer has to block at the end anyway.
+        """
+        self._over_by, self._until = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS), None
+        self._has_lulls = False
+
+    def _next(self, until: float | None) -> bytes | None:
+        """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first.
+
+        Without a moment only what has arrived is read.
+        """
         try:
             if self._first:
                 data: bytes | None = self._first
                 self._first = b""
-            elif self.has_lulls:
+            elif until is None:
                 data = self._connection.receive_now()
             else:
                 data = self._connection.receive(until, self._peer)
@@ -378,7 +373,7 @@ class UpstreamResponse:
     def _await_end(self) -> None:
         deadline = time.monotonic() + _LINGER_SECONDS
         # The client has its answer; whether it stays does not matter any more.
-        self._peer, self.has_lulls = None, False
+        self._peer = None
         try:
             while not self._is_ended and self._next(deadline) is not None and time.monotonic() < deadline:
                 pass

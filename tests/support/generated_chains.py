@@ -50,8 +50,6 @@ class Upstream:
 
 
 class _Heard:
-    has_lulls = False
-
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 

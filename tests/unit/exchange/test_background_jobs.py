@@ -193,9 +193,6 @@ class TestFollowing(JobsTestCase):
         with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
             list(job.follow(mock.Mock(close_reason=ProxyStopping())))
 
-    def test_as_a_body_it_waits_by_itself(self) -> None:
-        self.assertIsNone(self.job().follow().wait_handle)
-
 
 class TestWorking(JobsTestCase):
     def test_as_many_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:

@@ -1,44 +1,56 @@
-"""When the head and the end of a streamed answer go out: with a piece if one is there, never later than a wait."""
+"""When the head, the pieces and the end of a streamed reply go out, and which thread waits for the next piece."""
 
+import socket
+import time
 import unittest
 from collections.abc import Iterator
 
-from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.http1.messages import WaitHandle
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.lull import BLOCKING, Lull, WaitHandle
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.server.stream_sender import StreamSender
 
 
-class Silence:
-    """Something that is awaited, and tells what the client had been sent when it was."""
+class Input:
+    """A wait handle that is ready, and tells what the client had been sent when it was waited for."""
 
-    until = 0.0
-    is_drained = True
-
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, test: unittest.TestCase, client: "Client") -> None:
+        self._ours, upstream = socket.socketpair()
+        test.addCleanup(self._ours.close)
+        upstream.close()
         self._client = client
         self.sent_before: list[bytes] = []
+        self.error: Exception | None = None
+
+    @property
+    def until(self) -> float:
+        self.sent_before = list(self._client.sent)
+        return time.monotonic() + 10
 
     def fileno(self) -> int:
-        return -1
+        return self._ours.fileno()
 
-    def wait(self) -> None:
-        self.sent_before = list(self._client.sent)
-
-    def interrupt(self, error: Exception) -> None: ...
+    def interrupt(self, error: Exception) -> None:
+        self.error = error
 
 
 class Client:
     close_reason: ProxyError | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, test: unittest.TestCase) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        test.addCleanup(self._ours.close)
+        test.addCleanup(self._theirs.close)
         self.sent: list[bytes] = []
 
+    def leave(self) -> None:
+        self._theirs.close()
+
     def fileno(self) -> int:
-        return -1
+        return self._ours.fileno()
 
     def has_left(self) -> bool:
-        return False
+        return True
 
     def send(self, data: bytes) -> None:
         self.sent.append(data)
@@ -49,56 +61,72 @@ class Client:
 
 
 class Body:
-    def __init__(self, *pieces: bytes, wait_handle: WaitHandle | None = None, over: bytes | None = None) -> None:
+    def __init__(self, *pieces: bytes | Lull, finished_by: bytes | None = None) -> None:
         self.pieces = pieces
-        self.over = over
-        self.wait_handle = wait_handle
-        self.is_over = False
+        self.finished_by = finished_by
+        self.is_finished = False
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | Lull]:
         for piece in self.pieces:
-            self.is_over = piece == self.over
+            self.is_finished = piece == self.finished_by
             yield piece
 
     def close(self) -> None: ...
 
 
-class TestHead(unittest.TestCase):
+class SenderTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.client = Client()
-        self.silence = Silence(self.client)
+        self.client = Client(self)
+        self.input = Input(self, self.client)
 
-    def sent(self, body: Body) -> list[bytes]:
-        StreamSender(self.client, body, b"head|", is_chunked=False).run(StreamLoop())
+    def send(self, body: Body, *, is_chunked: bool = False) -> list[bytes]:
+        StreamSender(self.client, body, b"head|", is_chunked=is_chunked).run(StreamLoop())
         return self.client.sent
 
+
+class TestHead(SenderTestCase):
     def test_a_piece_that_is_there_goes_out_with_the_head(self) -> None:
-        self.assertEqual(self.sent(Body(b"one", b"two", wait_handle=self.silence)), [b"head|one", b"two"])
+        self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
 
     def test_the_head_is_sent_before_anything_is_waited_for(self) -> None:
-        self.sent(Body(b"", b"one", wait_handle=self.silence))
-        self.assertEqual(self.client.sent, [b"head|", b"one"])
+        self.assertEqual(self.send(Body(Lull(self.input), b"one")), [b"head|", b"one"])
+        self.assertEqual(self.input.sent_before, [b"head|"])
 
-    def test_a_lull_finds_the_head_sent(self) -> None:
-        self.sent(Body(b"", wait_handle=self.silence))
-        self.assertEqual(self.silence.sent_before, [b"head|"])
-
-    def test_a_body_that_may_take_its_time_follows_the_head(self) -> None:
-        self.assertEqual(self.sent(Body(b"one")), [b"head|", b"one"])
+    def test_the_head_is_sent_before_a_body_that_blocks(self) -> None:
+        self.assertEqual(self.send(Body(BLOCKING, b"one")), [b"head|", b"one"])
 
     def test_a_body_without_a_piece_has_a_head(self) -> None:
-        self.assertEqual(self.sent(Body(wait_handle=self.silence)), [b"head|"])
+        self.assertEqual(self.send(Body()), [b"head|"])
 
 
-class TestEnd(unittest.TestCase):
-    def sent(self, body: Body) -> list[bytes]:
-        client = Client()
-        StreamSender(client, body, b"head|", is_chunked=True).run(StreamLoop())
-        return client.sent
+class TestWait(SenderTestCase):
+    def test_a_client_that_leaves_interrupts_the_body_and_not_the_sender(self) -> None:
+        self.client.leave()
+        self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
+        self.assertIsInstance(self.input.error, ClientGone)
 
+
+class TestAdvance(SenderTestCase):
+    def advance(self, *pieces: bytes | Lull) -> WaitHandle | None:
+        return StreamSender(self.client, Body(*pieces), b"", is_chunked=False).advance()
+
+    def test_it_sends_what_is_there_and_returns_what_to_wait_for(self) -> None:
+        self.assertIs(self.advance(b"one", b"two", Lull(self.input), b"three"), self.input)
+        self.assertEqual(self.client.sent, [b"one", b"two"])
+
+    def test_a_step_that_blocks_is_left_to_the_thread_of_the_client(self) -> None:
+        self.assertIsNone(self.advance(b"one", BLOCKING, b"two", Lull(self.input)))
+        self.assertEqual(self.client.sent, [b"one"])
+
+    def test_so_is_a_body_that_never_pauses(self) -> None:
+        self.assertIsNone(self.advance(*[b"x"] * 100))
+        self.assertLess(len(self.client.sent), 20)
+
+
+class TestEnd(SenderTestCase):
     def test_what_comes_without_waiting_goes_out_with_the_end(self) -> None:
-        sent = self.sent(Body(b"one", b"two", b"three", over=b"two"))
+        sent = self.send(Body(BLOCKING, b"one", b"two", BLOCKING, b"three", finished_by=b"two"), is_chunked=True)
         self.assertEqual(sent, [b"head|", b"3\r\none\r\n", b"8\r\ntwothree\r\n0\r\n\r\n"])
 
     def test_an_answer_whose_end_nobody_foresaw_ends_all_the_same(self) -> None:
-        self.assertEqual(self.sent(Body(b"one")), [b"head|", b"3\r\none\r\n", b"0\r\n\r\n"])
+        self.assertEqual(self.send(Body(b"one"), is_chunked=True), [b"head|3\r\none\r\n", b"0\r\n\r\n"])

@@ -1,0 +1,34 @@
+"""Lull: a stream has nothing to hand on yet, and its consumer waits.
+
+Streams of bytes (`http1`, `upstream`, `server`) and of deltas (`exchange`, `protocols`) have lulls between their items.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class WaitHandle(Protocol):
+    """What a stream waits for: input on a descriptor, or the moment `until`, whichever comes first."""
+
+    @property
+    def until(self) -> float: ...
+
+    def fileno(self) -> int: ...
+
+    def interrupt(self, error: Exception) -> None:
+        """Have the stream raise this error when it goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lull:
+    """A stream has nothing to hand on yet. Its consumer waits for `handle`, then asks for the next item.
+
+    Without a handle the next item may take a step that blocks (the disk, another call), so a thread that must not
+    block leaves it to one that may; that one can ignore the lull.
+    """
+
+    handle: WaitHandle | None = None
+
+
+BLOCKING = Lull()
