@@ -80,7 +80,7 @@ class TestTheStream(ResponsesTestCase):
         told = self.create(proxy, "q", stream=True)
         self.assertGreater(types(told.events).count("response.in_progress"), 3)
         self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
-        self.enterContext(mock.patch.object(writer, "_SECONDS_BETWEEN_SIGNS", 0.0))
+        self.enterContext(mock.patch.object(writer, "_HEARTBEAT_SECONDS", 0.0))
         self.fake.answer(Answer(content="y", comments=5))
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual(6, types(told.events).count("response.in_progress"))

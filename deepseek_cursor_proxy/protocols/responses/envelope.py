@@ -1,8 +1,8 @@
-"""OpenAI Responses: what a request for a response wants, and the object that answers it.
+"""OpenAI Responses: the options of a request, and the response object around its answer.
 
-The conversation inside a request is read like any other (see chat_request and responses_items); here is what stands
-around it: which response it goes on from, whether it is kept, what is to be told about the reasoning. A Frame is the
-part of the response object that is settled before the first word of the answer; it is encoded once.
+`chat_body` leaves the conversation to `protocols.request`. Here is the rest: which response a request goes on from,
+whether its response is stored, which forms of its reasoning the client wants. A Frame is the part of the response
+object that is known before the answer; it is encoded once.
 
 Ids lead back to where they come from: `resp_<suffix>` has the items `rs_<suffix>_0`, `msg_<suffix>_1`, …, so that a
 reference to an item is found without an index of all of them.
@@ -36,19 +36,19 @@ _SEALED = "reasoning.encrypted_content"
 # OpenAI's own bounds; every event with the object in it repeats all of it.
 _MOST_METADATA, _LONGEST_METADATA_NAME, _LONGEST_METADATA = 16, 64, 512
 
-# What concerns the response and not the conversation: DeepSeek gets to see nothing of it.
+# Fields of the response, not of the conversation; DeepSeek does not get them.
 _AROUND = (
     "store background previous_response_id include metadata parallel_tool_calls max_tool_calls truncation "
     "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs n"
 )
 _AROUND_NAMES = frozenset(_AROUND.split())
-# Dropping one of these would answer another question than the one that was asked.
+# A request without one of these would be another request.
 _IMPOSSIBLE = {
     "conversation": "conversation is kept by OpenAI's own servers only; chain responses with previous_response_id.",
     "prompt": "prompt names a template on OpenAI's own servers; send its text as instructions or input.",
     "messages": "messages belong to /v1/chat/completions; here the history is sent as input.",
 }
-# Fields of a response that repeat the request, each with OpenAI's default for a request without it.
+# Fields of a response that repeat those of the request, with OpenAI's defaults.
 _ECHOED: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "instructions": None,
@@ -66,7 +66,7 @@ _ECHOED: dict[str, Any] = {
     "top_p": 1.0,
     "user": None,
 }
-# Fields that say the same in every response.
+# Fields that are the same in every response.
 _FIXED: dict[str, Any] = {
     "access_programs": None,
     "billing": {"payer": "developer"},
@@ -83,9 +83,9 @@ _FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """What a body asks for around its conversation."""
+    """What a body asks for beside its conversation."""
 
-    # The input of this request alone, as items.
+    # The input of this request alone; nothing inherited.
     items: tuple[Json, ...]
     store: bool = True
     background: bool = False
@@ -93,16 +93,16 @@ class ResponseOptions:
     previous: str | None = None
     sealed: bool = False
     summary: str | None = None
-    # Whether the answer has to be JSON.
+    # The answer has to be JSON.
     json: bool = False
-    # Whether the log probabilities of its tokens are told.
+    # The client wants the log probabilities of the tokens.
     logprobs: bool = False
-    # Whether a summary of the history is wanted in place of an answer.
+    # The client wants a summary of the history in place of an answer.
     compacts: bool = False
 
 
 def parse_options(body: Json) -> ResponseOptions:
-    """What is wanted; BadRequest names the field that is wrong."""
+    """The options of a body; BadRequest names the field that is wrong."""
     for name, why in _IMPOSSIBLE.items():
         if body.get(name) is not None:
             raise BadRequest(why, param=name)
@@ -134,24 +134,24 @@ def parse_options(body: Json) -> ResponseOptions:
 
 
 def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
-    """The body without what stands around its conversation, which is all of these items."""
+    """The body of a chat with these items, without the fields that concern the response alone."""
     inside = {name: value for name, value in body.items() if name not in _AROUND_NAMES}
     reasoning = inside.get("reasoning")
     if isinstance(reasoning, dict):
         inside["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
     if logprobs.are_requested(body):
         inside["logprobs"] = True
-        # Without it DeepSeek tells those of the tokens it has chosen.
+        # Without it DeepSeek sends those of the tokens it has chosen.
         inside |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
     return {**inside, "input": list(items)}
 
 
-# An item that comes back is the very same object as before (see growing_json), and so is what it becomes.
+# The items of a chat that comes back are the same objects as before (see growing_json), so their results are, too.
 _unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
 def unseal(items: Sequence[Json], opener: Opener) -> list[Json]:
-    """The items with reasoning and summaries in plain words wherever an envelope of ours still holds them."""
+    """The items, with reasoning and summaries that we had sealed in plain text again."""
     return _unsealed_items.of(items, lambda item: _unseal(item, opener), opener.owner)
 
 
@@ -170,7 +170,7 @@ def _unseal(item: Json, opener: Opener) -> Json:
 
 
 def _has_words(content: Any) -> bool:
-    """Whether reasoning is told in plain words; clients that keep only the envelope may leave blank ones."""
+    """Whether reasoning is there in plain text; clients that keep only what was sealed may leave blanks there."""
     parts = content if isinstance(content, list) else []
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts)
@@ -194,7 +194,7 @@ def _check_metadata(body: Json) -> None:
 
 
 def _check_echoed(body: Json) -> None:
-    """Of what only we get to see: clients read it in the response, and trust its type there."""
+    """Check the fields that DeepSeek does not get: clients read them in the response, and trust their types there."""
     _flag(body, "parallel_tool_calls")
     optional(body, "max_tool_calls", int, "a whole number")
     optional(body, "top_logprobs", int, "a whole number from 0 to 20")
@@ -214,7 +214,7 @@ def _items(value: Any) -> tuple[Json, ...]:
 
 def _item(value: Any, param: str) -> Json:
     item = object_at(value, param)
-    # Items are looked up and listed by it.
+    # Items are looked up and listed by their ids.
     if optional_string(item, "id", param) and item.get("type") is None and item.keys() <= {"type", "id"}:
         # OpenAI's own types allow a reference to leave out that it is one.
         return {**item, "type": "item_reference"}
@@ -233,7 +233,7 @@ class Reference:
 
 
 def reference(item: Json, param: str) -> Reference | None:
-    """What an item refers to; None for one that speaks for itself."""
+    """The item that a reference means; None for an item that is no reference."""
     if item.get("type") != "item_reference":
         return None
     found = OWN_ID.fullmatch(optional_string(item, "id", param) or "")
@@ -254,7 +254,7 @@ def unknown_item(item: Json) -> BadRequest:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a response is before anything of its answer is known."""
+    """A response before its answer: its ids and the fields that are known."""
 
     id_suffix: str
     created_at: int
@@ -271,11 +271,11 @@ class Frame:
         return f"{kind}_{self.id_suffix}_{index}"
 
     @cached_property
-    def _encoded(self) -> bytes:
-        return encode_json(self._settled())[:-1]
+    def _encoded_fields(self) -> bytes:
+        return encode_json(self._known())[:-1]
 
-    def _settled(self) -> dict[str, Any]:
-        settled = {
+    def _known(self) -> dict[str, Any]:
+        known = {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
@@ -283,30 +283,30 @@ class Frame:
             "background": self.options.background,
             "store": self.options.store,
         }
-        return {**settled, **self.fields}
+        return {**known, **self.fields}
 
     def response(self, so_far: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole object, with what is known of the answer by now."""
-        return {**self._settled(), **so_far}
+        """The whole object; `so_far` is the state of the answer."""
+        return {**self._known(), **so_far}
 
-    def encoded(self, so_far: Mapping[str, Any]) -> bytes:
-        """The same as JSON; what is settled, the tools above all, is not encoded again for every event."""
-        return self._encoded + b"," + encode_json(so_far)[1:]
+    def encode(self, so_far: Mapping[str, Any]) -> bytes:
+        """The same as JSON; the fields that do not change, the tools above all, are not encoded for every event."""
+        return self._encoded_fields + b"," + encode_json(so_far)[1:]
 
 
 def echoed_fields(body: Json) -> dict[str, Any]:
-    """What of a request is told back in its response."""
-    told = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _ECHOED.items()}
+    """The fields of a request that its response repeats."""
+    echoed = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _ECHOED.items()}
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
-    told["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
-    told["text"] = {**text, "format": text.get("format") or {"type": "text"}}
-    told["tool_choice"] = _flat(told["tool_choice"])
-    told["tools"] = [_echoed_tool(tool) for tool in body.get("tools") or ()]
-    return {**told, **_FIXED}
+    echoed["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
+    echoed["text"] = {**text, "format": text.get("format") or {"type": "text"}}
+    echoed["tool_choice"] = _flat(echoed["tool_choice"])
+    echoed["tools"] = [_echoed_tool(tool) for tool in body.get("tools") or ()]
+    return {**echoed, **_FIXED}
 
 
 def _echoed_tool(tool: Any) -> Any:
-    """A tool with the fields that the official types insist on."""
+    """A tool with the fields that the official types require."""
     tool = _flat(tool)
     if isinstance(tool, dict) and tool.get("type") == "function":
         return {**tool, "parameters": tool.get("parameters"), "strict": tool.get("strict") or False}
@@ -316,14 +316,14 @@ def _echoed_tool(tool: Any) -> Any:
 
 
 def _flat(tool: Any) -> Any:
-    """A function, or the choice of one, in the form of this API; it may have come in that of chat completions."""
+    """A function, or the choice of one, in the form of this API; clients send that of chat completions as well."""
     function = tool.get("function") if isinstance(tool, dict) else None
     return {**function, "type": tool.get("type")} if isinstance(function, dict) else tool
 
 
 def state(status: str, **known: Any) -> dict[str, Any]:
-    """What is known of an answer, with nothing in the place of what is not."""
-    nothing: dict[str, Any] = {
+    """The fields of a response that change with its answer; empty where they are not known yet."""
+    unknown: dict[str, Any] = {
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
@@ -331,21 +331,21 @@ def state(status: str, **known: Any) -> dict[str, Any]:
         "output_text": "",
         "usage": None,
     }
-    return {"status": status, **nothing, **known}
+    return {"status": status, **unknown, **known}
 
 
 def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """DeepSeek's usage in the words of this API."""
+    """DeepSeek's usage in the fields of this API."""
     if found is None:
         return None
     prompt, completion = _count(found, "prompt_tokens"), _count(found, "completion_tokens")
-    inside, outside = _details(found, "prompt_tokens_details"), _details(found, "completion_tokens_details")
+    details = _details(found, "prompt_tokens_details"), _details(found, "completion_tokens_details")
     return {
         "input_tokens": prompt,
         # DeepSeek charges nothing for filling its cache, and does not count it.
-        "input_tokens_details": {"cached_tokens": _count(inside, "cached_tokens"), "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": _count(details[0], "cached_tokens"), "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": _count(outside, "reasoning_tokens")},
+        "output_tokens_details": {"reasoning_tokens": _count(details[1], "reasoning_tokens")},
         "total_tokens": _count(found, "total_tokens") or prompt + completion,
     }
 

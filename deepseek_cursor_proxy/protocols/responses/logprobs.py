@@ -1,7 +1,7 @@
 """Log probabilities of an answer's tokens, from DeepSeek's chunks to the shape of the Responses API.
 
-Chat completions may tell the bytes of a token as null; here they are always a list. An entry that is not what it should
-be is left out, because clients compute with it.
+The bytes of a token may be null in chat completions; here they are always a list. A malformed entry is left out,
+because clients compute with it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ INCLUDE = "message.output_text.logprobs"
 
 
 def are_requested(body: Json) -> bool:
-    """Whether a request for a response asks for them, by any of the fields that mean it."""
+    """Whether a request for a response asks for them, by any of three fields."""
     include = body.get("include")
     return (
         (isinstance(include, list) and INCLUDE in include)
@@ -23,7 +23,7 @@ def are_requested(body: Json) -> bool:
 
 
 def read(delta: Delta) -> list[dict[str, Any]]:
-    """Those of the text of a delta; none for chunks that came as a run, which differ in their text alone."""
+    """Those of the text of a delta; none for a run, whose chunks differ in their text alone."""
     if delta.run is not None or delta.source is None:
         return []
     choices = delta.source.get("choices")

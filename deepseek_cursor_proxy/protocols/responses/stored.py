@@ -1,6 +1,7 @@
-"""The items a response was asked with, as they are listed: every one with a type, an id and a status of its own.
+"""OpenAI Responses, stored: the list of a response's input items, and its events behind those a client has.
 
-Clients may leave these out when they send an item, and count on them when they ask for it again.
+Every stored item has a type, an id and a status: clients may leave them out when they send an item, and count on them
+when they list it.
 """
 
 import re
@@ -21,86 +22,86 @@ _PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call_output": "ctco",
 }
-_MOST_LISTED = 100
-_USUALLY_LISTED = 20
+_MAX_PAGE = 100
+_DEFAULT_PAGE = 20
 
 
 def complete_items(items: Sequence[Json], id_suffix: str, first: int = 0) -> list[Json]:
-    """The items as they are stored; `first` is how many stand before them."""
+    """The items as they are stored; `first` is the number of items before them."""
     return [_complete(item, id_suffix, index) for index, item in enumerate(items, first)]
 
 
 def _complete(item: Json, id_suffix: str, index: int) -> Json:
-    # An empty one is no message: it was read as an item of an unknown kind, and has to be that in the next link, too.
+    # An empty type is no message: it was read as an item of an unknown kind, and has to be when it is inherited, too.
     kind = "message" if item.get("type") is None else item["type"]
     given = item.get("id")
     if not isinstance(kind, str):
-        # Whoever reads it says what is wrong.
+        # Its parser says what is wrong.
         return item
-    found = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{id_suffix}_i{index}"}
+    complete = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{id_suffix}_i{index}"}
     if kind in _PREFIXES or kind == "message":
-        found["status"] = item.get("status") or "completed"
+        complete["status"] = item.get("status") or "completed"
     if kind == "reasoning":
-        found.setdefault("summary", [])
+        complete.setdefault("summary", [])
     content = item.get("content")
     if kind == "message" and isinstance(content, str):
         is_answer = item.get("role") == "assistant"
         part = {"type": "output_text" if is_answer else "input_text", "text": content}
-        found["content"] = [{**part, "annotations": []} if is_answer else part]
-    return found
+        complete["content"] = [{**part, "annotations": []} if is_answer else part]
+    return complete
 
 
 def page(items: Sequence[Json], query: str) -> dict[str, Any]:
-    """One page of the list, as the query asks for it; the latest item comes first unless it asks otherwise."""
-    asked = {name: values[-1] for name, values in parse_qs(query).items()}
-    order = asked.get("order", "desc")
+    """One page of the list, as the query asks for it; by default the latest item comes first."""
+    params = {name: values[-1] for name, values in parse_qs(query).items()}
+    order = params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    found = _distinct_ids(items)
+    ordered = _distinct_ids(items)
     if order == "desc":
-        found.reverse()
-    start = _start_after(found, asked["after"]) if "after" in asked else 0
-    limit = _limit(asked)
-    shown = [_listed(item) for item in found[start : start + limit]]
+        ordered.reverse()
+    start = _start_after(ordered, params["after"]) if "after" in params else 0
+    limit = _limit(params)
+    listed = [_list_item(item) for item in ordered[start : start + limit]]
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": start + limit < len(found),
+        "data": listed,
+        "first_id": listed[0]["id"] if listed else None,
+        "last_id": listed[-1]["id"] if listed else None,
+        "has_more": start + limit < len(ordered),
     }
 
 
 def _distinct_ids(items: Sequence[Json]) -> list[Json]:
-    """The items, each with an id that no other has: behind an id that comes twice, pages would go round in circles.
+    """The items with distinct ids: behind an id that comes twice, pages would go round in circles.
 
-    Whoever sends an item that is inherited already, or a reference to one, has it there twice.
+    An item is there twice when a client sends one that is inherited as well, or a reference to it.
     """
     taken = {item["id"] for item in items}
     if len(taken) == len(items):
         return list(items)
     counts: Counter[str] = Counter()
-    found: list[Json] = []
+    distinct: list[Json] = []
     for item in items:
         own = item["id"]
         counts[own] += 1
         if counts[own] > 1:
-            while (named := f"{own}_{counts[own]}") in taken:
+            while (new := f"{own}_{counts[own]}") in taken:
                 counts[own] += 1
-            taken.add(named)
-            item = {**item, "id": named}
-        found.append(item)
-    return found
+            taken.add(new)
+            item = {**item, "id": new}
+        distinct.append(item)
+    return distinct
 
 
-def _listed(item: Json) -> Json:
-    """The item with what the official types insist on; it is not stored so, because DeepSeek would be told it later."""
+def _list_item(item: Json) -> Json:
+    """The item with the fields that the official types require; not stored, because DeepSeek would get them."""
     is_answer = item.get("role") == "assistant"
     lists = [name for name in ("content", "output") if isinstance(item.get(name), list)]
-    return {**item, **{name: [_listed_part(part, is_answer) for part in item[name]] for name in lists}}
+    return {**item, **{name: [_list_part(part, is_answer) for part in item[name]] for name in lists}}
 
 
-def _listed_part(part: Any, is_answer: bool) -> Any:
+def _list_part(part: Any, is_answer: bool) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image":
         return {**part, "detail": part.get("detail") or "auto"}
@@ -116,44 +117,44 @@ def _start_after(items: Sequence[Json], after: str) -> int:
     raise BadRequest("after is not the id of an item of this response.", param="after")
 
 
-def _limit(asked: Mapping[str, str]) -> int:
-    given = asked.get("limit", str(_USUALLY_LISTED))
-    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MOST_LISTED:
-        raise BadRequest(f"limit must be a whole number from 1 to {_MOST_LISTED}.", param="limit")
+def _limit(params: Mapping[str, str]) -> int:
+    given = params.get("limit", str(_DEFAULT_PAGE))
+    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MAX_PAGE:
+        raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}.", param="limit")
     return int(given)
 
 
-# Events that were sent already …
+# The events of a response …
 
 _NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 
 def starting_after(query: str) -> int | None:
-    """The number of the last event that a client has; None when it does not ask for events at all, -1 for none."""
-    asked = {name: values[-1] for name, values in parse_qs(query).items()}
-    if asked.get("stream", "false") != "true":
+    """The number of the last event that a client has, -1 for none; None when it asks for no events."""
+    params = {name: values[-1] for name, values in parse_qs(query).items()}
+    if params.get("stream", "false") != "true":
         return None
-    given = asked.get("starting_after", "-1")
+    given = params.get("starting_after", "-1")
     if not re.fullmatch(r"-1|[0-9]{1,15}", given):
         raise BadRequest("starting_after must be the number of an event.", param="starting_after")
     return int(given)
 
 
 def events_after(piece: bytes, number: int) -> bytes:
-    """Of some whole events those with higher numbers."""
-    found = list(_NUMBER.finditer(piece))
-    if not found or int(found[0][1]) > number:
+    """The events of a piece that have higher numbers; a piece holds whole events."""
+    numbers = list(_NUMBER.finditer(piece))
+    if not numbers or int(numbers[0][1]) > number:
         return piece
-    for event in found:
+    for event in numbers:
         if int(event[1]) > number:
             return piece[piece.rindex(b"event: ", 0, event.start()) :]
     return b""
 
 
 def last_events(response: Json, number: int) -> bytes:
-    """For a response whose events are lost with the process that made it: how it ended, behind what a client has.
+    """The end of a failed response whose events are lost with their process, behind those that a client has.
 
-    Whoever has nothing yet gets a beginning as well, without which the official library reads no end.
+    A client that has none gets a beginning as well, without which the official library reads no end.
     """
     kinds = ("response.created", "response.failed") if number < 0 else ("response.failed",)
     return b"".join(

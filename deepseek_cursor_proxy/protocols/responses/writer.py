@@ -1,12 +1,11 @@
-"""OpenAI Responses, the answer: deltas in, events out, and in the end the whole object.
+"""OpenAI Responses: writes an answer as events (`ResponseWriter`) or as one object (`PlainResponseWriter`).
 
     response.created, response.in_progress
     for every item   output_item.added, its deltas, its done events, output_item.done
     response.completed | incomplete | failed, with the object
 
-A whole answer is written the same way and only its object is sent, so both say the same. Numbers rise by one from
-event to event. What DeepSeek sends in a run of equal chunks is spliced into events without being encoded again.
-The items themselves are response_items.
+The plain writer has the events written and sends only the object of the last, so both say the same. Numbers rise by one
+from event to event. The strings of a run of equal chunks are spliced into events without being encoded again.
 """
 
 import json
@@ -24,18 +23,18 @@ from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usa
 from deepseek_cursor_proxy.protocols.responses.output_items import (
     CallItem,
     CompactionItem,
+    EventSequence,
     Item,
-    Numbered,
     ReasoningItem,
     TextItem,
 )
 
-# Upstream's comments come as often as it likes; so often, at most, the client is told that the proxy is alive. …
-_SECONDS_BETWEEN_SIGNS = 10.0
-# … What is made in the background is kept event by event, each with the whole object in it; nobody gives up by then.
-_SECONDS_BETWEEN_SIGNS_KEPT = 60.0
+# Upstream's comments come at any rate; at most so often they become events. …
+_HEARTBEAT_SECONDS = 10.0
+# … In the background every event is stored, each with the whole object in it, and no client waits.
+_BACKGROUND_HEARTBEAT_SECONDS = 60.0
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# What clients act on; everything else is for them a server's trouble, which they try again.
+# The codes that clients act on; all others mean a failure of the server to them, and they try again.
 _CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insufficient_quota"})
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
 
@@ -53,14 +52,14 @@ class ResponseWriter:
         self._request = request
         self._now = now
         self._save = save
-        self._events = Numbered()
+        self._events = EventSequence()
         self._items: list[Item] = []
         self._open: ReasoningItem | TextItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._nameless: dict[int, CallPiece] = {}
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
-        self._began_at = self._told_at = now()
+        self._began_at = self._wrote_at = now()
         # The whole object, once it is known.
         self.response: dict[str, Any] | None = None
 
@@ -68,7 +67,7 @@ class ResponseWriter:
         return self._lifecycle("response.created", state("in_progress")) + self.start()
 
     def queued(self) -> bytes:
-        """In place of the beginning, for an answer that has to wait for its turn; `start` comes later."""
+        """The beginning of a response that waits in a queue; `start` follows when its turn comes."""
         created = self._lifecycle("response.created", state("queued"))
         return created + self._lifecycle("response.queued", state("queued"))
 
@@ -76,35 +75,35 @@ class ResponseWriter:
         return self._lifecycle("response.in_progress", state("in_progress"))
 
     def write(self, batch: Batch) -> bytes:
-        return b"".join([piece for item in batch for piece in self._written(item)])
+        return b"".join([piece for item in batch for piece in self._write(item)])
 
     def end(self) -> bytes:
-        """The last event of an answer that came to its end."""
-        said = b"".join(self._close_all())
+        closed = b"".join(self._close_all())
         if (failure := early_end(self._finish_reason)) is not None:
-            return said + self.fail(failure)
+            return closed + self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
-            return said + self._last("response.incomplete", "incomplete", incomplete_details=details)
+            return closed + self._last("response.incomplete", "incomplete", incomplete_details=details)
         if self._frame.options.json and not self._calls and not _is_json(self._text()):
-            return said + self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
-        return said + self._last("response.completed", "completed")
+            return closed + self.fail(
+                UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again.")
+            )
+        return closed + self._last("response.completed", "completed")
 
     def fail(self, error: ProxyError) -> bytes:
-        """The last event of an answer that broke."""
-        said = b"".join(self._break_off())
-        return said + self._last("response.failed", "failed", error=error_object(error))
+        broken_off = b"".join(self._break_off())
+        return broken_off + self._last("response.failed", "failed", error=error_object(error))
 
     def cancel(self) -> bytes:
-        """The last event of an answer that nobody wants any more; there is none of its own for that."""
-        said = b"".join(self._break_off())
-        return said + self._last("response.incomplete", "cancelled")
+        """The last events of a cancelled answer; the API has none for that, so it is incomplete."""
+        broken_off = b"".join(self._break_off())
+        return broken_off + self._last("response.incomplete", "cancelled")
 
-    # Whole events …
+    # Events with the whole object …
 
     def _lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> bytes:
-        self._told_at = self._now()
-        return self._events.raw(kind, b'"response":' + self._frame.encoded(so_far))
+        self._wrote_at = self._now()
+        return self._events.encode_raw(kind, b'"response":' + self._frame.encode(so_far))
 
     def _last(self, kind: str, status: str, **known: Any) -> bytes:
         known |= {"output": [item.value for item in self._items], "output_text": self._text()}
@@ -121,111 +120,111 @@ class ResponseWriter:
 
     # The answer …
 
-    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
-            return self._sign_of_life(item)
+            return self._heartbeat(item)
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
         if item.reasoning:
-            written += self._opened(ReasoningItem)
-            written.append(self._said(item.reasoning, strings))
+            written += self._open_item(ReasoningItem)
+            written.append(self._write_string(item.reasoning, strings))
         if item.text:
-            written += self._opened(TextItem)
-            written.append(self._said_text(item, item.text, strings))
+            written += self._open_item(TextItem)
+            written.append(self._write_text(item, item.text, strings))
         for piece in item.calls:
-            written += self._call(piece)
+            written += self._write_call(piece)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            written += self._finished(item.finish_reason)
+            written += self._finish(item.finish_reason)
         return written
 
-    def _sign_of_life(self, aside: Heartbeat) -> Iterable[bytes]:
+    def _heartbeat(self, heartbeat: Heartbeat) -> Iterable[bytes]:
         """An event, because Codex does not count comments."""
-        quiet = self._now() - self._told_at
-        if self._frame.options.background and quiet < _SECONDS_BETWEEN_SIGNS_KEPT:
+        quiet = self._now() - self._wrote_at
+        if self._frame.options.background and quiet < _BACKGROUND_HEARTBEAT_SECONDS:
             return ()
-        if aside.line and quiet < _SECONDS_BETWEEN_SIGNS:
+        if heartbeat.line and quiet < _HEARTBEAT_SECONDS:
             return ()
         return (self.start(),)
 
-    def _opened(self, kind: type[ReasoningItem] | type[TextItem]) -> Iterable[bytes]:
+    def _open_item(self, kind: type[ReasoningItem] | type[TextItem]) -> Iterable[bytes]:
         if isinstance(self._open, kind):
             return ()
         written = self._close_ready()
         self._open = kind(self._frame, len(self._items), self._events)
         self._items.append(self._open)
-        return [*written, self._open.added()]
+        return [*written, self._open.announce()]
 
-    def _said(self, text: str, strings: Iterable[bytes] | None) -> bytes:
+    def _write_string(self, text: str, strings: Iterable[bytes] | None) -> bytes:
         assert self._open is not None
-        return self._open.said(text, [encode_json(text)[1:-1]] if strings is None else strings)
+        return self._open.write(text, [encode_json(text)[1:-1]] if strings is None else strings)
 
-    def _said_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
+    def _write_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
         if self._frame.options.logprobs and isinstance(self._open, TextItem) and (found := logprobs.read(delta)):
-            return self._open.said_with(found, text)
-        return self._said(text, strings)
+            return self._open.write_with_logprobs(text, found)
+        return self._write_string(text, strings)
 
-    def _call(self, piece: CallPiece) -> Iterable[bytes]:
+    def _write_call(self, piece: CallPiece) -> Iterable[bytes]:
         call, written = self._calls.get(piece.index), []
         if call is None:
-            piece = _joined(self._nameless.pop(piece.index, None), piece)
+            piece = _join(self._nameless.pop(piece.index, None), piece)
             if not piece.name:
-                # What kind of item it is, its name decides; a gateway may be slow to tell it.
+                # Its name decides which kind of item it is; a gateway may send that late.
                 self._nameless[piece.index] = piece
                 return []
             written += self._close_ready()
             call = CallItem(self._frame, len(self._items), self._events, self._request, piece)
             self._calls[piece.index] = call
             self._items.append(call)
-            written.append(call.added())
+            written.append(call.announce())
         if not call.is_done:
-            written.append(call.said(piece.arguments))
+            written.append(call.write(piece.arguments))
         return written
 
     def _close_ready(self) -> list[bytes]:
-        """End what is whole before the next item begins; clients run a call as soon as it is done."""
+        """End the open item and every whole call before the next item begins; clients run a call once it is done."""
         whole = [call for call in self._calls.values() if call.is_whole and not call.is_done]
-        return [*self._close_open(), *(call.done() for call in whole)]
+        return [*self._close_open(), *(call.finish() for call in whole)]
 
     def _close_open(self) -> list[bytes]:
         item, self._open = self._open, None
-        return [] if item is None else [item.done()]
+        return [] if item is None else [item.finish()]
 
     def _close_all(self) -> list[bytes]:
-        return [*self._close_open(), *(call.done() for call in self._calls.values() if not call.is_done)]
+        return [*self._close_open(), *(call.finish() for call in self._calls.values() if not call.is_done)]
 
-    def _finished(self, reason: str) -> list[bytes]:
+    def _finish(self, reason: str) -> list[bytes]:
         if early_end(reason) is not None:
             return self._break_off()
         if reason not in _INCOMPLETE:
             return self._close_all()
-        # A text that reached its limit is all there will be of it, and is told as OpenAI tells it.
+        # A text that reached its limit is done, as in OpenAI's own streams.
         text, self._open = (self._open, None) if isinstance(self._open, TextItem) else (None, self._open)
-        return [*([] if text is None else [text.done("incomplete")]), *self._break_off()]
+        return [*([] if text is None else [text.finish("incomplete")]), *self._break_off()]
 
     def _break_off(self) -> list[bytes]:
         item, self._open = self._open, None
         unfinished: list[Item] = [item] if item is not None else []
         unfinished += [call for call in self._calls.values() if not call.is_done]
-        return [each.early_end() for each in unfinished]
+        return [each.break_off() for each in unfinished]
 
 
 class SummaryWriter(ResponseWriter):
-    """Writes the response to a request for compaction: one item, and nothing of the summary before it is whole."""
+    """Writes the response to a request for compaction: one item, when the whole summary is there."""
 
     def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float], save: Save) -> None:
         super().__init__(frame, request, now, save)
         self._summary: list[str] = []
 
-    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
-            return self._sign_of_life(item)
+            return self._heartbeat(item)
         self._usage = self._usage if item.usage is None else item.usage
         self._finish_reason = item.finish_reason or self._finish_reason
         self._summary.append(item.text or "")
-        # For the client the time in which it is written is a silence.
-        return self._sign_of_life(Heartbeat("writing"))
+        # The client reads nothing of it until then.
+        return self._heartbeat(Heartbeat("writing"))
 
     def end(self) -> bytes:
         summary = joined(self._summary).strip()
@@ -236,7 +235,7 @@ class SummaryWriter(ResponseWriter):
             return self.fail(failure)
         item = CompactionItem(self._frame, 0, self._events, summary)
         self._items.append(item)
-        return item.done() + self._last("response.completed", "completed")
+        return item.finish() + self._last("response.completed", "completed")
 
 
 class PlainResponseWriter:
@@ -289,7 +288,7 @@ class PlainCompactionWriter(PlainResponseWriter):
         raise ClientGone
 
 
-def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
+def _join(before: CallPiece | None, piece: CallPiece) -> CallPiece:
     if before is None:
         return piece
     return CallPiece(piece.index, before.id or piece.id, piece.name, before.arguments + piece.arguments)
@@ -297,8 +296,8 @@ def _joined(before: CallPiece | None, piece: CallPiece) -> CallPiece:
 
 def failure_event(error: ProxyError) -> bytes:
     """The last event of a stream that failed outside of the writer of its response, and so has no number."""
-    told = {"type": "error", "message": error.message, "param": None, "code": error.code}
-    return sse.event(encode_json(told), "error")
+    event = {"type": "error", "message": error.message, "param": None, "code": error.code}
+    return sse.event(encode_json(event), "error")
 
 
 def error_object(error: ProxyError) -> dict[str, str]:
@@ -310,7 +309,7 @@ def error_object(error: ProxyError) -> dict[str, str]:
 
 
 def error_code(error: ProxyError) -> str:
-    """The code of a failure: DeepSeek's own where it named one, and the one for an overflow that it only describes."""
+    """The code of a failure: DeepSeek's own if it sent one, or that of an overflow which it only describes."""
     if isinstance(error, UpstreamFailed) and is_overflow_message(error.message):
         return OVERFLOW
     return str(error.payload()["error"].get("code"))

@@ -121,7 +121,7 @@ class TestJobs(SocketTestCase):
         self.running.server.drain(0.05)
         follower.join(PATIENCE)
         self.assertEqual(["stopped"], self.ended)
-        self.assertEqual(b"end", heard[-1])
+        self.assertTrue(heard[-1].endswith(b"end"), heard)
         self.assertIsNotNone(self.services.responses.get(ME, "job"))
 
     def test_a_job_that_finishes_in_time_is_not_told(self) -> None:

@@ -119,7 +119,7 @@ class TestResponseObject(unittest.TestCase):
         body = {"input": "q", "tools": [{"type": "function", "name": "f"}], "instructions": "é\ud800"}
         frame = Frame(MARK, 1, "m", envelope.parse_options(body), envelope.echoed_fields(body))
         so_far = state("completed", output_text="\U0001f600")
-        self.assertEqual(frame.response(so_far), json.loads(frame.encoded(so_far)))
+        self.assertEqual(frame.response(so_far), json.loads(frame.encode(so_far)))
 
     def test_a_response_object_has_every_field_of_the_official_type(self) -> None:
         frame = Frame(MARK, 1, "m", ResponseOptions(()), envelope.echoed_fields({}))
