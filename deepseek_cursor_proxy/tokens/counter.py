@@ -103,13 +103,6 @@ class TokenCounter:
 
     # The tokenizer …
 
-    def wait_for_tokenizer(self, timeout: float) -> bool:
-        """Wait until the file is read, if that has begun. True if counts are exact from now on."""
-        loader = self._loader
-        if loader is not None:
-            loader.join(timeout)
-        return self._count_text is not None
-
     def _is_loaded(self, path: Path) -> bool:
         """Whether the tokenizer can be used. The first call starts reading it in the background."""
         with self._lock:

@@ -47,10 +47,11 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     history = _read_history(body, source, tool_set.upstream_names)
     names = tool_set.names()
     messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
+    dropped = [*tool_set.dropped, *history.dropped]
     if not is_beta and any(message.prefix for message in messages):
         # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
-        tool_set.dropped.append("prefix")
+        dropped.append("prefix")
     if rules.can_see_images(model.model):
         images.check(messages)
     options = thinking_mode.read(body)
@@ -71,7 +72,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
         effort=rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
         params=_params(body),
         conversation=conversation,
-        dropped=tuple(sorted({*_dropped(body), *options.dropped, *tool_set.dropped, *history.dropped})),
+        dropped=tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
         custom_tools=frozenset(tool_set.custom),
         namespaced={name: inner for inner, name in tool_set.upstream_names.items()},
     )
