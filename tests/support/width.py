@@ -28,7 +28,6 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
     "deepseek_cursor_proxy.storage.reopener._FIRST_DELAY_SECONDS": 0.02,
-    "deepseek_cursor_proxy.tokens.counter._SECONDS_BEFORE_SAMPLE": 0.005,
     "deepseek_cursor_proxy.cli.tunnel._POLL": 0.02,
 }
 

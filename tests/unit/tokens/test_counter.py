@@ -3,6 +3,7 @@ import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -28,6 +29,7 @@ class CounterTestCase(unittest.TestCase):
         self.addCleanup(self.database.close)
         self.database.open()
         self.now = 1000.0
+        self.enterContext(mock.patch.object(counter_module, "_SECONDS_BEFORE_SAMPLE", 0.001))
 
     def counter(self, **settings: Any) -> TokenCounter:
         counter = TokenCounter(ProxyConfig(**settings), self.database, clock=lambda: self.now)

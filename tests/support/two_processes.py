@@ -1,0 +1,129 @@
+"""The whole suite in two processes: most tests wait, and Python's unittest runs them one after the other.
+
+`python -m unittest` loads every test as ever; only running them is shared. Both processes walk the same list of
+modules; the one that creates a module's file in a common folder runs that module. The second process writes what it
+found into that folder, and the first reports it as its own, so output and count are unittest's. Tests that the command
+line names run in one process.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+_TESTS = Path(__file__).parents[1]
+# Fewer than so many are over before a second process has started.
+_FEW = 300
+_OUTCOMES = "outcomes.jsonl"
+_SECOND = f"from {__name__} import run_second; run_second()"
+# Set in the second process, which loads the list and shares nothing further.
+_is_second = False
+
+
+def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
+    """All tests below this folder, as a suite that two processes run."""
+    found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
+    if _is_second or found.countTestCases() < _FEW:
+        return found
+    return _SharedSuite(_modules(found), pattern, loader.testNamePatterns or [])
+
+
+def _modules(suite: unittest.TestSuite) -> list[unittest.TestSuite]:
+    """The suites of single modules, in the order of discovery."""
+    modules: dict[str, unittest.TestSuite] = {}
+    for test in _flat(suite):
+        modules.setdefault(type(test).__module__, unittest.TestSuite()).addTest(test)
+    return list(modules.values())
+
+
+def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
+def _claimed(modules: list[unittest.TestSuite], folder: Path) -> Iterator[unittest.TestSuite]:
+    """The modules that the other process has not begun."""
+    for number, module in enumerate(modules):
+        try:
+            (folder / str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield module
+
+
+class _SharedSuite(unittest.TestSuite):
+    def __init__(self, modules: list[unittest.TestSuite], pattern: str, names: list[str]) -> None:
+        super().__init__(modules)
+        self._arguments = [pattern, *names]
+
+    def run(self, result: unittest.TestResult, debug: bool = False) -> unittest.TestResult:
+        modules = [module for module in self if isinstance(module, unittest.TestSuite)]
+        with tempfile.TemporaryDirectory() as place:
+            flags = [f"-W{option}" for option in sys.warnoptions]
+            command = [sys.executable, *flags, "-c", _SECOND, place, *self._arguments]
+            with subprocess.Popen(command, cwd=_TESTS.parent) as second:
+                for module in _claimed(modules, Path(place)):
+                    module.run(result, debug)
+                if result.shouldStop:
+                    second.terminate()
+            _report(Path(place) / _OUTCOMES, result)
+        if second.returncode and not result.shouldStop:
+            raise RuntimeError(f"the second process of the tests ended with exit code {second.returncode}")
+        return result
+
+
+class _Reported(unittest.TestCase):
+    """A test that the second process ran."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("run")
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+
+def _report(outcomes: Path, result: unittest.TestResult) -> None:
+    """Tell the result what the second process found."""
+    for line in outcomes.read_text(encoding="utf-8").splitlines() if outcomes.exists() else ():
+        module = json.loads(line)
+        problems = {name for kind in ("failures", "errors", "skipped") for name, _ in module[kind]}
+        for name in module["tests"]:
+            test = _Reported(name)
+            result.startTest(test)
+            if name not in problems:
+                result.addSuccess(test)
+            result.stopTest(test)
+        for name, reason in module["skipped"]:
+            result.addSkip(_Reported(name), reason)
+        for kind, add in (("failures", result.addFailure), ("errors", result.addError)):
+            for name, text in module[kind]:
+                error = AssertionError(f"in the second process\n{text}")
+                add(_Reported(name), (type(error), error, None))
+
+
+def run_second() -> None:
+    """Run what the first process does not; `sys.argv` has the folder, the pattern and the names it was asked for."""
+    global _is_second
+    _is_second = True
+    _, place, pattern, *names = sys.argv
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = names or None
+    modules = _modules(shared(loader, pattern))
+    if not sys.warnoptions:
+        warnings.simplefilter("default")
+    with (Path(place) / _OUTCOMES).open("w", encoding="utf-8") as outcomes:
+        for module in _claimed(modules, Path(place)):
+            found: dict[str, list[object]] = {"tests": [str(test) for test in _flat(module)]}
+            result = unittest.TestResult()
+            module.run(result)
+            for kind in ("failures", "errors", "skipped"):
+                found[kind] = [(str(test), text) for test, text in getattr(result, kind)]
+            print(json.dumps(found), file=outcomes, flush=True)
