@@ -505,7 +505,7 @@ class TestFaults(StoreTestCase):
             self.until_warned(store, logged.records)
             locker.execute("ROLLBACK")
             self.assert_reopened(store)
-        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it lock; stop that process")
+        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
         self.assertRegex(logged.output[1], "is usable again; reasonings written: 2$")
         self.assertEqual(2, len(logged.records))
         self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))
