@@ -1,1 +1,1 @@
-"""Anthropic Messages: what is special in its requests, and its answers, events and errors."""
+"""Anthropic Messages: `request` reads what only this API has, `writer` writes answers, `errors` failures."""

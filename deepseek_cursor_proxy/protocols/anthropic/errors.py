@@ -1,4 +1,4 @@
-"""Failures in the words of Anthropic's API: status, type, whether a retry makes sense."""
+"""Failures in Anthropic's API: status, error object, whether clients should try again."""
 
 import re
 from typing import Any
@@ -20,15 +20,14 @@ _TYPES = {
 }
 
 _OVERFLOW = "context_length_exceeded"
-
 _NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
 
-# What another try cannot change; Claude Code would go on for minutes, and the libraries try a 409 again as well.
+# Statuses that another try cannot change. Claude Code would try for minutes, and the SDKs even repeat a 409.
 _FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
 
 
 def status(error: ProxyError) -> int:
-    """The status this API knows for a failure."""
+    """The status that this API has for a failure."""
     if error.status == 503 or error.code == "insufficient_system_resource":
         return 529
     return error.status if error.status < 500 else 500
@@ -39,15 +38,15 @@ def is_final(error: ProxyError) -> bool:
 
 
 def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
-    """A failure as the JSON of this API."""
+    """The JSON of a failure."""
     kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
-    told = error.payload()["error"]
+    payload = error.payload()["error"]
     details = {"details": {"error_code": THREADS}} if error.code == THREADS else {}
-    message = told.get("message") or error.message
-    if told.get("code") == _OVERFLOW:
-        # The words by which clients know that they have to shorten the chat.
+    message = payload.get("message") or error.message
+    if payload.get("code") == _OVERFLOW:
+        # Clients shorten the chat when they read these words.
         numbers = _NUMBERS.search(message)
         limit = int(numbers[1]) if numbers else 0
-        asked = int(numbers[2]) if numbers and numbers[2] else limit + 1
-        kind, message = "invalid_request_error", f"prompt is too long: {asked} tokens > {limit} maximum"
+        tokens = int(numbers[2]) if numbers and numbers[2] else limit + 1
+        kind, message = "invalid_request_error", f"prompt is too long: {tokens} tokens > {limit} maximum"
     return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}

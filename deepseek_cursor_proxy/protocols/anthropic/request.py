@@ -1,10 +1,10 @@
-"""Anthropic Messages: a request as a conversation, and the whole message that answers it.
+"""Anthropic Messages: a request as a ChatRequest and the options of its message.
 
-Messages and blocks are read like those that come inside a chat (see anthropic_blocks); here is what only this API has:
-its fields and their names, the signatures of its thinking blocks, and how it counts and fails.
+`protocols.request` reads messages and blocks of any shape; here is what only this API has: its fields, its deferred
+tools, and the signatures of its thinking blocks.
 
-A thinking block of ours has its reasoning sealed in its signature. So a client may send it back whole, emptied, or not
-at all: DeepSeek gets the same words. Signatures of others are ignored.
+A thinking block of ours has its reasoning sealed in its signature, so a client may send it back whole or emptied:
+DeepSeek gets the same words. Other signatures are ignored.
 """
 
 import re
@@ -29,64 +29,58 @@ from deepseek_cursor_proxy.protocols.request.fields import (
 )
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 
-# Names that mean the same here and in a chat.
+# Fields that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
 
-
-# Taken, because clients send them, and without effect on DeepSeek; a message is one answer, whatever n says.
+# Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.
 _WITHOUT_EFFECT = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
 
-
 _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
-
 
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
 _BILLING = "x-anthropic-billing-header:"
 
-
-# Claude Code's id of a user ends with that of the session, in JSON or after underscores. DeepSeek keeps a cache for
-# each user, so that every new session would pay anew for the same long prompt.
+# Claude Code's user id ends with the session id, in JSON or after underscores. DeepSeek keeps a cache for each user, so
+# every new session would pay again for the same long prompt.
 _SESSION = re.compile(r'"session_id"\s*:\s*"[^"]*"|_session_[0-9a-fA-F-]+\Z')
 
-
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
-
 
 _LONGEST_USER_ID = 512
 
 
 @dataclass(frozen=True)
 class MessageRequest:
-    """A request, and what is only said in its answer."""
+    """A request, and the options of the message that answers it."""
 
     request: ChatRequest
-    # Whether the answer has thinking blocks: a client that sent no `thinking` expects none, and reads content[0].text.
+    # A client that sent no `thinking` expects no thinking blocks, and reads content[0].text.
     has_thinking: bool = True
-    # Whether these are only signed, with no text in them.
+    # Thinking blocks have a signature and no text.
     omits_thinking: bool = False
     stops: tuple[str, ...] = ()
 
 
 def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> MessageRequest:
-    """The request a body asks for; BadRequest names the field that is wrong."""
+    """The request of a body; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:
-        # With this code the official packages send the whole chat themselves; ignored, all but its last turn is lost.
+        # Ignored, all but the last turn of the chat would be lost.
         raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=THREADS)
     if not isinstance(body.get("messages"), list):
         raise bad_field("messages", "a list")
     if needs_limit and body.get("max_tokens") is None:
         raise BadRequest("max_tokens is missing; say how long the answer may be.", param="max_tokens")
-    asked = optional_name(body, "model") or config.upstream_model
+    model = optional_name(body, "model") or config.upstream_model
     thinking = optional(body, "thinking", dict, "an object") or {}
     kind = optional_string(thinking, "type", "thinking")
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
-    inside = _as_chat(body, kind, Opener(sealer, config.max_request_body_bytes))
-    inside["model"] = model_names.resolve_claude(asked, config)
-    chat = chat_request.parse(inside, config)
-    chat = chat._replace(requested_model=asked, messages=_in_call_order(chat.messages))
+    chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes))
+    chat_body["model"] = model_names.resolve_claude(model, config)
+    chat = chat_request.parse(chat_body, config)
+    chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(
         chat,
         has_thinking=kind in ("enabled", "adaptive") or (kind is None and config.messages_thinking == "always"),
@@ -95,44 +89,42 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     )
 
 
-def _as_chat(body: Json, thinking: str | None, opener: Opener) -> dict[str, Any]:
-    """The body in the words of a chat; what nobody here knows stays, to be named as left out."""
+def _chat_body(body: Json, thinking: str | None, opener: Opener) -> dict[str, Any]:
+    """The body in the fields of a chat; unknown fields stay, so that they are reported as not forwarded."""
     known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
-    inside = {name: value for name, value in body.items() if name not in known}
-    inside |= {name: body[name] for name in _SAME if body.get(name) is not None}
-    inside["messages"] = _unsealed_messages.of(
-        body["messages"], lambda message: _unsealed(message, opener), opener.owner
-    )
+    chat = {name: value for name, value in body.items() if name not in known}
+    chat |= {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat["messages"] = _unsealed_messages.of(body["messages"], lambda message: _unseal(message, opener), opener.owner)
     if (system := _system(body.get("system"))) is not None:
-        inside["system"] = system
+        chat["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
-        inside["tools"] = _offered(tools, body)
+        chat["tools"] = _available_tools(tools, body)
     output = optional(body, "output_config", dict, "an object") or {}
-    if (form := _form(output)) is not None:
-        inside["response_format"] = form
+    if (form := _response_format(output)) is not None:
+        chat["response_format"] = form
     effort = optional_string(output, "effort", "output_config")
     if effort is not None:
-        inside["reasoning_effort"] = effort
+        chat["reasoning_effort"] = effort
     if thinking is not None:
-        inside["thinking"] = {"type": thinking}
-    if (user := _user(body)) is not None:
-        inside["user"] = user
+        chat["thinking"] = {"type": thinking}
+    if (user := _user_id(body)) is not None:
+        chat["user"] = user
     if stops := _stops(body):
-        inside["stop"] = stops
-    return inside
+        chat["stop"] = stops
+    return chat
 
 
-def _offered(tools: list[Any], body: Json) -> list[Any]:
-    """The tools without those that are only announced, to be searched for; what was found, called or chosen counts.
+def _available_tools(tools: list[Any], body: Json) -> list[Any]:
+    """The tools without those that are deferred until a search finds them; found, called and chosen ones are available.
 
-    Claude Code announces the tools of MCP servers and some of its own, and searches by itself. A search that is left to
-    the server cannot be done here, so then all of them are offered.
+    Claude Code defers the tools of MCP servers and some of its own, and searches by itself. The proxy can't do a search
+    that is left to the server, so then all tools are available.
     """
     if not any(map(_is_deferred, tools)) or any(map(_is_search, tools)):
         return tools
     choice = body.get("tool_choice")
-    found = {*_found(body["messages"]), str(choice.get("name")) if isinstance(choice, dict) else ""}
-    return [tool for tool in tools if not _is_deferred(tool) or str(tool.get("name")) in found]
+    names = {*_found_names(body["messages"]), str(choice.get("name")) if isinstance(choice, dict) else ""}
+    return [tool for tool in tools if not _is_deferred(tool) or str(tool.get("name")) in names]
 
 
 def _is_deferred(tool: Any) -> bool:
@@ -143,7 +135,7 @@ def _is_search(tool: Any) -> bool:
     return isinstance(tool, dict) and str(tool.get("type")).startswith("tool_search_tool")
 
 
-def _found(messages: list[Any]) -> Iterator[str]:
+def _found_names(messages: list[Any]) -> Iterator[str]:
     for message in messages:
         for block in _blocks(message):
             if block.get("type") == "tool_use":
@@ -166,8 +158,8 @@ def _system(system: Any) -> Any:
     ]
 
 
-def _form(output: Json) -> Json | None:
-    """The form an answer must have, in the words of a chat; one of another kind than a schema is none."""
+def _response_format(output: Json) -> Json | None:
+    """The form of the answer, as a chat has it; None unless it is a schema."""
     form = optional(output, "format", dict, "an object", "output_config.format") or {}
     if form.get("type") != "json_schema":
         return None
@@ -175,8 +167,8 @@ def _form(output: Json) -> Json | None:
     return {"type": "json_schema", "json_schema": {"schema": schema or {}}}
 
 
-def _user(body: Json) -> str | None:
-    """Who asks, in the letters that DeepSeek takes: what tells one user from another, and no more."""
+def _user_id(body: Json) -> str | None:
+    """The id of the user without that of the session, in the characters that DeepSeek takes."""
     metadata = optional(body, "metadata", dict, "an object") or {}
     user = _SESSION.sub("", optional_string(metadata, "user_id", "metadata") or "")
     return _USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None
@@ -189,100 +181,71 @@ def _stops(body: Json) -> list[str]:
     return stops
 
 
-def _in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Results of parallel calls come as each of them ended; they are told in the order they were asked for.
+def _sort_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with the results of parallel calls in the order of the calls, and right behind them.
 
-    Right behind the calls, whatever else was said meanwhile: Claude Code has system messages in between.
+    Claude Code sends results as the calls end, with system messages in between.
     """
-    found: list[Message] = []
+    ordered: list[Message] = []
     results: list[Message] = []
     others: list[Message] = []
-    places: dict[str | None, int] = {}
+    positions: dict[str | None, int] = {}
     for message in messages:
         if message.role == "assistant":
-            found += (*_placed(results, places), *others, message)
+            ordered += (*_in_order(results, positions), *others, message)
             results, others = [], []
-            places = {call.id: place for place, call in enumerate(message.tool_calls)}
+            positions = {call.id: position for position, call in enumerate(message.tool_calls)}
         else:
-            (results if message.role == "tool" and message.tool_call_id in places else others).append(message)
-    return (*found, *_placed(results, places), *others)
+            (results if message.role == "tool" and message.tool_call_id in positions else others).append(message)
+    return (*ordered, *_in_order(results, positions), *others)
 
 
-def _placed(results: list[Message], places: Mapping[str | None, int]) -> list[Message]:
-    return sorted(results, key=lambda each: places[each.tool_call_id])
+def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> list[Message]:
+    return sorted(results, key=lambda each: positions[each.tool_call_id])
 
 
-# Thinking that clients keep for us …
-
-
-# A message of a chat that comes back is the very same object as before (see growing_json), and so is what it becomes.
+# The messages of a chat that comes back are the same objects as before (see growing_json), so their results are, too.
 _unsealed_messages: Mapped[Any, Any] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
-def _unsealed(message: Any, opener: Opener) -> Any:
-    """A message with its thinking as it was, wherever a signature of ours tells that."""
+def _unseal(message: Any, opener: Opener) -> Any:
+    """A message with the thinking that its signatures of ours hold."""
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
-    opened = {at: text for at, block in enumerate(blocks) if (text := _opened(block, opener)) is not None}
+    opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
     if not opened:
-        whole = _rejoined(blocks)
-        return message if whole is blocks else {**message, "content": whole}
-    # All of it was one reasoning, however many blocks it was told in.
-    first, thought = min(opened), "".join(opened.values())
+        joined = _join_texts(blocks)
+        return message if joined is blocks else {**message, "content": joined}
+    # One reasoning may have been cut into several blocks.
+    first, reasoning = min(opened), "".join(opened.values())
     kept = [
-        {"type": "thinking", "thinking": thought} if at == first else block
+        {"type": "thinking", "thinking": reasoning} if at == first else block
         for at, block in enumerate(blocks)
         if at == first or at not in opened
     ]
-    return {**message, "content": _rejoined(kept)}
+    return {**message, "content": _join_texts(kept)}
 
 
-def _rejoined(blocks: list[Any]) -> list[Any]:
-    """The blocks of an answer with its text in one, as the model said it.
+def _join_texts(blocks: list[Any]) -> list[Any]:
+    """The blocks of an answer with all of its text in the first text block, as the model wrote it.
 
-    Text is cut in two by thinking or a call in the midst of it, also in the middle of a line, and nothing tells where
-    once the client has dropped that thinking.
+    Thinking or a call cuts text in two, even in the middle of a line, and once a client has dropped that thinking
+    nothing shows where.
     """
     texts = [at for at, block in enumerate(blocks) if _is_text(block)]
     if len(texts) < 2:
         return blocks
-    whole = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}
+    joined = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}
     later = set(texts[1:])
-    return [whole if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
+    return [joined if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
 
 
 def _is_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
-def _opened(block: Any, opener: Opener) -> str | None:
+def _open_signature(block: Any, opener: Opener) -> str | None:
     is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
     signature = block.get("signature") if is_thinking else None
     return opener.open(signature) if isinstance(signature, str) else None
-
-
-# What is counted …
-
-
-def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, int]:
-    """DeepSeek's usage in the words of this API, where what was read from the cache is not part of the input."""
-    if found is None:
-        return _usage(estimate, 0, 0)
-    details = found.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
-    return _usage(max(0, _count(found, "prompt_tokens") - cached), cached, _count(found, "completion_tokens"))
-
-
-def _usage(fresh: int, cached: int, said: int) -> dict[str, int]:
-    return {
-        "input_tokens": fresh,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": said,
-    }
-
-
-def _count(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
-    return value if isinstance(value, int) and value > 0 else 0

@@ -1,11 +1,11 @@
-"""Anthropic Messages, the answer: deltas in, events out, and in the end the whole message.
+"""Anthropic Messages: writes an answer as events (`MessageWriter`) or as one message (`PlainMessageWriter`).
 
     message_start
     for every block   content_block_start, its deltas, content_block_stop: one open block at a time
-    message_delta with why it ended and what it cost, message_stop
+    message_delta with the stop reason and the usage, message_stop
 
-A whole message is written the same way and only the message is sent, so both say the same. What DeepSeek sends in a
-run of equal chunks is spliced into events without being encoded again.
+The plain writer has the events written and sends only the message, so both say the same. The strings of a run of equal
+chunks are spliced into events without being encoded again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
-from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json, request
+from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
@@ -58,10 +58,9 @@ class MessageWriter:
         return _event("message_start", message={**message, "usage": self._usage_object()})
 
     def write(self, batch: Batch) -> bytes:
-        return b"".join([piece for item in batch for piece in self._written(item)])
+        return b"".join([piece for item in batch for piece in self._write(item)])
 
     def end(self) -> bytes:
-        """The last events of an answer that came to its end; raises what it was if that was none."""
         self._check_end()
         closed = b"".join(self._close_all())
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
@@ -71,7 +70,7 @@ class MessageWriter:
         return b"".join(self._close_open()) + failure_event(error, self._head.request_id)
 
     def message(self) -> dict[str, Any]:
-        """The whole message, after its end; raises what it was if that was none."""
+        """The whole message, at its end; raises ProxyError if DeepSeek broke it off."""
         self._check_end()
         content = [block.value for block in self._blocks]
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
@@ -86,91 +85,93 @@ class MessageWriter:
         return {"id": self._head.id, "type": "message", "role": "assistant", "model": model}
 
     def _usage_object(self) -> dict[str, int]:
-        return request.usage(self._usage, self._head.input_tokens)
+        return usage(self._usage, self._head.input_tokens)
 
     def _stop_reason(self) -> str:
         if self._stop_sequence is not None:
             return "stop_sequence"
         reason = _STOP_REASONS.get(self._finish_reason or "", "end_turn")
         if reason in ("end_turn", "tool_use"):
-            # Whatever upstream calls it: agents loop by this word, over the calls that they were told.
+            # Whatever upstream says: agents loop by this word, over the calls that they have read.
             return "tool_use" if any(isinstance(block, _ToolUse) for block in self._blocks) else "end_turn"
         return reason
 
     # The answer …
 
-    def _written(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
             return (PING,) if not item.line else ()
         self._usage = self._usage if item.usage is None else item.usage
         written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
         if item.reasoning and self._request.has_thinking:
-            written += self._said(_Words(_Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]]))
+            written += self._write_words(
+                _Words(_Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
+            )
         if item.text:
-            written += self._said(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
+            written += self._write_words(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
         for piece in item.calls:
-            written += self._call(piece)
+            written += self._write_call(piece)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            self._stop_sequence = self._matched(item)
+            self._stop_sequence = self._matched_stop(item)
             written += self._close_all()
         return written
 
-    def _matched(self, delta: Delta) -> str | None:
-        """The stop sequence that ended the answer; DeepSeek does not tell it, some who serve its models do."""
+    def _matched_stop(self, delta: Delta) -> str | None:
+        """The stop sequence that ended the answer; DeepSeek does not name it, other hosts of its models do."""
         choices = (delta.source or {}).get("choices") or [{}]
         found = choices[0].get("stop_reason") if isinstance(choices[0], dict) else None
         return found if isinstance(found, str) and found in self._request.stops else None
 
-    def _said(self, said: "_Words") -> list[bytes]:
+    def _write_words(self, words: "_Words") -> list[bytes]:
         if isinstance(self._open, _ToolUse) and not self._calls[self._open.call].is_whole:
-            # A block that was ended cannot be gone on with.
-            self._held.append(said)
+            # The block of the call would have to be closed, and could not be opened again.
+            self._held.append(words)
             return []
         written: list[bytes] = []
-        if not isinstance(self._open, said.kind):
+        if not isinstance(self._open, words.kind):
             written += self._close_open()
-            written.append(self._begun(said.kind(len(self._blocks), self._sealer, self._request.omits_thinking)))
+            written.append(self._open_block(words.kind(len(self._blocks), self._sealer, self._request.omits_thinking)))
         assert self._open is not None
-        return [*written, self._open.said(said.text, said.strings)]
+        return [*written, self._open.write(words.text, words.strings)]
 
-    def _released(self) -> list[bytes]:
+    def _write_held(self) -> list[bytes]:
         held, self._held = self._held, []
-        return [piece for said in held for piece in self._said(said)]
+        return [piece for words in held for piece in self._write_words(words)]
 
-    def _begun(self, block: "_Block") -> bytes:
+    def _open_block(self, block: "_Block") -> bytes:
         self._open = block
         self._blocks.append(block)
         return _event("content_block_start", index=block.index, content_block=block.beginning)
 
     def _close_open(self) -> list[bytes]:
         block, self._open = self._open, None
-        return [] if block is None else [block.done(), _event("content_block_stop", index=block.index)]
+        return [] if block is None else [block.finish(), _event("content_block_stop", index=block.index)]
 
-    # Calls, of which one is told at a time …
+    # Calls, one block at a time …
 
-    def _call(self, piece: CallPiece) -> Iterable[bytes]:
-        self._calls.setdefault(piece.index, _Call()).hear(piece)
-        return self._told_in_turn()
+    def _write_call(self, piece: CallPiece) -> Iterable[bytes]:
+        self._calls.setdefault(piece.index, _Call()).add(piece)
+        return self._write_calls_in_turn()
 
-    def _told_in_turn(self) -> list[bytes]:
-        """What can be told of the calls by now: each begins when the one before it is whole, however they came."""
+    def _write_calls_in_turn(self) -> list[bytes]:
+        """Of the calls as much as can be written: each begins when the one before it is whole, however they came."""
         written: list[bytes] = []
-        waiting = [index for index in sorted(self._calls) if not self._is_told(index)]
+        waiting = [index for index in sorted(self._calls) if not self._is_written(index)]
         while waiting:
             index = waiting.pop(0)
-            written += self._told(index)
+            written += self._write_block(index)
             if not (waiting or self._held) or not self._calls[index].is_whole:
                 break
-            written += self._close_open() + self._released()
+            written += self._close_open() + self._write_held()
         return written
 
-    def _is_told(self, index: int) -> bool:
+    def _is_written(self, index: int) -> bool:
         block = self._calls[index].block
         return block is not None and block is not self._open
 
-    def _told(self, index: int) -> list[bytes]:
+    def _write_block(self, index: int) -> list[bytes]:
         call = self._calls[index]
         if not call.name:
             return []
@@ -179,17 +180,17 @@ class MessageWriter:
             written += self._close_open()
             call_id = call.id or f"toolu_{self._head.id}_{len(self._blocks)}"
             call.block = _ToolUse(len(self._blocks), index, call_id, call.name)
-            written.append(self._begun(call.block))
-        if call.block is self._open and (fragment := call.untold()):
-            written.append(call.block.said(fragment, [encode_json(fragment)[1:-1]]))
+            written.append(self._open_block(call.block))
+        if call.block is self._open and (fragment := call.take_unwritten()):
+            written.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))
         return written
 
     def _close_all(self) -> list[bytes]:
         written: list[bytes] = []
         for index in sorted(self._calls):
-            if not self._is_told(index):
-                written += self._told(index)
-        return written + self._close_open() + self._released() + self._close_open()
+            if not self._is_written(index):
+                written += self._write_block(index)
+        return written + self._close_open() + self._write_held() + self._close_open()
 
 
 class PingingWriter(MessageWriter):
@@ -242,7 +243,7 @@ def failure_event(error: ProxyError, request_id: str) -> bytes:
 
 
 class _Words(NamedTuple):
-    """Thinking or text, and how it stands in JSON."""
+    """Reasoning or text, and its strings as they stand between the quotes of JSON."""
 
     kind: "type[_Thinking] | type[_Text]"
     text: str
@@ -250,17 +251,17 @@ class _Words(NamedTuple):
 
 
 class _Call:
-    """What was heard of one call, and how much of it was told."""
+    """One call as far as it has come, and how much of it is written."""
 
     def __init__(self) -> None:
         self.id = self.name = ""
         self.block: _ToolUse | None = None
         self._arguments: list[str] = []
-        self._told = self._looked_at = 0
+        self._written = self._checked = 0
         self._last = ""
         self._was_whole = False
 
-    def hear(self, piece: CallPiece) -> None:
+    def add(self, piece: CallPiece) -> None:
         self.id, self.name = self.id or piece.id, self.name or piece.name
         if piece.arguments:
             self._arguments.append(piece.arguments)
@@ -268,20 +269,20 @@ class _Call:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it is still to come; asked only where something else waits, as it may be long."""
-        if self._looked_at < len(self._arguments):
-            self._looked_at = len(self._arguments)
+        """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
+        if self._checked < len(self._arguments):
+            self._checked = len(self._arguments)
             self._was_whole = self._last == "}" and _is_object(joined(self._arguments))
         return self._was_whole and bool(self.name)
 
-    def untold(self) -> str:
-        fragment = "".join(self._arguments[self._told :])
-        self._told = len(self._arguments)
+    def take_unwritten(self) -> str:
+        fragment = "".join(self._arguments[self._written :])
+        self._written = len(self._arguments)
         return fragment
 
 
 class _Block:
-    """One block of the content; `delta` is the kind of its deltas and the name of the text in them."""
+    """One block of the content; `delta` has the type of its deltas and the name of the text in them."""
 
     delta = ("", "")
 
@@ -304,11 +305,11 @@ class _Block:
     def text(self) -> str:
         return joined(self._pieces)
 
-    def said(self, text: str, strings: Iterable[bytes]) -> bytes:
+    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
         self._pieces.append(text)
         return b"".join([string.join(self._around) for string in strings])
 
-    def done(self) -> bytes:
+    def finish(self) -> bytes:
         return b""
 
 
@@ -326,15 +327,15 @@ class _Thinking(_Block):
 
     @property
     def value(self) -> dict[str, Any]:
-        shown = "" if self._is_omitted else self.text
-        return {"type": "thinking", "thinking": shown, "signature": self._sealer.seal(self.text)}
+        thinking = "" if self._is_omitted else self.text
+        return {"type": "thinking", "thinking": thinking, "signature": self._sealer.seal(self.text)}
 
-    def said(self, text: str, strings: Iterable[bytes]) -> bytes:
-        said = super().said(text, strings)
-        return b"" if self._is_omitted else said
+    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
+        deltas = super().write(text, strings)
+        return b"" if self._is_omitted else deltas
 
-    def done(self) -> bytes:
-        # Never empty: some clients drop thinking that is not signed, or take it for text.
+    def finish(self) -> bytes:
+        # Never empty: some clients drop thinking without a signature, or take it for text.
         delta = {"type": "signature_delta", "signature": self._sealer.seal(self.text)}
         return _event("content_block_delta", index=self.index, delta=delta)
 
@@ -372,9 +373,32 @@ class _ToolUse(_Block):
         return {**self.beginning, "input": _object(self.text)}
 
 
+def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, int]:
+    """DeepSeek's usage in the fields of this API, where tokens from the cache are not part of the input."""
+    if found is None:
+        return _usage(estimate, 0, 0)
+    details = found.get("prompt_tokens_details")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
+    return _usage(max(0, _count(found, "prompt_tokens") - cached), cached, _count(found, "completion_tokens"))
+
+
+def _usage(uncached: int, cached: int, output: int) -> dict[str, int]:
+    return {
+        "input_tokens": uncached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output,
+    }
+
+
+def _count(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
 def _object(arguments: str) -> dict[str, Any]:
-    """Arguments as the object they stand for, as far as it was said; what is none is told as it is."""
-    for text in (arguments or "{}", partial_json.closed(arguments)):
+    """The arguments as an object, as far as they came; text that is none stands in one."""
+    for text in (arguments or "{}", partial_json.close(arguments)):
         try:
             found = decode_upstream_json(text)
         except ValueError:

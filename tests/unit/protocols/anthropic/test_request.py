@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.protocols.anthropic import errors, request
+from deepseek_cursor_proxy.protocols.anthropic import errors, request, writer
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
@@ -290,7 +290,7 @@ class TestUsage(unittest.TestCase):
             ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (0, 4, 0)),
             ({"prompt_tokens": None, "prompt_tokens_details": None, "completion_tokens": -1}, (0, 0, 0)),
         ):
-            usage = request.usage(found, 9)
+            usage = writer.usage(found, 9)
             names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
             self.assertEqual(expected, tuple(usage[name] for name in names))
             self.assertEqual(0, usage["cache_creation_input_tokens"])
