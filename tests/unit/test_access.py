@@ -50,7 +50,7 @@ class AccessTest(unittest.TestCase):
             given["authorization"] = f"Bearer {key}"
         return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, source=source)
 
-    def visit(self, access: Access, key: str, source: str = "127.0.0.1") -> Caller:
+    def admit_and_accept(self, access: Access, key: str, source: str = "127.0.0.1") -> Caller:
         """Somebody who is let in and whose key DeepSeek accepts."""
         caller = access.admit(self.request(key, source))
         access.record_accepted(caller)
@@ -64,7 +64,7 @@ class AccessTest(unittest.TestCase):
             return error.status
         return 200
 
-    def spent(self, access: Access, key: str, **headers: str) -> int:
+    def spend_status(self, access: Access, key: str, **headers: str) -> int:
         """The status of a request that would spend a key of the owner; 200 when it may."""
         try:
             access.check_spending(access.admit(self.request(key, **headers)))
@@ -80,7 +80,7 @@ class AccessTest(unittest.TestCase):
 
 
 class TestCredentials(AccessTest):
-    def test_a_key_comes_in_either_header(self) -> None:
+    def test_a_key_is_read_from_authorization_and_x_api_key(self) -> None:
         for headers, expected in (
             ({"authorization": "Bearer sk-a"}, "sk-a"),
             ({"authorization": "bearer   sk-a "}, "sk-a"),
@@ -93,7 +93,7 @@ class TestCredentials(AccessTest):
             with self.subTest(headers):
                 self.assertEqual(expected, self.access().admit(self.request(None, **headers)).credential)
 
-    def test_what_is_no_key_is_none(self) -> None:
+    def test_a_malformed_key_is_no_key(self) -> None:
         for headers in (
             {},
             {"authorization": ""},
@@ -110,14 +110,14 @@ class TestCredentials(AccessTest):
             with self.subTest(headers), self.assertRaisesRegex(Unauthorized, "^No API key"):
                 self.access().admit(self.request(None, **headers))
 
-    def test_two_different_keys_are_refused(self) -> None:
+    def test_a_different_key_in_api_key_is_refused(self) -> None:
         for settings in ({}, {"access_keys": [OWNER, FRIEND]}, {"pin_key": "always"}):
             with self.assertRaises(BadRequest) as caught:
                 self.access(**settings).admit(self.request(OWNER, api_key=FRIEND))
             self.assertEqual("two_keys", caught.exception.code)
             self.assertNotIn("sk-", caught.exception.message)
 
-    def test_of_two_headers_the_one_of_the_api_that_is_asked_wins(self) -> None:
+    def test_of_two_key_headers_the_one_of_the_called_api_wins(self) -> None:
         both = {"x_api_key": FRIEND}
         for path, expected in (
             (CHAT, OWNER),
@@ -136,7 +136,7 @@ class TestCredentials(AccessTest):
                 request = self.request(OWNER, **both)._replace(path=path)
                 self.assertEqual(expected, self.access().admit(request).credential)
 
-    def test_the_list_of_models_is_of_the_api_that_the_version_header_names(self) -> None:
+    def test_the_list_of_models_uses_the_key_header_of_the_version_header(self) -> None:
         for path in ("/v1/models", "/models/deepseek-v4-pro"):
             asked = self.request(OWNER, x_api_key=FRIEND, anthropic_version="2023-06-01")._replace(path=path)
             self.assertEqual(FRIEND, self.access().admit(asked).credential)
@@ -145,13 +145,13 @@ class TestCredentials(AccessTest):
             OWNER, self.access().admit(self.request(OWNER, x_api_key=FRIEND, anthropic_version="1")).credential
         )
 
-    def test_either_header_brings_the_key_on_every_api(self) -> None:
+    def test_every_api_accepts_a_key_in_either_header(self) -> None:
         for path in (CHAT, "/v1/responses", "/v1/messages"):
             for headers in ({"authorization": f"Bearer {OWNER}"}, {"x_api_key": OWNER}, {"api_key": OWNER}):
                 request = self.request(None, **headers)._replace(path=path)
                 self.assertEqual(OWNER, self.access().admit(request).credential)
 
-    def test_a_key_that_loses_opens_nothing(self) -> None:
+    def test_the_losing_key_of_two_headers_gives_no_access(self) -> None:
         access = self.access(access_keys=[OWNER])
         chat = self.request(STRANGER, x_api_key=OWNER)
         for request in (chat, self.request(OWNER, x_api_key=STRANGER)._replace(path="/v1/messages")):
@@ -161,12 +161,12 @@ class TestCredentials(AccessTest):
         with self.assertRaisesRegex(Unauthorized, "^No API key"):
             access.admit(self.request("sk-é", x_api_key=OWNER))
 
-    def test_a_caller_can_be_printed(self) -> None:
+    def test_a_printed_caller_has_no_key(self) -> None:
         self.assertNotIn(OWNER, repr(self.access().admit(self.request())))
 
 
 class TestListedKeys(AccessTest):
-    def test_only_these_are_served(self) -> None:
+    def test_only_access_keys_are_served(self) -> None:
         access = self.access(access_keys=[OWNER, AccessKey.of(FRIEND).line])
         table = {OWNER: 200, FRIEND: 200, STRANGER: 401, OWNER[:-1]: 401, OWNER + "x": 401, OWNER.upper(): 401}
         # A digest is not a key: whoever reads the configuration file cannot use what is in it.
@@ -175,7 +175,7 @@ class TestListedKeys(AccessTest):
             with self.subTest(key):
                 self.assertEqual(status, self.status(access, key))
 
-    def test_every_entry_is_compared_whichever_is_right(self) -> None:
+    def test_every_access_key_is_compared_whichever_matches(self) -> None:
         keys = [f"{OWNER}-{number}" for number in range(5)]
         access = self.access(access_keys=keys)
         for key in (keys[0], keys[4], STRANGER):
@@ -183,19 +183,19 @@ class TestListedKeys(AccessTest):
                 self.status(access, key)
             self.assertEqual(5, compared.call_count)
 
-    def test_the_refusal_says_where_keys_are_named_and_repeats_none(self) -> None:
+    def test_the_refusal_of_a_key_names_access_keys_and_repeats_no_key(self) -> None:
         with self.assertRaises(Unauthorized) as caught:
             self.access(access_keys=[OWNER]).admit(self.request(STRANGER))
         self.assertIn("access_keys", caught.exception.message)
         self.assertNotIn("sk-", caught.exception.message)
 
-    def test_they_are_never_pinned(self) -> None:
+    def test_access_keys_are_never_pinned(self) -> None:
         access = self.access(access_keys=[OWNER, FRIEND], pin_key="always", ngrok=True)
         self.assertFalse(access.can_pin)
         for key in (OWNER, FRIEND, OWNER):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
 
-    def test_a_key_of_the_proxys_own_is_taken_with_them_only(self) -> None:
+    def test_the_held_key_is_used_with_access_keys_only(self) -> None:
         environment = {"DEEPSEEK_API_KEY": " sk-held\n"}
         self.assertEqual("sk-held", self.access(access_keys=[OWNER], environment=environment).held_key)
         for settings in ({}, {"pin_key": "always"}, {"ngrok": True}):
@@ -206,14 +206,14 @@ class TestListedKeys(AccessTest):
             self.access(access_keys=[OWNER], environment={"DEEPSEEK_API_KEY": "sk-a b"})
         self.assertNotIn("sk-a", str(caught.exception))
 
-    def test_who_forgot_their_key_is_told_which_one_is_meant(self) -> None:
+    def test_the_refusal_of_a_missing_key_says_which_key_to_send(self) -> None:
         for environment, words in (({}, "your DeepSeek key"), ({"DEEPSEEK_API_KEY": "sk-held"}, "an access key")):
             with self.assertRaisesRegex(Unauthorized, words):
                 self.access(access_keys=[OWNER], environment=environment).admit(self.request(None))
 
 
 class TestPinning(AccessTest):
-    def test_who_pins(self) -> None:
+    def test_pin_key_exposed_always_and_never(self) -> None:
         for can_pin, settings in (
             (False, {}),
             (False, {"host": "localhost"}),
@@ -230,25 +230,25 @@ class TestPinning(AccessTest):
             with self.subTest(settings):
                 self.assertEqual(can_pin, self.access(**settings).can_pin)
 
-    def test_the_first_key_that_deepseek_accepts_is_the_only_one_from_then_on(self) -> None:
+    def test_the_first_key_that_deepseek_accepts_is_pinned(self) -> None:
         access = self.access(ngrok=True)
         # Being let in is not enough, and a refusal by DeepSeek even less.
         access.admit(self.request(STRANGER))
         access.record_refused(access.admit(self.request(STRANGER)))
-        self.visit(access, OWNER)
+        self.admit_and_accept(access, OWNER)
         for key, status in ((OWNER, 200), (FRIEND, 401), (STRANGER, 401), (OWNER, 200)):
             self.assertEqual(status, self.status(access, key))
         with self.assertRaisesRegex(Unauthorized, "used first since it started.*restart.*access_keys.*pin_key"):
             access.admit(self.request(FRIEND))
 
-    def test_who_was_let_in_before_is_not_served_after(self) -> None:
+    def test_a_caller_admitted_before_another_key_was_pinned_is_refused(self) -> None:
         access = self.access(ngrok=True)
         early = access.admit(self.request(STRANGER))
-        self.visit(access, OWNER)
+        self.admit_and_accept(access, OWNER)
         with self.assertRaises(Unauthorized):
             access.check(early)
 
-    def test_of_many_at_once_exactly_one_wins(self) -> None:
+    def test_of_many_keys_accepted_at_once_one_is_pinned(self) -> None:
         for _ in range(20):
             access = self.access(ngrok=True)
             callers = [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(8)]
@@ -266,19 +266,19 @@ class TestPinning(AccessTest):
             statuses = [self.status(access, caller.credential) for caller in callers]
             self.assertEqual([200] + [401] * 7, sorted(statuses))
 
-    def test_it_is_told_once_and_by_digest(self) -> None:
+    def test_pinning_is_logged_once_with_the_digest(self) -> None:
         access = self.access(ngrok=True)
         for key in (OWNER, OWNER):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
         self.log.info.assert_called_once()
         line = self.log.info.call_args.args[0] % self.log.info.call_args.args[1:]
         self.assertIn(f"only the key {AccessKey.of(OWNER)} is served", line)
         self.assertNotIn(OWNER, line)
 
-    def test_nothing_is_pinned_unless_asked(self) -> None:
+    def test_no_key_is_pinned_with_pin_key_never(self) -> None:
         access = self.access()
         for key in (OWNER, FRIEND, OWNER):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
         self.log.info.assert_not_called()
 
     def test_a_key_of_the_proxys_owner_is_spent_for_the_pinned_key_only(self) -> None:
@@ -292,7 +292,7 @@ class TestPinning(AccessTest):
         with self.assertRaisesRegex(Unauthorized, "used first"):
             access.check_spending(stranger)
 
-    def test_a_key_of_the_owner_is_never_spent_for_just_anybody(self) -> None:
+    def test_no_key_of_the_owner_is_spent_before_one_is_pinned(self) -> None:
         for settings, pinned in (
             ({}, True),
             ({"pin_key": "always"}, True),
@@ -302,32 +302,32 @@ class TestPinning(AccessTest):
         ):
             with self.subTest(settings):
                 access = self.access(passthrough=ROUTE, **settings)
-                self.assertEqual(401, self.spent(access, OWNER))
-                self.visit(access, OWNER)
-                self.assertEqual(200 if pinned else 401, self.spent(access, OWNER))
-                self.assertEqual(401, self.spent(access, STRANGER))
+                self.assertEqual(401, self.spend_status(access, OWNER))
+                self.admit_and_accept(access, OWNER)
+                self.assertEqual(200 if pinned else 401, self.spend_status(access, OWNER))
+                self.assertEqual(401, self.spend_status(access, STRANGER))
         access = self.access(passthrough=ROUTE, access_keys=[OWNER])
-        self.assertEqual([200, 401], [self.spent(access, key) for key in (OWNER, STRANGER)])
+        self.assertEqual([200, 401], [self.spend_status(access, key) for key in (OWNER, STRANGER)])
 
-    def test_at_home_others_are_served_with_keys_of_their_own_beside_the_one_that_spends(self) -> None:
+    def test_other_keys_are_served_beside_the_one_that_spends_the_owners(self) -> None:
         access = self.access(passthrough=ROUTE)
         for key in (OWNER, FRIEND, STRANGER):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
         line = self.log.info.call_args.args[0] % self.log.info.call_args.args[1:]
         self.assertIn(f"only the key {AccessKey.of(OWNER)} may use [passthrough]", line)
 
-    def test_a_request_under_a_foreign_name_spends_no_key_of_the_owner(self) -> None:
+    def test_a_request_under_a_foreign_host_spends_no_key_of_the_owner(self) -> None:
         for settings in ({"access_keys": [OWNER]}, {"pin_key": "always"}, {}):
             access = self.access(passthrough=ROUTE, **settings)
-            self.visit(access, OWNER)
+            self.admit_and_accept(access, OWNER)
             for headers in FOREIGN:
                 with self.subTest(settings, **headers):
                     self.assertEqual(200, self.status(access, OWNER, **headers))
-                    self.assertEqual(403, self.spent(access, OWNER, **headers))
+                    self.assertEqual(403, self.spend_status(access, OWNER, **headers))
             for headers in ({}, {"host": "localhost:9000", "x_forwarded_host": "evil.example"}):
-                self.assertEqual(200, self.spent(access, OWNER, **headers))
+                self.assertEqual(200, self.spend_status(access, OWNER, **headers))
 
-    def test_a_held_key_is_not_spent_under_a_foreign_name_either(self) -> None:
+    def test_a_request_under_a_foreign_host_does_not_spend_the_held_key(self) -> None:
         access = self.access(environment={HELD_KEY: "sk-held"}, access_keys=[OWNER])
         access.check_call(access.admit(self.request(OWNER, host="localhost")))
         with self.assertRaisesRegex(Forbidden, r"Host: evil\.example.*public_hosts"):
@@ -335,29 +335,29 @@ class TestPinning(AccessTest):
         own = self.access(access_keys=[OWNER])
         own.check_call(own.admit(self.request(OWNER, host="evil.example")))
 
-    def test_a_request_under_a_foreign_name_pins_no_key(self) -> None:
+    def test_a_request_under_a_foreign_host_pins_no_key(self) -> None:
         access = self.access(pin_key="always")
         for headers in FOREIGN:
             access.record_accepted(access.admit(self.request(STRANGER, **headers)))
         self.log.warning.assert_called_once()
         self.assertIn("public_hosts", self.log.warning.call_args.args[0])
-        self.visit(access, OWNER)
+        self.admit_and_accept(access, OWNER)
         self.assertEqual([200, 401], [self.status(access, key) for key in (OWNER, STRANGER)])
 
-    def test_names_of_the_tunnel_and_of_public_hosts_are_our_own(self) -> None:
+    def test_the_tunnels_host_and_public_hosts_are_not_foreign(self) -> None:
         access = self.access(passthrough=ROUTE, access_keys=[OWNER], public_hosts=["proxy.example.com"])
         for host, status in (("proxy.example.com", 200), ("a.ngrok-free.app", 403)):
-            self.assertEqual(status, self.spent(access, OWNER, host=host))
+            self.assertEqual(status, self.spend_status(access, OWNER, host=host))
         access.set_tunnel_host("a.ngrok-free.app")
-        successor = Access(ProxyConfig(passthrough=ROUTE, access_keys=[OWNER]), access, environment={})
-        for each in (access, successor):
-            self.assertEqual(200, self.spent(each, OWNER, host="A.ngrok-free.app"))
+        reloaded = Access(ProxyConfig(passthrough=ROUTE, access_keys=[OWNER]), access, environment={})
+        for each in (access, reloaded):
+            self.assertEqual(200, self.spend_status(each, OWNER, host="A.ngrok-free.app"))
         access.set_tunnel_host("b.ngrok-free.app")
-        self.assertEqual(403, self.spent(access, OWNER, host="a.ngrok-free.app"))
+        self.assertEqual(403, self.spend_status(access, OWNER, host="a.ngrok-free.app"))
 
 
 class TestRateLimit(AccessTest):
-    def test_wrong_access_keys_have_to_wait(self) -> None:
+    def test_wrong_access_keys_make_their_source_wait(self) -> None:
         access = self.access(access_keys=[OWNER])
         self.exhaust(access)
         with self.assertRaises(TooManyAttempts) as caught:
@@ -370,22 +370,22 @@ class TestRateLimit(AccessTest):
         self.clock.now += FORGIVEN * ALLOWED
         self.exhaust(access)
 
-    def test_so_do_strangers_to_a_pinned_key(self) -> None:
+    def test_keys_other_than_the_pinned_one_make_their_source_wait(self) -> None:
         access = self.access(ngrok=True)
-        self.visit(access, OWNER)
+        self.admit_and_accept(access, OWNER)
         self.exhaust(access)
         self.assertEqual(200, self.status(access, OWNER))
 
-    def test_so_do_guesses_at_the_key_that_spends_the_owners(self) -> None:
+    def test_guesses_at_the_key_that_spends_the_owners_make_their_source_wait(self) -> None:
         access = self.access(passthrough=ROUTE)
         for key in (OWNER, FRIEND):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
         for number in range(ALLOWED):
-            self.assertEqual(401, self.spent(access, f"{STRANGER}-{number}"))
-        self.assertEqual([429, 200, 401], [self.spent(access, key) for key in (STRANGER, OWNER, FRIEND)])
+            self.assertEqual(401, self.spend_status(access, f"{STRANGER}-{number}"))
+        self.assertEqual([429, 200, 401], [self.spend_status(access, key) for key in (STRANGER, OWNER, FRIEND)])
         self.assertEqual(200, self.status(access, FRIEND))
 
-    def test_so_do_keys_that_deepseek_refuses(self) -> None:
+    def test_keys_that_deepseek_refuses_make_their_source_wait(self) -> None:
         access = self.access()
         for number in range(ALLOWED):
             access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
@@ -395,25 +395,25 @@ class TestRateLimit(AccessTest):
 
     def test_a_key_that_was_accepted_before_never_waits(self) -> None:
         access = self.access()
-        self.visit(access, OWNER)
+        self.admit_and_accept(access, OWNER)
         for number in range(ALLOWED):
             access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
 
-    def test_a_key_that_was_accepted_before_and_is_revoked_counts_against_nobody(self) -> None:
+    def test_a_revoked_key_that_was_accepted_before_makes_no_source_wait(self) -> None:
         access = self.access()
-        owner = self.visit(access, OWNER)
+        owner = self.admit_and_accept(access, OWNER)
         for _ in range(2 * ALLOWED):
             access.record_refused(owner)
         self.assertEqual(200, self.status(access, FRIEND))
 
-    def test_an_access_key_that_nobody_guesses_never_waits(self) -> None:
+    def test_a_long_access_key_never_waits(self) -> None:
         """A stranger who began first, in the same tunnel, must not keep the owner out."""
         access = self.access(access_keys=[OWNER, AccessKey.of(FRIEND).line])
         self.exhaust(access)
         self.assertEqual([200, 200, 429], [self.status(access, key) for key in (OWNER, FRIEND, STRANGER)])
 
-    def test_an_access_key_that_can_be_guessed_waits_until_it_was_right_once(self) -> None:
+    def test_a_short_access_key_waits_until_it_was_accepted_once(self) -> None:
         access = self.access(access_keys=["secret"])
         self.exhaust(access)
         self.assertEqual(429, self.status(access, "secret"))
@@ -422,26 +422,26 @@ class TestRateLimit(AccessTest):
         self.assertEqual(401, self.status(access, STRANGER))
         self.assertEqual((429, 200), (self.status(access, STRANGER), self.status(access, "secret")))
 
-    def test_no_key_at_all_is_no_attempt(self) -> None:
+    def test_a_request_without_a_key_is_no_attempt(self) -> None:
         access = self.access(access_keys=[OWNER])
         for _ in range(2 * ALLOWED):
             self.assertEqual(401, self.status(access, None))
         self.exhaust(access)
 
-    def test_what_deepseek_says_about_a_listed_key_counts_against_nobody(self) -> None:
+    def test_an_access_key_that_deepseek_refuses_makes_no_source_wait(self) -> None:
         access = self.access(access_keys=[OWNER])
         for _ in range(2 * ALLOWED):
             access.record_refused(access.admit(self.request(OWNER)))
         self.assertEqual(401, self.status(access, STRANGER))
 
-    def test_many_at_once_do_not_add_up_to_hours(self) -> None:
+    def test_many_wrong_keys_at_once_do_not_add_up_to_hours(self) -> None:
         access = self.access()
         for caller in [access.admit(self.request(f"{STRANGER}-{number}")) for number in range(1000)]:
             access.record_refused(caller)
         self.clock.now += FORGIVEN
         self.assertEqual(200, self.status(access, OWNER))
 
-    def test_sources_are_counted_apart(self) -> None:
+    def test_wrong_keys_are_counted_per_source(self) -> None:
         for one, two, is_same in (
             ("192.0.2.1", "192.0.2.1", True),
             ("192.0.2.1", "192.0.2.2", False),
@@ -458,14 +458,14 @@ class TestRateLimit(AccessTest):
                 self.exhaust(access, one)
                 self.assertEqual(429 if is_same else 401, self.status(access, STRANGER, two))
 
-    def test_headers_about_where_a_request_comes_from_change_nothing(self) -> None:
+    def test_forwarded_headers_do_not_change_the_source(self) -> None:
         access = self.access(access_keys=[OWNER])
         self.exhaust(access)
         for name in ("x_forwarded_for", "x_real_ip", "forwarded", "host", "via", "cf_connecting_ip", "origin"):
             for value in ("127.0.0.1", "localhost", "192.0.2.77", "for=192.0.2.77"):
                 self.assertEqual(429, self.status(access, STRANGER, **{name: value}))
 
-    def test_what_is_remembered_is_bounded(self) -> None:
+    def test_remembered_sources_and_keys_are_limited(self) -> None:
         self.enterContext(mock.patch.multiple(room, _MAX_SOURCES=3, _MAX_ACCEPTED=3))
         access = self.access(access_keys=[OWNER])
         for number in range(50):
@@ -474,19 +474,19 @@ class TestRateLimit(AccessTest):
         self.assertEqual(3, len(access._memory._failures))
         access = self.access()
         for number in range(50):
-            self.visit(access, f"{FRIEND}-{number}")
+            self.admit_and_accept(access, f"{FRIEND}-{number}")
         self.assertEqual(3, len(access._memory._accepted))
 
-    def test_a_key_in_use_is_not_forgotten_for_newer_ones(self) -> None:
+    def test_an_accepted_key_in_use_is_not_forgotten(self) -> None:
         self.enterContext(mock.patch.object(room, "_MAX_ACCEPTED", 3))
         access = self.access()
         for key in (OWNER, f"{FRIEND}-0", f"{FRIEND}-1", OWNER, f"{FRIEND}-2"):
-            self.visit(access, key)
+            self.admit_and_accept(access, key)
         for number in range(ALLOWED):
             access.record_refused(access.admit(self.request(f"{STRANGER}-{number}")))
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, f"{FRIEND}-0")))
 
-    def test_it_is_told_once_per_wave(self) -> None:
+    def test_too_many_wrong_keys_are_logged_once_until_they_are_forgiven(self) -> None:
         access = self.access(access_keys=[OWNER])
         for _ in range(2):
             self.exhaust(access)
@@ -499,40 +499,40 @@ class TestRateLimit(AccessTest):
             self.clock.now += FORGIVEN * ALLOWED
 
 
-class TestSuccession(AccessTest):
+class TestReload(AccessTest):
     """New settings while the proxy runs: what is known about keys stays known."""
 
-    def successor(self, former: Access, **settings: Any) -> Access:
+    def reload(self, former: Access, **settings: Any) -> Access:
         return Access(ProxyConfig(**settings), former, environment={})
 
-    def test_the_pinned_key_stays_pinned(self) -> None:
+    def test_a_reload_keeps_the_pinned_key(self) -> None:
         former = self.access(ngrok=True)
-        self.visit(former, OWNER)
-        access = self.successor(former, ngrok=True)
+        self.admit_and_accept(former, OWNER)
+        access = self.reload(former, ngrok=True)
         self.assertEqual((200, 401), (self.status(access, OWNER), self.status(access, STRANGER)))
 
-    def test_an_answer_that_was_asked_for_under_the_former_settings_pins_as_well(self) -> None:
+    def test_a_call_from_before_a_reload_pins_its_key(self) -> None:
         former = self.access(ngrok=True)
         caller = former.admit(self.request(OWNER))
-        access = self.successor(former, ngrok=True)
+        access = self.reload(former, ngrok=True)
         former.record_accepted(caller)
         self.assertEqual(401, self.status(access, STRANGER))
 
-    def test_waits_and_exemptions_stay(self) -> None:
+    def test_a_reload_keeps_waits_and_accepted_keys(self) -> None:
         former = self.access()
-        self.visit(former, OWNER)
+        self.admit_and_accept(former, OWNER)
         for number in range(ALLOWED):
             former.record_refused(former.admit(self.request(f"{STRANGER}-{number}")))
-        access = self.successor(former)
+        access = self.reload(former)
         self.assertEqual((200, 429), (self.status(access, OWNER), self.status(access, FRIEND)))
 
-    def test_a_key_that_is_no_longer_listed_is_no_longer_served(self) -> None:
+    def test_a_reload_without_an_access_key_stops_serving_it(self) -> None:
         former = self.access(access_keys=[OWNER, FRIEND])
         self.assertEqual(200, self.status(former, FRIEND))
-        self.assertEqual(401, self.status(self.successor(former, access_keys=[OWNER]), FRIEND))
+        self.assertEqual(401, self.status(self.reload(former, access_keys=[OWNER]), FRIEND))
 
-    def test_a_list_replaces_what_was_pinned(self) -> None:
+    def test_access_keys_after_a_reload_replace_the_pinned_key(self) -> None:
         former = self.access(ngrok=True)
-        self.visit(former, OWNER)
-        access = self.successor(former, ngrok=True, access_keys=[FRIEND])
+        self.admit_and_accept(former, OWNER)
+        access = self.reload(former, ngrok=True, access_keys=[FRIEND])
         self.assertEqual((401, 200), (self.status(access, OWNER), self.status(access, FRIEND)))

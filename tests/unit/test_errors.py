@@ -12,7 +12,7 @@ def _words(error: Mapping[str, object]) -> tuple[object, object]:
 
 
 class TestHiding(unittest.TestCase):
-    def test_the_key_upstream_quotes_is_in_nothing_that_is_told(self) -> None:
+    def test_a_key_that_upstream_quotes_is_removed_from_message_and_body(self) -> None:
         refusal = UpstreamRefused(401, f"{KEY} is wrong", {"error": {"message": f"{KEY} is wrong", KEY: [KEY]}}, None)
         refusal.hide(KEY)
         self.assertEqual("*** is wrong", refusal.message)
@@ -22,7 +22,7 @@ class TestHiding(unittest.TestCase):
         failure.hide(KEY)
         self.assertEqual("DeepSeek broke off: ***", failure.payload()["error"]["message"])
 
-    def test_every_refusal_has_the_shape_of_an_error(self) -> None:
+    def test_every_upstream_error_gets_the_openai_error_shape(self) -> None:
         for error in (None, 7, "busy", ["x"], {}, {"code": 5}, {"message": 7, "type": []}, {"message": "", "type": ""}):
             with self.subTest(error=error):
                 told = UpstreamRefused(500, "Busy.", {"error": error, "id": "1"}, None).payload()
@@ -30,7 +30,7 @@ class TestHiding(unittest.TestCase):
         whole = {"error": {"message": "m", "type": "t", "param": "p", "code": None, "x": 1}}
         self.assertEqual(whole, UpstreamRefused(500, "Busy.", whole, None).payload())
 
-    def test_what_does_not_quote_it_stays_as_it_is(self) -> None:
+    def test_an_upstream_error_without_the_key_stays_unchanged(self) -> None:
         body = {"error": {"message": "é\ud800", "code": 12345678, "param": None}}
         refusal = UpstreamRefused(400, "é", body, None)
         refusal.hide("12345678")

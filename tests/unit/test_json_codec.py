@@ -15,17 +15,17 @@ class TestEncoding(unittest.TestCase):
     def test_a_lone_surrogate_is_escaped_and_survives(self) -> None:
         self.assertEqual({"a": "\ud800é"}, json.loads(encode_json({"a": "\ud800é"})))
 
-    def test_numbers_json_cannot_carry_are_refused(self) -> None:
+    def test_nan_and_infinity_are_not_encoded(self) -> None:
         for number in (float("nan"), float("inf")):
             with self.assertRaises(ValueError):
                 encode_json({"a": number})
 
-    def test_a_stream_asks_proxies_in_between_not_to_hold_it_back(self) -> None:
+    def test_a_stream_reply_asks_proxies_not_to_buffer(self) -> None:
         self.assertIn(("X-Accel-Buffering", "no"), HttpReply.events(_NoBody()).headers)
 
 
 class TestDecoding(unittest.TestCase):
-    def test_what_is_not_a_json_object_is_a_bad_request(self) -> None:
+    def test_a_body_that_is_no_json_object_is_a_bad_request(self) -> None:
         for name, body in {
             "empty": b"",
             "blank": b" \r\n\t",
@@ -52,7 +52,7 @@ class TestDecoding(unittest.TestCase):
             self.assertTrue(caught.exception.message)
             self.assertNotIn("sys.", caught.exception.message, "advice for whoever wrote the proxy")
 
-    def test_more_values_than_anybody_means_are_refused_unread(self) -> None:
+    def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(self) -> None:
         """Forty megabytes of them took a gigabyte, and ten seconds in which nobody else was served."""
         count = json_codec.MAX_JSON_VALUES + 1
         for name, values in {
@@ -67,19 +67,19 @@ class TestDecoding(unittest.TestCase):
                 decode_json_object(b'{"a":' + values + b"}")
             self.assertEqual("too_many_values", caught.exception.code)
 
-    def test_text_may_look_like_any_number_of_values(self) -> None:
+    def test_commas_and_brackets_in_strings_are_no_values(self) -> None:
         for text in (",", "[{", '{"a":[1,2]},\n', '\\",'):
             with self.subTest(text):
                 body = {"a": text * json_codec.MAX_JSON_VALUES}
                 self.assertEqual(body, decode_json_object(encode_json(body)))
 
-    def test_a_text_without_an_end_is_looked_at_once(self) -> None:
+    def test_an_unterminated_string_is_scanned_once(self) -> None:
         """Takes hours, not a moment, when every quote in it is tried as a beginning."""
         with self.assertRaises(BadRequest) as caught:
             decode_json_object(b'{"a":"' + rb",\"" * json_codec.MAX_JSON_VALUES)
         self.assertEqual("invalid_json", caught.exception.code)
 
-    def test_depth_is_bounded_at_the_same_level_by_every_python(self) -> None:
+    def test_the_limit_of_json_depth_is_the_same_on_every_python(self) -> None:
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
             for depth, is_read in ((json_codec.MAX_JSON_DEPTH, True), (json_codec.MAX_JSON_DEPTH + 1, False)):
                 inner = depth - 1
@@ -94,46 +94,46 @@ class TestDecoding(unittest.TestCase):
                         with self.assertRaisesRegex(ValueError, "nested too deeply"):
                             decode_upstream_json(body)
 
-    def test_brackets_in_strings_and_side_by_side_are_not_depth(self) -> None:
+    def test_brackets_in_strings_and_side_by_side_are_no_depth(self) -> None:
         body = encode_json({"text": "[{" * 5000, "wide": [[{}] for _ in range(5000)]})
         self.assertEqual(body, encode_json(decode_json_object(body)))
 
-    def test_a_byte_order_mark_is_forgiven(self) -> None:
+    def test_a_body_with_a_byte_order_mark_is_decoded(self) -> None:
         self.assertEqual({"a": 1}, decode_json_object(b'\xef\xbb\xbf{"a":1}'))
 
-    def test_the_last_of_equal_keys_wins(self) -> None:
+    def test_the_last_of_equal_json_keys_wins(self) -> None:
         self.assertEqual({"a": 2}, decode_json_object(b'{"a":1,"a":2}'))
 
-    def test_lone_surrogates_are_read(self) -> None:
+    def test_lone_surrogates_are_decoded(self) -> None:
         self.assertEqual({"a": "\ud800"}, decode_json_object(b'{"a":"\\ud800"}'))
 
 
-class TestForeignDecoding(unittest.TestCase):
-    def test_numbers_json_has_no_word_for_become_null(self) -> None:
+class TestUpstreamDecoding(unittest.TestCase):
+    def test_nan_and_infinity_from_upstream_become_null(self) -> None:
         read = decode_upstream_json('{"a":NaN,"b":-Infinity,"c":1e999,"d":1.5}')
         self.assertEqual({"a": None, "b": None, "c": None, "d": 1.5}, read)
 
-    def test_what_could_be_read_but_not_written_again_is_refused_too(self) -> None:
+    def test_upstream_json_that_is_too_deep_to_encode_is_refused(self) -> None:
         for text in ("[" * 300 + "]" * 300, '{"a":' * 200 + "[]" + "}" * 200, '{"b":[{}],"a":' * 201 + "1" + "}" * 201):
             with self.subTest(text[:10]), self.assertRaises(ValueError):
                 decode_upstream_json(text)
         for text in ("[" * 100 + "]" * 100, "[" + "[[]]," * 1000 + "0]", json.dumps({"code": "{[" * 1000})):
             self.assertEqual(json.loads(text), decode_upstream_json(text))
 
-    def test_everything_else_that_is_not_json_is_a_value_error(self) -> None:
+    def test_upstream_text_that_is_no_json_is_a_value_error(self) -> None:
         for data in (b"\xff", "{", "[" * 100_000):
             with self.assertRaises(ValueError):
                 decode_upstream_json(data)
 
 
 class TestSafeText(unittest.TestCase):
-    def test_nothing_in_it_can_move_a_cursor_or_start_a_line(self) -> None:
+    def test_safe_text_has_no_control_characters_or_line_breaks(self) -> None:
         self.assertEqual("a\\x1b[2Jb\\nc\\u202e", safe_text("a\x1b[2Jb\nc\u202e"))
 
-    def test_it_is_never_endless(self) -> None:
+    def test_safe_text_is_never_longer_than_its_limit(self) -> None:
         self.assertEqual(10, len(safe_text("x" * 1000, 10)))
 
-    def test_keys_are_blotted_out_and_words_are_not(self) -> None:
+    def test_safe_text_redacts_keys_and_no_other_words(self) -> None:
         key = "sk-0123456789abcdef"
         for text, shown in (
             (key, "sk-***"),
@@ -145,12 +145,12 @@ class TestSafeText(unittest.TestCase):
             self.assertEqual(shown, redact_keys(text))
             self.assertEqual(shown, safe_text(text))
 
-    def test_ordinary_text_stays(self) -> None:
+    def test_safe_text_leaves_ordinary_text_unchanged(self) -> None:
         for text in ("deepseek-v4-pro · 思考", "你好\u3000世界", "👩‍💻 naïve 日本語 हिन्दी می‌خواهم"):
             self.assertEqual(text, safe_text(text))
             self.assertEqual(f'{{"a": "{text}"}}', readable_json({"a": text}))
 
-    def test_json_in_the_log_is_text_that_nothing_in_it_can_disturb(self) -> None:
+    def test_readable_json_has_no_control_characters(self) -> None:
         text = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x61C, 0x200B, 0x200E, 0x2028, 0x202E)))
         text += "\u2066\u2069\ufeff\ud800\U000e0041 and 中文"
         shown = readable_json({"a": text, "中\u202e": [text]})
@@ -158,7 +158,7 @@ class TestSafeText(unittest.TestCase):
         self.assertTrue(shown.isprintable())
         self.assertIn("中文", shown)
 
-    def test_json_in_the_log_has_no_keys(self) -> None:
+    def test_readable_json_has_no_keys(self) -> None:
         self.assertEqual('{"a": "\\nsk-*** 中"}', readable_json({"a": "\nsk-0123456789abcdef 中"}))
 
 

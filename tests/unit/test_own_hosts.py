@@ -95,7 +95,7 @@ FOREIGN_ORIGINS = [
 
 
 class OwnHostsTest(unittest.TestCase):
-    def test_a_host_is_ours_or_somebody_elses_whatever_its_port_case_and_dot(self) -> None:
+    def test_a_host_is_recognised_whatever_its_port_case_and_final_dot(self) -> None:
         for host in OWN_HOSTS:
             with self.subTest(host):
                 self.assertIsNone(OURS.foreign_part(Address((host,))))
@@ -103,13 +103,13 @@ class OwnHostsTest(unittest.TestCase):
             with self.subTest(host):
                 self.assertEqual(f"Host: {host}", OURS.foreign_part(Address((host,))))
 
-    def test_every_host_of_a_request_has_to_be_ours(self) -> None:
+    def test_every_host_that_a_request_names_has_to_be_ours(self) -> None:
         self.assertIsNone(OURS.foreign_part(Address(())))
         self.assertIsNone(OURS.foreign_part(Address(("localhost", "127.0.0.1:80"))))
         for hosts in (("localhost", "evil.example"), ("evil.example", "localhost")):
             self.assertEqual("Host: evil.example", OURS.foreign_part(Address(hosts)))
 
-    def test_an_origin_is_an_app_or_a_page_of_ours(self) -> None:
+    def test_an_origin_of_an_app_or_of_our_own_page_is_accepted(self) -> None:
         for origin in OWN_ORIGINS:
             with self.subTest(origin):
                 self.assertIsNone(OURS.foreign_part(Address(("10.0.0.7:9000",), origin)))
@@ -117,7 +117,7 @@ class OwnHostsTest(unittest.TestCase):
             with self.subTest(origin):
                 self.assertEqual(f"Origin: {origin}", OURS.foreign_part(Address(("10.0.0.7:9000",), origin)))
 
-    def test_a_page_of_somebody_else_in_a_shared_domain_is_foreign(self) -> None:
+    def test_an_origin_in_a_shared_wildcard_domain_is_foreign(self) -> None:
         ours = OwnHosts(["*.trycloudflare.com"])
         for host in ("mine.trycloudflare.com", "127.0.0.1:9000"):
             theirs = Address((host,), "https://theirs.trycloudflare.com")
@@ -125,17 +125,17 @@ class OwnHostsTest(unittest.TestCase):
         own = Address(("mine.trycloudflare.com",), "https://mine.trycloudflare.com")
         self.assertIsNone(ours.foreign_part(own))
 
-    def test_an_empty_name_makes_nothing_ours(self) -> None:
+    def test_an_empty_host_name_accepts_no_host(self) -> None:
         self.assertEqual("Host: @", OwnHosts(["", ""]).foreign_part(Address(("@",))))
 
 
 class PublicHostsTest(unittest.TestCase):
-    def test_names_are_read_as_hosts_spell_them(self) -> None:
+    def test_public_hosts_are_normalized(self) -> None:
         config = ProxyConfig(public_hosts="Proxy.Example.com., *.trycloudflare.com")  # type: ignore[arg-type]
         self.assertEqual(("proxy.example.com", "*.trycloudflare.com"), config.public_hosts)
         self.assertTrue(config.is_exposed)
 
-    def test_what_is_no_name_is_refused_with_an_example(self) -> None:
+    def test_a_bad_public_host_is_refused_with_an_example(self) -> None:
         for name in ("https://a.example", "a.example:443", "a.example/v1", "*", "*.", "", "-a", "a b", "é.example", 7):
             with self.subTest(name), self.assertRaisesRegex(StartupError, "public_hosts has .* proxy.example.com"):
                 ProxyConfig(public_hosts=(name,))  # type: ignore[arg-type]

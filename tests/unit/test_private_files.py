@@ -22,7 +22,7 @@ class PrivateFilesTest(unittest.TestCase):
         if os.name == "posix":
             self.assertEqual(oct(stat.S_IMODE(path.stat().st_mode)), oct(mode))
 
-    def test_a_new_directory_is_its_owners_alone_and_so_are_its_parents(self) -> None:
+    def test_a_new_directory_and_its_parents_are_private(self) -> None:
         for mask in (0, 0o077, 0o777):
             with self.subTest(oct(mask)):
                 self.umask(mask)
@@ -31,7 +31,7 @@ class PrivateFilesTest(unittest.TestCase):
                 for each in (path, path.parent, path.parent.parent):
                     self.expect_mode(each, 0o700)
 
-    def test_a_directory_that_exists_is_left_as_it_is(self) -> None:
+    def test_an_existing_directory_keeps_its_mode(self) -> None:
         shared = self.place / "shared"
         shared.mkdir(mode=0o755)
         (shared / "file").touch()
@@ -41,19 +41,19 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(shared / "ours", 0o700)
         self.assertTrue((shared / "file").exists())
 
-    def test_a_directory_made_by_somebody_else_meanwhile_is_no_failure(self) -> None:
+    def test_a_directory_created_by_another_process_meanwhile_is_no_failure(self) -> None:
         with mock.patch.object(Path, "is_dir", side_effect=[False, True, *[True] * 50]):
             private_files.make_directory(self.place)
         self.assertTrue(self.place.is_dir())
 
-    def test_a_file_in_the_place_of_a_directory_is_an_os_error(self) -> None:
+    def test_a_file_in_place_of_a_directory_is_an_os_error(self) -> None:
         (self.place / "file").write_text("kept")
         for path in (self.place / "file", self.place / "file" / "a" / "b"):
             with self.subTest(path.name), self.assertRaises(OSError):
                 private_files.make_directory(path)
         self.assertEqual((self.place / "file").read_text(), "kept")
 
-    def test_a_new_file_is_its_owners_alone(self) -> None:
+    def test_a_new_file_is_private(self) -> None:
         for mask in (0, 0o077, 0o777):
             with self.subTest(oct(mask)):
                 self.umask(mask)
@@ -64,7 +64,7 @@ class PrivateFilesTest(unittest.TestCase):
                 self.assertEqual((self.place / f"written{mask}").read_bytes(), b"words")
 
     @unittest.skipUnless(os.name == "posix", "modes mean little on Windows")
-    def test_a_new_file_was_never_open_to_others(self) -> None:
+    def test_a_new_file_is_private_from_the_first_moment(self) -> None:
         """Another process could open it between its creation and a chmod."""
         with mock.patch.object(Path, "chmod"):
             private_files.create(self.place / "created")
@@ -74,7 +74,7 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(self.place / "written", 0o600)
         self.expect_mode(self.place / "directory", 0o700)
 
-    def test_creating_a_file_that_exists_leaves_it_as_it_is(self) -> None:
+    def test_create_leaves_an_existing_file_unchanged(self) -> None:
         """It may be somebody else's; whoever asked finds out by looking into it."""
         path = self.place / "old"
         path.write_text("old words")
@@ -83,7 +83,7 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(path, 0o644)
         self.assertEqual(path.read_text(), "old words")
 
-    def test_writing_a_file_that_exists_replaces_its_words_and_makes_it_private(self) -> None:
+    def test_write_replaces_an_existing_file_by_a_private_one(self) -> None:
         path = self.place / "old"
         path.write_text("old words, and many")
         path.chmod(0o644)
@@ -91,7 +91,7 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(path, 0o600)
         self.assertEqual(path.read_text(), "new")
 
-    def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(self) -> None:
+    def test_write_replaces_a_symlink_and_leaves_its_target_alone(self) -> None:
         victim = self.place / "victim"
         victim.write_text("kept")
         victim.chmod(0o644)
@@ -108,7 +108,7 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(victim, 0o644)
         self.assertFalse((self.place / "nothing").exists())
 
-    def test_what_cannot_be_written_leaves_nothing_behind(self) -> None:
+    def test_a_failed_write_leaves_no_file(self) -> None:
         (self.place / "directory").mkdir()
         with self.assertRaises(OSError):
             private_files.write(self.place / "directory", b"words")

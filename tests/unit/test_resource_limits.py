@@ -18,7 +18,7 @@ class TestLimits(unittest.TestCase):
         self.enterContext(mock.patch.object(limits, "resource", self.system))
         self.stack_size = self.enterContext(mock.patch.object(threading, "stack_size", return_value=0))
 
-    def test_descriptors_are_raised_as_far_as_allowed_and_never_lowered(self) -> None:
+    def test_the_limit_of_open_files_is_raised_and_never_lowered(self) -> None:
         for soft, hard, expected in ((256, -1, 2112), (256, 1000, 1000), (5000, 5000, None), (-1, -1, None)):
             self.system.setrlimit.reset_mock()
             self.system.getrlimit.return_value = (soft, hard)
@@ -26,7 +26,7 @@ class TestLimits(unittest.TestCase):
             expected_calls = [] if expected is None else [mock.call("files", (expected, hard))]
             self.assertEqual(expected_calls, self.system.setrlimit.mock_calls)
 
-    def test_descriptors_are_raised_to_what_macos_has_when_it_refuses_more(self) -> None:
+    def test_the_limit_of_open_files_is_raised_to_open_max_on_macos(self) -> None:
         def refuse(_: object, limits: tuple[int, int]) -> None:
             if limits[0] > 10_240:
                 raise ValueError("not allowed to raise maximum limit")
@@ -36,13 +36,13 @@ class TestLimits(unittest.TestCase):
         self.assertEqual(10_240, limits.raise_descriptors(20_000))
         self.assertEqual(mock.call("files", (10_240, -1)), self.system.setrlimit.mock_calls[-1])
 
-    def test_stacks_have_a_known_size_and_are_never_lowered(self) -> None:
+    def test_thread_stacks_are_raised_and_never_lowered(self) -> None:
         for soft, expected in ((256 * 1024, 2**23), (-1, 2**23), (2**26, 2**26)):
             self.system.getrlimit.return_value = (soft, -1)
             limits.raise_limits(1)
             self.assertEqual(expected, self.stack_size.call_args.args[0])
 
-    def test_a_system_that_does_not_let_us_is_lived_with(self) -> None:
+    def test_a_system_that_refuses_higher_limits_raises_nothing(self) -> None:
         self.system.getrlimit.return_value = (100, 100)
         self.system.setrlimit.side_effect = ValueError("not allowed")
         self.stack_size.side_effect = lambda *size: (_ for _ in ()).throw(ValueError("invalid"))

@@ -36,7 +36,7 @@ class TestSteadyClock(unittest.TestCase):
         self.clocks = Clocks()
         self.clock = self.clocks.steady()
 
-    def test_it_is_the_clock_of_the_system_as_long_as_that_does_not_jump(self) -> None:
+    def test_the_steady_clock_follows_a_system_clock_that_does_not_jump(self) -> None:
         for seconds in (0, 1, HOUR, 100 * DAY):
             self.clocks.pass_by(seconds)
             self.assertEqual(self.clocks.wall, self.clock())
@@ -44,7 +44,7 @@ class TestSteadyClock(unittest.TestCase):
             self.clocks.wall += jump
             self.assertEqual(self.clocks.wall, self.clock())
 
-    def test_a_jump_is_believed_after_an_hour_and_not_before(self) -> None:
+    def test_a_clock_jump_is_believed_after_an_hour_and_not_before(self) -> None:
         for jump in (YEAR, -YEAR, 2 * DAY):
             before = self.clock()
             self.clocks.wall += jump
@@ -54,7 +54,7 @@ class TestSteadyClock(unittest.TestCase):
             self.clocks.pass_by(1)
             self.assertEqual(self.clocks.wall, self.clock())
 
-    def test_a_jump_that_is_put_right_was_none(self) -> None:
+    def test_a_clock_jump_that_is_corrected_has_no_effect(self) -> None:
         for jump in (YEAR, -YEAR):
             self.clocks.wall += jump
             self.clock()
@@ -63,7 +63,7 @@ class TestSteadyClock(unittest.TestCase):
             self.clocks.wall -= jump
             self.assertEqual(self.clocks.wall, self.clock())
 
-    def test_every_jump_has_an_hour_of_its_own(self) -> None:
+    def test_every_clock_jump_starts_its_own_hour(self) -> None:
         before = self.clock()
         for _ in range(4):
             self.clocks.wall += YEAR
@@ -71,7 +71,7 @@ class TestSteadyClock(unittest.TestCase):
             self.clocks.pass_by(HOUR - 1)
         self.assertEqual(before + 4 * (HOUR - 1), self.clock())
 
-    def test_after_a_restart_time_goes_on_from_the_newest_in_the_file(self) -> None:
+    def test_after_a_restart_time_runs_on_from_the_newest_row(self) -> None:
         self.clock.resume_from(NOW - YEAR)
         self.assertEqual(NOW - YEAR, self.clock())
         self.clocks.pass_by(HOUR)
@@ -116,7 +116,7 @@ class TestStores(unittest.TestCase):
         for name in ("done", "job"):
             self.assertIsNotNone(self.responses.get(ME, name))
 
-    def test_a_clock_that_jumps_while_the_proxy_runs_deletes_nothing(self) -> None:
+    def test_a_clock_jump_while_the_proxy_runs_deletes_no_row(self) -> None:
         for jump in (YEAR, -YEAR, -YEAR, YEAR):
             self.clocks.wall += jump
             self.assert_all_there()
@@ -125,7 +125,7 @@ class TestStores(unittest.TestCase):
             self.assertTrue(self.responses.update(ME, StoredResponse({"id": "job", "status": "completed"}, [])))
         self.assert_all_there()
 
-    def test_a_clock_that_is_wrong_at_the_start_deletes_nothing(self) -> None:
+    def test_a_wrong_clock_at_the_start_deletes_no_row(self) -> None:
         for jump in (YEAR, -YEAR, -YEAR, YEAR):
             self.clocks.wall += jump
             self.restart()
@@ -135,7 +135,7 @@ class TestStores(unittest.TestCase):
         assert found is not None
         self.assertEqual("failed", found.body["status"])
 
-    def test_what_is_stored_while_the_clock_is_wrong_is_there_when_it_is_right(self) -> None:
+    def test_rows_stored_while_the_clock_is_wrong_survive_its_correction(self) -> None:
         for number, jump in enumerate((YEAR, -YEAR)):
             self.clocks.wall += jump
             self.responses.put(ME, StoredResponse({"id": f"new-{number}", "status": "completed"}, []))
@@ -145,7 +145,7 @@ class TestStores(unittest.TestCase):
             self.assert_all_there()
             self.assertIsNotNone(self.responses.get(ME, f"new-{number}"))
 
-    def test_what_is_really_old_goes(self) -> None:
+    def test_rows_that_are_really_old_are_pruned(self) -> None:
         self.responses.update(ME, StoredResponse({"id": "job", "status": "completed"}, []))
         self.clocks.pass_by(31 * DAY)
         self.assertEqual([1, 2], [self.reasonings.prune(), self.responses.prune()])

@@ -57,14 +57,14 @@ class ChildProcessTest(unittest.TestCase):
             parent.kill()
             self.expect_gone(sock)
 
-    def test_what_a_wrapper_has_started_ends_when_our_process_is_killed(self) -> None:
+    def test_children_of_a_wrapper_script_end_when_our_process_is_killed(self) -> None:
         parent = subprocess.Popen([sys.executable, "-c", PARENT, *RUN, WRAPPER, *self.child], cwd=ROOT)
         with parent:
             sock = self.connected()
             parent.kill()
             self.expect_gone(sock)
 
-    def test_ending_a_child_ends_what_it_has_started(self) -> None:
+    def test_ending_a_child_ends_its_own_children(self) -> None:
         child = ChildProcess()
         child.start((*RUN, WRAPPER, *self.child))
         sock = self.connected()
@@ -73,7 +73,7 @@ class ChildProcessTest(unittest.TestCase):
         self.close(child)
 
     @unittest.skipUnless(os.name == "posix", "Windows needs no shell")
-    def test_a_child_runs_where_there_is_no_shell(self) -> None:
+    def test_a_child_runs_on_a_system_without_a_shell(self) -> None:
         def popen(command: Any, **options: Any) -> "subprocess.Popen[bytes]":
             if command[0] == "/bin/sh":
                 raise FileNotFoundError

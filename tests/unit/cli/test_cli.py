@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredRespons
 
 
 @dataclass(frozen=True)
-class Ran:
+class Result:
     code: int
     out: str
     err: str
@@ -43,7 +43,7 @@ class CliTest(unittest.TestCase):
         self.directory = self.home / ".deepseek-cursor-proxy"
         self.store = self.directory / "reasoning_content.sqlite3"
 
-    def run_line(self, *arguments: str) -> Ran:
+    def run_command(self, *arguments: str) -> Result:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -51,16 +51,16 @@ class CliTest(unittest.TestCase):
             except SystemExit as end:  # how argparse ends after --help and --version
                 self.assertIsInstance(end.code, int)
                 code = int(end.code or 0)
-        return Ran(code, out.getvalue(), err.getvalue())
+        return Result(code, out.getvalue(), err.getvalue())
 
-    def printed(self, *arguments: str) -> str:
-        ran = self.run_line(*arguments)
+    def output_of(self, *arguments: str) -> str:
+        ran = self.run_command(*arguments)
         self.assertEqual((ran.code, ran.err), (0, ""))
         return ran.out
 
     def refusal(self, *arguments: str) -> str:
         """The one line that a command which cannot be done leaves on stderr."""
-        ran = self.run_line(*arguments)
+        ran = self.run_command(*arguments)
         self.assertEqual((ran.code, ran.out), (2, ""), ran.err)
         self.assertRegex(ran.err, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
         return ran.err.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
@@ -68,7 +68,7 @@ class CliTest(unittest.TestCase):
     def shown(self, *arguments: str) -> dict[str, tuple[str, str]]:
         """What `config show` says: key, value, origin."""
         rows = {}
-        for line in self.printed("config", "show", *arguments).splitlines():
+        for line in self.output_of("config", "show", *arguments).splitlines():
             assignment, _, origin = line.rpartition(" # ")
             key, _, value = assignment.partition(" = ")
             rows[key.strip()] = (value.strip(), origin)
@@ -80,24 +80,24 @@ class CliTest(unittest.TestCase):
 
 
 class HelpTest(CliTest):
-    def test_the_version_is_told(self) -> None:
-        self.assertEqual(self.printed("--version"), f"deepseek-cursor-proxy {__version__}\n")
+    def test_version_prints_the_version(self) -> None:
+        self.assertEqual(self.output_of("--version"), f"deepseek-cursor-proxy {__version__}\n")
 
-    def test_help_lists_every_command(self) -> None:
+    def test_help_lists_all_commands(self) -> None:
         for flag in ("--help", "-h"):
-            text = self.printed(flag)
+            text = self.output_of(flag)
             for command in ("serve", "demo", "bench", "explain", "config", "access-key", "store"):
                 self.assertRegex(text, rf"\n    {command}\s+\w")
 
-    def test_help_on_serving_lists_every_setting(self) -> None:
-        text = self.printed("serve", "--help")
+    def test_serve_help_lists_every_setting(self) -> None:
+        text = self.output_of("serve", "--help")
         for each in SETTINGS:
             self.assertIn(f"  {each.flag}", text)
         for flag in ("--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
             self.assertIn(flag, text)
 
-    def test_help_on_serving_groups_its_settings(self) -> None:
-        text = self.printed("serve", "--help")
+    def test_serve_help_groups_the_settings(self) -> None:
+        text = self.output_of("serve", "--help")
         usage, *groups = text.split("\n\n")
         self.assertLess(len(usage.splitlines()), 4, "a list of all flags is no help")
         titles = [group.partition("\n")[0] for group in groups]
@@ -106,36 +106,36 @@ class HelpTest(CliTest):
         for group in groups:
             self.assertLess(len(re.findall(r"(?m)^  --", group)), 16, group)
 
-    def test_help_behind_a_flag_is_help_on_serving(self) -> None:
-        self.assertIn("--reasoning-effort", self.printed("--verbose", "--help"))
+    def test_help_after_a_flag_is_the_help_of_serve(self) -> None:
+        self.assertIn("--reasoning-effort", self.output_of("--verbose", "--help"))
 
-    def test_looking_creates_no_file(self) -> None:
+    def test_help_version_and_config_create_no_file(self) -> None:
         for line in (["--version"], ["--help"], ["config", "show"], ["config", "path"], ["serve", "--help"]):
-            self.run_line(*line)
+            self.run_command(*line)
         self.assertEqual(list(self.home.iterdir()), [])
 
 
 class BenchCommandTest(CliTest):
-    def asked(self, *flags: str) -> bench.Options:
-        """What the benchmark is asked for."""
+    def bench_options(self, *flags: str) -> bench.Options:
+        """What the benchmark is bench_options for."""
         with mock.patch("deepseek_cursor_proxy.lab.bench.run", return_value=1) as run:
             self.assertEqual(1, cli.main(["bench", *flags]))
         [options] = run.call_args.args
         assert isinstance(options, bench.Options)
         return options
 
-    def test_it_measures_this_proxy_unless_others_are_named(self) -> None:
-        self.assertEqual(self.asked(), bench.Options())
-        self.assertEqual(self.asked("--quick", "--json"), bench.Options(quick=True, as_json=True))
+    def test_bench_measures_only_this_proxy_by_default(self) -> None:
+        self.assertEqual(self.bench_options(), bench.Options())
+        self.assertEqual(self.bench_options("--quick", "--json"), bench.Options(quick=True, as_json=True))
 
-    def test_others_are_named_with_their_urls(self) -> None:
+    def test_bench_against_takes_names_with_urls(self) -> None:
         others = ("--against", "a=http://127.0.0.1:1", "--against", "b=http://localhost:2/v1?x=y")
         expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
         self.assertEqual(
-            self.asked("--upstream-port", "8001", *others), bench.Options(others=expected, upstream_port=8001)
+            self.bench_options("--upstream-port", "8001", *others), bench.Options(others=expected, upstream_port=8001)
         )
 
-    def test_what_is_no_name_and_url_is_refused_with_an_example(self) -> None:
+    def test_bench_against_refuses_a_bad_value_with_an_example(self) -> None:
         for text in (
             "http://127.0.0.1:1",
             "a",
@@ -151,39 +151,39 @@ class BenchCommandTest(CliTest):
                     self.refusal("bench", "--upstream-port=1", f"--against={text}"),
                 )
 
-    def test_others_have_to_be_told_where_deepseek_will_be(self) -> None:
+    def test_bench_against_needs_an_upstream_port(self) -> None:
         self.assertIn("--against needs --upstream-port N", self.refusal("bench", "--against=a=http://127.0.0.1:1"))
         for port in ("0", "65536", "any"):
             self.assertIn(f"'{port}' is no port", self.refusal("bench", f"--upstream-port={port}"))
 
-    def test_two_of_the_same_name_are_refused(self) -> None:
+    def test_bench_refuses_two_columns_of_the_same_name(self) -> None:
         twice = ("--against=a=http://127.0.0.1:1", "--against=a=http://127.0.0.1:2")
         self.assertIn("the same name", self.refusal("bench", "--upstream-port=1", *twice))
         for name in ("direct", "this proxy"):
             refusal = self.refusal("bench", "--upstream-port=1", f"--against={name}=http://127.0.0.1:1")
             self.assertIn("the same name", refusal)
 
-    def test_a_soak_compares_nothing(self) -> None:
+    def test_bench_soak_refuses_other_columns(self) -> None:
         for flag in ("--json", "--upstream-port=1", "--against=a=http://127.0.0.1:1"):
             self.assertIn("--soak looks at this proxy alone", self.refusal("bench", "--soak=1", flag))
 
-    def test_a_soak_takes_minutes_and_may_be_a_small_one(self) -> None:
+    def test_bench_soak_takes_minutes_and_quick(self) -> None:
         with mock.patch("deepseek_cursor_proxy.lab.soak.run", return_value=1) as run:
             self.assertEqual(1, cli.main(["bench", "--soak", "0.5", "--quick"]))
         run.assert_called_once_with(0.5, quick=True)
 
-    def test_a_soak_without_an_end_or_a_length_is_refused(self) -> None:
+    def test_bench_soak_refuses_a_bad_number_of_minutes(self) -> None:
         for minutes in ("0", "-1", "nan", "inf", "long"):
             with self.subTest(minutes):
                 self.assertIn(f"'{minutes}' is no number of minutes", self.refusal("bench", f"--soak={minutes}"))
 
 
 class ConfigCommandTest(CliTest):
-    def test_show_has_a_line_for_every_setting(self) -> None:
+    def test_config_show_has_a_line_for_every_setting(self) -> None:
         self.assertEqual(list(self.shown()), [each.key for each in DECLARATIONS])
         self.assertEqual({origin for _, origin in self.shown().values()}, {"default"})
 
-    def test_show_tells_where_each_value_comes_from(self) -> None:
+    def test_config_show_prints_the_origin_of_each_value(self) -> None:
         file = self.home / "mine.toml"
         file.write_text('model = "of the file"\nport = 1\nhost = "of the file"\n')
         environment = {"DEEPSEEK_CURSOR_PROXY_PORT": "2", "DEEPSEEK_CURSOR_PROXY_HOST": "of the environment"}
@@ -210,58 +210,58 @@ class ConfigCommandTest(CliTest):
             self.assertEqual(f'"{expected}"', self.shown(*line)["display_reasoning"][0], line)
         self.assertIn("is not one of auto, on, off", self.refusal("config", "show", "--display-reasoning", "maybe"))
 
-    def test_show_reads_the_file_in_the_home_directory(self) -> None:
+    def test_config_show_reads_the_file_in_the_home_directory(self) -> None:
         self.directory.mkdir()
         (self.directory / "config.toml").write_text("port = 1")
         value, origin = self.shown()["port"]
         self.assertEqual((value, Path(origin)), ("1", Path("~/.deepseek-cursor-proxy/config.toml")))
 
-    def test_path_tells_the_file_in_use(self) -> None:
-        self.assertEqual(self.printed("config", "path"), f"{self.directory / 'config.toml'}\n")
-        self.assertEqual(self.printed("config", "path", "--config", "~/x.toml"), f"{self.home / 'x.toml'}\n")
+    def test_config_path_prints_the_file_in_use(self) -> None:
+        self.assertEqual(self.output_of("config", "path"), f"{self.directory / 'config.toml'}\n")
+        self.assertEqual(self.output_of("config", "path", "--config", "~/x.toml"), f"{self.home / 'x.toml'}\n")
 
 
 class AccessKeyTest(CliTest):
-    def piped(self, text: str, *arguments: str) -> Ran:
+    def piped(self, text: str, *arguments: str) -> Result:
         with mock.patch("sys.stdin", io.StringIO(text)):
-            return self.run_line("access-key", *arguments)
+            return self.run_command("access-key", *arguments)
 
-    def test_a_piped_key_becomes_a_line_that_sha256sum_would_print_too(self) -> None:
+    def test_access_key_prints_the_sha256_digest_of_a_piped_key(self) -> None:
         for text in (f"{KEY}\n", KEY, f"  {KEY}  \r\nanother line"):
             ran = self.piped(text)
             digest = hashlib.sha256(KEY.encode()).hexdigest()
             self.assertEqual((ran.code, ran.out, ran.err), (0, f"sha256:{digest}\n", ""))
 
-    def test_a_typed_key_is_not_shown(self) -> None:
+    def test_access_key_reads_a_typed_key_without_echo(self) -> None:
         with (
             mock.patch("sys.stdin.isatty", return_value=True),
-            mock.patch("getpass.getpass", return_value=KEY) as asked,
+            mock.patch("getpass.getpass", return_value=KEY) as bench_options,
         ):
-            self.assertEqual(self.printed("access-key"), f"{AccessKey.of(KEY).line}\n")
-        asked.assert_called_once_with("Key: ")
+            self.assertEqual(self.output_of("access-key"), f"{AccessKey.of(KEY).line}\n")
+        bench_options.assert_called_once_with("Key: ")
 
-    def test_what_is_no_key_is_refused_without_repeating_it(self) -> None:
+    def test_access_key_refuses_a_bad_key_without_repeating_it(self) -> None:
         for text in ("", "\n", "sk-two words\n", "sk-é\n", "sk-\x00\n"):
             ran = self.piped(text)
             self.assertEqual((ran.code, ran.out), (2, ""))
             self.assertIn("that is not a key", ran.err)
             self.assertNotIn("sk-", ran.err)
 
-    def test_a_short_key_comes_with_a_warning(self) -> None:
+    def test_access_key_warns_about_a_short_key(self) -> None:
         ran = self.piped("sk-short")
         self.assertEqual((ran.code, ran.out), (0, f"{AccessKey.of('sk-short').line}\n"))
         self.assertIn("can be guessed", ran.err)
 
-    def test_a_new_key_comes_with_its_digest_and_never_twice(self) -> None:
+    def test_access_key_new_prints_a_different_key_and_its_digest_each_time(self) -> None:
         seen = set()
         for _ in range(3):
-            key, digest = (line.split()[0] for line in self.printed("access-key", "--new").splitlines())
+            key, digest = (line.split()[0] for line in self.output_of("access-key", "--new").splitlines())
             self.assertRegex(key, r"^sk-[A-Za-z0-9_-]{43}$")
             self.assertEqual(digest, AccessKey.of(key).line)
             seen.add(key)
         self.assertEqual(len(seen), 3)
 
-    def test_show_tells_keys_apart_and_gives_none_away(self) -> None:
+    def test_config_show_prints_shortened_digests_of_access_keys(self) -> None:
         value, origin = self.shown("--access-keys", f"{KEY},sk-another-of-the-keys")["access_keys"]
         self.assertRegex(value, r'^\["sha256:[0-9a-f]{12}…", "sha256:[0-9a-f]{12}…"\]$')
         self.assertEqual(origin, "flag --access-keys")
@@ -277,49 +277,49 @@ KEY = "sk-some-key-of-a-client"
 
 
 class StoreCommandTest(CliTest):
-    def test_stats_of_a_store_that_was_never_used(self) -> None:
-        lines = [line.split(maxsplit=1) for line in self.printed("store", "stats").splitlines()]
+    def test_store_stats_of_an_empty_store(self) -> None:
+        lines = [line.split(maxsplit=1) for line in self.output_of("store", "stats").splitlines()]
         self.assertEqual([name for name, _ in lines], ["store", "reasonings", "keys", "text", "oldest", "responses"])
         self.assertIn(["reasonings", "0 (of at most 100,000)"], lines)
         self.assertIn(["oldest", "use   -"], lines)
 
-    def test_stats_count_what_is_stored(self) -> None:
+    def test_store_stats_counts_the_reasonings(self) -> None:
         self.fill_store("one", "three", "fourteen")
-        text = self.printed("store", "stats", "--reasoning-cache-max-rows", "7000")
+        text = self.output_of("store", "stats", "--reasoning-cache-max-rows", "7000")
         self.assertRegex(text, r"reasonings +3 \(of at most 7,000\)\nkeys +3\ntext +16 bytes\noldest use +20\d\d-")
 
-    def test_clear_forgets_everything_and_tells_how_much_it_was(self) -> None:
+    def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
-        self.assertEqual(self.printed("store", "clear"), "Cleared 2 stored reasonings.\n")
-        self.assertEqual(self.printed("store", "clear"), "Cleared 0 stored reasonings.\n")
+        self.assertEqual(self.output_of("store", "clear"), "Cleared 2 stored reasonings.\n")
+        self.assertEqual(self.output_of("store", "clear"), "Cleared 0 stored reasonings.\n")
 
-    def test_stored_responses_are_counted_and_cleared_as_well(self) -> None:
+    def test_store_stats_and_clear_include_responses(self) -> None:
         self.fill_store("one")
         with contextlib.closing(ReasoningStore(self.store)) as store:
             responses = ResponseStore(store.database)
             for name in ("a", "b"):
                 responses.put(bytes(32), StoredResponse({"id": name, "status": "completed"}, []))
             responses.close()
-        self.assertRegex(self.printed("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
-        self.assertEqual(self.printed("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
-        self.assertRegex(self.printed("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
+        self.assertRegex(self.output_of("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
+        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
+        self.assertRegex(self.output_of("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
 
-    def test_the_store_of_a_flag_is_meant(self) -> None:
+    def test_store_commands_use_the_store_of_the_flag(self) -> None:
         self.fill_store("one")
-        text = self.printed("store", "stats", "--reasoning-content-path", "~/other.sqlite3")
+        text = self.output_of("store", "stats", "--reasoning-content-path", "~/other.sqlite3")
         self.assertRegex(text, r"reasonings +0 ")
         self.assertIn(str(self.home / "other.sqlite3"), text)
 
-    def test_a_directory_in_the_place_of_the_store_is_one_line(self) -> None:
+    def test_a_directory_as_the_store_is_refused_in_one_line(self) -> None:
         self.assertIn("--reasoning-content-path", self.refusal("store", "stats", "--reasoning-content-path", "~"))
 
-    def test_a_file_that_is_no_store_is_one_line(self) -> None:
+    def test_a_file_that_is_no_store_is_refused_in_one_line_and_left_alone(self) -> None:
         (self.home / "letter").write_text("Dear reader, " * 100)
         line = self.refusal("store", "clear", "--reasoning-content-path", "~/letter")
         self.assertIn(str(self.home / "letter"), line)
         self.assertTrue((self.home / "letter").read_text().startswith("Dear reader, "))
 
-    def test_a_damaged_store_is_one_line_and_stays_where_it_is(self) -> None:
+    def test_a_damaged_store_is_refused_in_one_line_and_not_moved(self) -> None:
         self.fill_store("one")
         damaged = bytearray(self.store.read_bytes())
         damaged[100:4096] = bytes(3996)
@@ -332,14 +332,14 @@ class StoreCommandTest(CliTest):
                     )
                     self.assertEqual([self.store], list(self.directory.iterdir()))
 
-    def test_a_store_that_somebody_holds_is_one_line(self) -> None:
+    def test_store_clear_on_a_locked_store_is_refused_in_one_line(self) -> None:
         self.fill_store("one")
         self.enterContext(mock.patch.object(database, "_BUSY_SECONDS", 0.01))
         with contextlib.closing(sqlite3.connect(self.store, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             line = self.refusal("store", "clear")
         self.assertRegex(line, "^cannot use .+: another process holds it locked; stop that process if it does not end")
-        self.assertEqual(self.printed("store", "clear"), "Cleared 1 stored reasonings.\n")
+        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings.\n")
 
 
 class RefusalTest(CliTest):
@@ -348,7 +348,7 @@ class RefusalTest(CliTest):
             with self.subTest(line):
                 self.assertRegex(self.refusal(*line), "unrecognized arguments: .+ --help` lists what there is$")
 
-    def test_an_unknown_flag_names_the_nearest_and_the_help_that_lists_it(self) -> None:
+    def test_an_unknown_flag_is_refused_with_the_nearest_flag_and_the_help_command(self) -> None:
         for line, near, command in (
             (["--prot", "1"], "--port", "serve"),
             (["--ngork"], "--ngrok", "serve"),
@@ -363,9 +363,9 @@ class RefusalTest(CliTest):
             with self.subTest(line):
                 end = f"; did you mean {near}? `deepseek-cursor-proxy {command} --help` lists what there is"
                 self.assertTrue(self.refusal(*line).endswith(end), self.refusal(*line))
-                self.assertIn(f" {near}", self.printed(*command.split(), "--help"))
+                self.assertIn(f" {near}", self.output_of(*command.split(), "--help"))
 
-    def test_a_hint_repeats_the_words_that_started_the_program(self) -> None:
+    def test_a_hint_repeats_the_command_that_started_the_program(self) -> None:
         """In a checkout there is no command of the program's own name."""
         for started, program in (
             ("/home/me/deepseek_cursor_proxy/__main__.py", "python -m deepseek_cursor_proxy"),
@@ -375,18 +375,18 @@ class RefusalTest(CliTest):
         ):
             with mock.patch.object(sys, "argv", [started]):
                 self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
-                self.assertTrue(self.printed("--help").startswith(f"usage: {program} "))
+                self.assertTrue(self.output_of("--help").startswith(f"usage: {program} "))
 
-    def test_what_resembles_no_flag_gets_no_guess(self) -> None:
+    def test_an_unknown_flag_like_no_other_gets_no_suggestion(self) -> None:
         for line in (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "word"], ["demo", "--port", "1"]):
             self.assertNotIn("did you mean", self.refusal(*line))
 
-    def test_a_line_that_says_too_little_or_too_much_is_one_line(self) -> None:
+    def test_a_command_with_too_few_or_too_many_arguments_is_refused_in_one_line(self) -> None:
         for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
             with self.subTest(line):
                 self.assertIn("--help`", self.refusal(*line))
 
-    def test_a_flag_is_not_abbreviated(self) -> None:
+    def test_an_abbreviated_flag_is_refused(self) -> None:
         """An abbreviation that works today would become ambiguous with the next setting."""
         for command in ([], ["serve"], ["config", "show"], ["config", "path"], ["store", "stats"], ["store", "clear"]):
             for flag in ("--por", "--hos=x", "--verb", "--no-ngr", "--conf"):
@@ -395,13 +395,13 @@ class RefusalTest(CliTest):
         self.assertIn("unrecognized arguments", self.refusal("--vers"))
         self.assertIn("unrecognized arguments", self.refusal("--clear-reasoning"))
 
-    def test_a_bad_value_is_one_line_whichever_command_meets_it(self) -> None:
+    def test_a_bad_value_is_refused_in_one_line_by_every_command(self) -> None:
         for command in ([], ["serve"], ["config", "show"], ["store", "stats"], ["store", "clear"]):
             with self.subTest(command):
                 line = self.refusal(*command, "--port", "abc")
                 self.assertEqual(line, 'config: port = "abc" is not a whole number (flag --port)')
 
-    def test_odd_values_never_make_a_second_line(self) -> None:
+    def test_odd_characters_in_a_bad_value_are_refused_in_one_line(self) -> None:
         for flag, value in (
             ("--port", "1\n2"),
             ("--port", "\x1b[2J"),
@@ -423,21 +423,21 @@ class RefusalTest(CliTest):
         self.assertIn('thinking = "perhaps" is not one of enabled, disabled', line)
         self.assertIn("environment DEEPSEEK_CURSOR_PROXY_THINKING", line)
 
-    def test_a_named_configuration_that_does_not_exist_is_one_line(self) -> None:
+    def test_a_configuration_file_that_does_not_exist_is_refused_in_one_line(self) -> None:
         for command in ([], ["config", "show"], ["store", "stats"]):
             with self.subTest(command):
                 line = self.refusal(*command, "--config", "~/absent.toml")
                 self.assertRegex(line, r"^config: .*absent\.toml does not exist; write it, or leave --config out")
         self.assertEqual(list(self.home.iterdir()), [])
 
-    def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
+    def test_a_configuration_file_that_cannot_be_read_is_refused_in_one_line(self) -> None:
         for path in (str(self.home), "", "x" * 5000):
             with self.subTest(path[:20]):
                 line = self.refusal("config", "show", "--config", path)
                 self.assertRegex(line, "^config: (cannot read .+; fix it|.+ does not exist; write it)")
 
     @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
-    def test_a_home_that_does_not_exist_is_one_line(self) -> None:
+    def test_a_home_that_does_not_exist_is_refused_in_one_line(self) -> None:
         for line in (["config", "show"], ["config", "path"], []):
             with self.subTest(line):
                 self.assertIn("write the whole path", self.refusal(*line, "--config", "~no-such-user/x.toml"))
@@ -447,7 +447,7 @@ class RefusalTest(CliTest):
         path.write_text("\n".join([*settings, "[models]", f'"gpt-5.6*" = "{target}"']), encoding="utf-8")
         return str(path)
 
-    def test_a_name_for_a_model_that_deepseek_does_not_have_is_refused_with_the_nearest(self) -> None:
+    def test_a_models_entry_for_an_unknown_model_is_refused_with_the_nearest(self) -> None:
         for target, hint in (
             ("deepseek-v4-prp", 'did you mean "deepseek-v4-pro"?'),
             ("DeepSeek-Flahs", 'did you mean "deepseek-flash"?'),
@@ -459,44 +459,44 @@ class RefusalTest(CliTest):
                 self.assertIn(hint, line)
                 self.assertIn("mine.toml", line)
 
-    def test_a_model_that_deepseek_has_or_the_owner_vouches_for_may_have_names(self) -> None:
+    def test_a_models_entry_may_name_a_known_model_or_the_configured_one(self) -> None:
         for target in ("deepseek-v4-pro", "DeepSeek-Flash", "deepseek-v4-pro-nothink", "deepseek-v4-flash:max"):
             self.shown("--config", self.models_file(target))
         self.shown("--config", self.models_file("deepseek-v9"), "--model", "deepseek-v9")
 
-    def test_other_hosts_have_names_of_their_own(self) -> None:
+    def test_a_models_entry_may_name_any_model_of_another_host(self) -> None:
         for url in ("https://openrouter.ai/api/v1", "https://notdeepseek.com", "http://127.0.0.1:1"):
             self.shown("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)
         self.refusal("--config", self.models_file("vendor/deepseek-v4"), "--base-url", "https://api.deepseek.com/beta")
 
     @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
-    def test_without_a_home_there_are_settings_but_no_place(self) -> None:
+    def test_config_show_works_without_a_home_directory(self) -> None:
         del os.environ["HOME"]
         with mock.patch("pwd.getpwuid", side_effect=KeyError("no such user")):
             self.assertEqual(self.shown()["port"], ("9000", "default"))
             for line in (["config", "path"], ["store", "stats"], ["store", "clear"]):
                 self.assertIn("in a home directory that does not exist", self.refusal(*line))
 
-    def test_an_unknown_key_of_the_file_names_the_nearest(self) -> None:
+    def test_an_unknown_key_in_the_file_is_refused_with_the_nearest(self) -> None:
         (self.home / "mine.toml").write_text("prot = 1")
         line = self.refusal("config", "show", "--config", str(self.home / "mine.toml"))
         self.assertEqual(line, f'config: unknown key "prot" ({self.home / "mine.toml"}); did you mean "port"?')
 
 
 class EndingTest(CliTest):
-    def test_ctrl_c_has_its_own_exit_code(self) -> None:
+    def test_ctrl_c_exits_with_130(self) -> None:
         self.serving.side_effect = KeyboardInterrupt
-        self.assertEqual(self.run_line(), Ran(130, "", ""))
+        self.assertEqual(self.run_command(), Result(130, "", ""))
 
     @unittest.skipIf(os.name == "nt", "Windows has another word for it")
-    def test_a_reader_that_left_is_no_failure(self) -> None:
+    def test_a_closed_output_pipe_is_no_failure(self) -> None:
         """`config show | head -1`, and no complaint when Python flushes at its end."""
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
             self.assertEqual(cli.main(["config", "show"]), 0)
 
-    def test_a_terminal_that_lacks_a_character_gets_a_question_mark(self) -> None:
+    def test_a_character_that_the_terminal_lacks_is_printed_as_a_question_mark(self) -> None:
         shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\n")
         with mock.patch.object(shown, "isatty", return_value=True), contextlib.redirect_stdout(shown):
             self.assertEqual(cli.main(["config", "show", "--model", "modèle"]), 0)
@@ -504,15 +504,15 @@ class EndingTest(CliTest):
         self.assertIn(b'"mod?le"', shown.buffer.getvalue())
 
     @unittest.skipIf(os.name == "nt", "needs a shell")
-    def test_without_anything_to_print_on_it_works_all_the_same(self) -> None:
+    def test_commands_work_without_stdout_and_stderr(self) -> None:
         """Windows' pythonw runs programs so."""
         script = 'exec "$@" >&- 2>&-'
         command = [sys.executable, "-m", "deepseek_cursor_proxy", "config", "show"]
         self.assertEqual(0, subprocess.run(["/bin/sh", "-c", script, "sh", *command], timeout=60).returncode)
 
-    def test_flags_alone_mean_serving(self) -> None:
+    def test_flags_without_a_command_mean_serve(self) -> None:
         for line in ([], ["--port", "0"], ["serve", "--port", "0"]):
             with self.subTest(line):
-                self.assertEqual(self.run_line(*line), Ran(0, "", ""))
+                self.assertEqual(self.run_command(*line), Result(0, "", ""))
                 self.assertEqual(self.serving.call_args.args[0].port, 0 if line else 9000)
                 self.assertFalse(self.serving.call_args.kwargs["clear_store"])

@@ -12,11 +12,11 @@ from deepseek_cursor_proxy.config import ProxyConfig
 
 
 class TestReachableHosts(unittest.TestCase):
-    def test_an_address_that_can_be_reached_is_told_as_it_is(self) -> None:
+    def test_the_reachable_host_of_an_ordinary_address_is_itself(self) -> None:
         for host, told in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("my-machine", "my-machine")):
             self.assertEqual([told], reachable_hosts(host))
 
-    def test_all_addresses_are_told_as_this_machine_and_its_address_in_the_network(self) -> None:
+    def test_the_reachable_hosts_of_a_wildcard_are_loopback_and_the_network_address(self) -> None:
         for host, own, outside, told in (
             ("0.0.0.0", "127.0.0.1", "192.168.1.7", "192.168.1.7"),
             ("::", "[::1]", "2001:db8::7", "[2001:db8::7]"),
@@ -25,12 +25,12 @@ class TestReachableHosts(unittest.TestCase):
             with mock.patch.object(local_address, "_sending_address", return_value=outside):
                 self.assertEqual([own, told], reachable_hosts(host))
 
-    def test_without_a_network_this_machine_is_left(self) -> None:
+    def test_without_a_network_the_reachable_host_of_a_wildcard_is_loopback(self) -> None:
         with mock.patch("socket.socket.connect", side_effect=OSError(101, "Network is unreachable")):
             self.assertEqual(["127.0.0.1"], reachable_hosts("0.0.0.0"))
             self.assertEqual(["[::1]"], reachable_hosts("::"))
 
-    def test_what_is_told_can_be_connected_to(self) -> None:
+    def test_every_reachable_host_accepts_a_connection(self) -> None:
         for host, family in (("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6)):
             with self.subTest(host):
                 try:
@@ -49,11 +49,11 @@ class TestWelcome(unittest.TestCase):
         with mock.patch.object(local_address, "_sending_address", return_value="192.168.1.7"):
             return serve._welcome(config, Path("x"), 9000, public_url, Access(config))
 
-    def test_the_url_to_paste_is_never_the_address_of_all_interfaces(self) -> None:
+    def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
         welcome = self.welcome("0.0.0.0")
         self.assertIn("Override OpenAI Base URL   http://127.0.0.1:9000/v1\n", welcome)
         self.assertIn("from another machine       http://192.168.1.7:9000/v1\n", welcome)
         self.assertNotIn("0.0.0.0", welcome)
 
-    def test_a_tunnel_is_all_that_is_told(self) -> None:
+    def test_the_welcome_prints_only_the_url_of_a_tunnel(self) -> None:
         self.assertNotIn("192.168", self.welcome("0.0.0.0", "https://x.ngrok.app"))

@@ -198,7 +198,7 @@ class TunnelTest(unittest.TestCase):
     def launched(self) -> list[list[Any]]:
         return [json.loads(line) for line in self.launches.read_text().splitlines()]
 
-    def expect_said(self, *texts: str) -> None:
+    def expect_announced(self, *texts: str) -> None:
         self.assertEqual([self.said.get(timeout=20) for _ in texts], list(texts))
 
     def expect_nothing_left(self, threads: list[threading.Thread], files: int) -> None:
@@ -212,7 +212,7 @@ class TunnelTest(unittest.TestCase):
 
 
 class StartTest(TunnelTest):
-    def test_a_new_agent_gives_its_public_url(self) -> None:
+    def test_a_started_agent_gives_its_public_url(self) -> None:
         self.assertEqual(self.tunnel(OK).start(), URL)
         [[_, _, arguments]] = self.launched()
         self.assertEqual(arguments, ["http", str(PORT), "--log=stdout", "--log-format=json"])
@@ -235,16 +235,16 @@ class StartTest(TunnelTest):
             self.assertEqual(self.tunnel({"log": ["hello"], "stays": True}, api_urls=[agent.api]).start(), URL)
         self.assertEqual(len(self.children), 1)
 
-    def test_an_agent_without_an_api_is_not_judged_by_another_agents_list(self) -> None:
+    def test_an_agent_without_an_api_is_not_confused_with_another_agent(self) -> None:
         agent = self.agent({"/api/tunnels": tunnels("http://localhost:1")})
         tunnel = self.tunnel(logs(), api_urls=[agent.api])
         self.assertEqual([tunnel.start(), tunnel._public_url()], [URL, URL])
 
-    def test_a_talkative_agent_never_fills_its_pipe(self) -> None:
+    def test_an_agent_that_logs_much_never_blocks(self) -> None:
         chatter = [{"lvl": "info", "msg": "x" * 1000}] * 300
         self.assertEqual(self.tunnel(logs(*chatter)).start(), URL)
 
-    def test_a_log_of_odd_lines_is_survived(self) -> None:
+    def test_odd_lines_in_the_agents_log_are_ignored(self) -> None:
         odd = ["", "[" * 100_000, "[]", "3", '{"msg": 3}', '{"msg": "starting web service", "addr": "no:port"}']
         unfit = [{"msg": "started tunnel", "url": url} for url in (None, "http://plain.example", "https://a\x1b[2J")]
         self.assertEqual(self.tunnel(logs(*odd, *unfit)).start(), URL)
@@ -259,40 +259,40 @@ class StartTest(TunnelTest):
                 self.assertEqual(module._forwarded_urls(agent.api, PORT), [URL])
         self.assertEqual(self.children, [])
 
-    def test_an_agent_whose_newer_list_is_empty_is_asked_for_the_older_one(self) -> None:
+    def test_an_agent_with_an_empty_list_of_endpoints_is_asked_for_tunnels(self) -> None:
         agent = self.agent({"/api/endpoints": b'{"endpoints": []}', "/api/tunnels": tunnels()})
         self.assertEqual(self.tunnel(api_urls=[agent.api]).start(), URL)
 
-    def test_our_port_is_recognised_in_every_spelling(self) -> None:
+    def test_an_endpoint_to_our_port_is_recognised_in_every_spelling(self) -> None:
         hosts = ("localhost:9000", "127.0.0.1:9000", "[::1]:9000", "LOCALHOST:9000")
         for target in ("9000", 9000, *hosts, *(f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts)):
             with self.subTest(target):
                 self.assertEqual(self.listed(endpoints(target)), [URL])
                 self.assertEqual(self.listed(tunnels(target)), [URL])
 
-    def test_another_port_or_machine_is_not_ours(self) -> None:
+    def test_an_endpoint_to_another_port_or_machine_is_ignored(self) -> None:
         ports = ["http://localhost:90", "http://localhost", "19000", "²", "localhost:9000x", "localhost:99999999"]
         odd: list[object] = ["example.com:9000", "file:///9000", "[::1:9000", "", None, [], {"url": 9000}, True]
         for target in ports + odd:
             with self.subTest(target):
                 self.assertEqual(self.listed(tunnels(target)), [])
 
-    def test_a_url_that_the_public_cannot_reach_is_not_taken(self) -> None:
+    def test_an_endpoint_that_is_not_public_is_ignored(self) -> None:
         for url in ("http://x.ngrok.app", "tcp://x.ngrok.io:1", "https://x.internal", "https://x\x1b.app", "", None):
             with self.subTest(url):
                 self.assertEqual(self.listed(endpoints(url=url)), [])
 
-    def test_whoever_else_listens_there_is_no_agent(self) -> None:
+    def test_another_program_at_the_api_address_is_no_agent(self) -> None:
         for page in (b"", b"<html>", b"null", b"[]", b'{"tunnels": 3}', b'{"endpoints": {}}', b"[" * 100_000, b"\xff"):
             with self.subTest(page):
                 self.assertIsNone(self.listed(page))
 
-    def test_odd_entries_in_a_list_are_skipped(self) -> None:
+    def test_odd_entries_in_an_agents_list_are_skipped(self) -> None:
         odd: list[object] = [1, None, {}, [], {"public_url": 1, "config": []}, {"url": URL, "upstream": None}]
         page = json.dumps({"tunnels": odd + json.loads(tunnels())["tunnels"]}).encode()
         self.assertEqual(self.listed(page), [URL])
 
-    def test_a_proxy_of_the_environment_is_not_asked(self) -> None:
+    def test_the_agents_api_is_called_without_the_environments_proxy(self) -> None:
         """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
         agent = self.agent({"/api/tunnels": tunnels()})
         spec = importlib.util.spec_from_file_location("tunnel_behind_a_proxy", module.__file__)
@@ -308,17 +308,17 @@ class StartTest(TunnelTest):
 
 
 class FailureTest(TunnelTest):
-    def test_a_missing_binary_tells_how_to_install_it(self) -> None:
+    def test_a_missing_ngrok_binary_is_refused_with_how_to_install_it(self) -> None:
         message = self.failure(binary=str(self.home / "absent"))
         for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "without `--ngrok`", "is not found"):
             self.assertIn(remedy, message)
 
     @unittest.skipIf(sys.platform == "win32", "there the name tells what a program is")
-    def test_a_binary_that_is_no_program_tells_how_to_install_it(self) -> None:
+    def test_an_ngrok_binary_that_is_no_program_is_refused_with_how_to_install_it(self) -> None:
         self.binary.chmod(0o644)
         self.assertIn("https://ngrok.com/download", self.failure())
 
-    def test_a_missing_or_wrong_token_gives_the_command_and_never_the_token(self) -> None:
+    def test_a_wrong_ngrok_token_is_refused_with_the_command_and_without_the_token(self) -> None:
         for code in (4018, 105, 107):
             with self.subTest(code):
                 message = self.failure(fails(f"failed:\nYour authtoken: s3cret\r\n\r\nERR_NGROK_{code}\r\n"))
@@ -326,46 +326,46 @@ class FailureTest(TunnelTest):
                 self.assertIn("https://dashboard.ngrok.com/get-started/your-authtoken", message)
                 self.assertNotIn("s3cret", message)
 
-    def test_a_taken_url_gives_the_command_that_stops_its_holder(self) -> None:
+    def test_a_url_that_is_online_elsewhere_is_refused_with_the_command_to_stop_it(self) -> None:
         message = self.failure(fails("failed to start tunnel: already online ERR_NGROK_334"))
         for remedy in ("`pkill ngrok`", "`taskkill /IM ngrok.exe /F`", "`--pooling-enabled`"):
             self.assertIn(remedy, message)
 
-    def test_an_account_of_one_agent_gives_the_command_that_stops_the_other(self) -> None:
+    def test_a_second_agent_of_an_account_is_refused_with_the_command_to_stop_the_first(self) -> None:
         message = self.failure(fails("limited to 1 simultaneous session ERR_NGROK_108"))
         self.assertIn("`pkill ngrok`", message)
         self.assertNotIn("--pooling-enabled", message)
 
-    def test_a_coded_error_outlives_the_noise_after_it(self) -> None:
+    def test_an_ngrok_error_with_a_code_wins_over_later_lines(self) -> None:
         part = fails("ERR_NGROK_334")
         noise = [{"lvl": "crit", "msg": "command failed", "err": "session closed"}, "ERROR:  bye", "ERROR:"]
         self.assertIn("ERR_NGROK_334", self.failure({"log": [*part["log"], *noise]}))
 
-    def test_an_unknown_error_is_quoted_clean_and_short(self) -> None:
+    def test_an_unknown_ngrok_error_is_quoted_short_and_printable(self) -> None:
         message = self.failure(fails("\x1b[31mboom\x07\n\u202eERR_NGROK_1080 your authtoken: s3cret " + "x" * 1000))
         self.assertTrue(message.startswith("ngrok: [31mboom ERR_NGROK_1080 your authtoken: … xxx"), message)
         self.assertTrue(message.endswith(f"x; run `ngrok http {PORT}` to see more"), message)
         self.assertLess(len(message), 300)
 
-    def test_a_complaint_in_plain_text_is_quoted(self) -> None:
+    def test_an_ngrok_error_in_plain_text_is_quoted(self) -> None:
         message = self.failure({"log": ["USAGE", "ERROR:  unknown flag: --log", "ERROR:  "]})
         self.assertTrue(message.startswith("ngrok: unknown flag: --log; "), message)
 
-    def test_an_agent_that_ends_in_silence_still_gives_a_command(self) -> None:
+    def test_an_agent_that_ends_without_an_error_is_refused_with_a_command(self) -> None:
         self.assertEqual(self.failure({"log": []}), "ngrok: it gave no public URL; run `ngrok http 9000` to see more")
 
     def test_an_agent_that_never_gets_a_url_is_ended(self) -> None:
         self.assertIn("no public URL", self.failure(NEVER, start_timeout=0.5))
         self.assertEqual(len(self.children), 1)
 
-    def test_a_ctrl_c_while_starting_ends_the_agent(self) -> None:
+    def test_ctrl_c_during_the_start_ends_the_agent(self) -> None:
         tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
         with mock.patch.object(module, "_forwarded_urls", side_effect=[None, KeyboardInterrupt]):
             self.assertRaises(KeyboardInterrupt, tunnel.start)
         self.assertEqual(len(self.children), 1)
         self.expect_children_gone()
 
-    def test_a_stop_while_starting_ends_the_agent(self) -> None:
+    def test_stop_during_the_start_ends_the_agent(self) -> None:
         """A signal handler may call stop() on the very thread that waits in start()."""
         tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
         with mock.patch.object(
@@ -375,7 +375,7 @@ class FailureTest(TunnelTest):
         self.assertEqual(len(self.children), 1)
         self.expect_children_gone()
 
-    def test_a_stop_while_its_log_is_about_to_be_read_is_quiet(self) -> None:
+    def test_stop_before_the_agents_log_is_read_raises_nothing(self) -> None:
         """The handler's close() may be faster than the thread that was just being started."""
         tunnel = self.tunnel(NEVER)
         starting = threading.Thread.start
@@ -394,37 +394,37 @@ class FailureTest(TunnelTest):
 
 
 class WatchTest(TunnelTest):
-    def test_a_dead_agent_is_replaced_and_its_new_url_told(self) -> None:
+    def test_a_dead_agent_is_replaced_and_its_new_url_announced(self) -> None:
         self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE).start(), URL)
-        self.expect_said(LOST, BACK, MOVED)
+        self.expect_announced(LOST, BACK, MOVED)
 
-    def test_every_new_url_is_told_to_whoever_has_to_know_it(self) -> None:
+    def test_on_url_is_called_with_every_new_url(self) -> None:
         urls: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.tunnel(DIES, OK_ELSEWHERE, on_url=urls.put).start()
         self.assertEqual([URL, NEW], [urls.get(timeout=10) for _ in range(2)])
 
-    def test_a_replacement_at_the_same_url_asks_for_nothing(self) -> None:
+    def test_a_replaced_agent_at_the_same_url_announces_no_new_url(self) -> None:
         tunnel = self.tunnel(DIES, {"urls": [URL, URL, NEW]})
         tunnel.start()
-        self.expect_said(LOST, BACK, MOVED)  # the one change told is the third answer, not the restart
+        self.expect_announced(LOST, BACK, MOVED)  # the one change told is the third answer, not the restart
         tunnel.stop()
         self.assertTrue(self.said.empty())
 
-    def test_the_last_error_of_a_dead_agent_is_told(self) -> None:
+    def test_the_last_error_of_a_dead_agent_is_announced(self) -> None:
         last = {"lvl": "crit", "err": "session closed\nYour authtoken: s3cret"}
         part = {**DIES, "log": [*logs()["log"], last], "stays": True}
         self.tunnel(part, OK).start()
-        self.expect_said("ngrok: the tunnel is lost (session closed Your authtoken: …); restarting it", BACK)
+        self.expect_announced("ngrok: the tunnel is lost (session closed Your authtoken: …); restarting it", BACK)
 
-    def test_restarting_outlasts_the_back_off_and_tells_a_repeated_failure_once(self) -> None:
+    def test_a_repeated_failure_to_restart_the_agent_is_announced_once(self) -> None:
         refused = fails("ERR_NGROK_334")
         self.tunnel(DIES, refused, refused, refused, OK_ELSEWHERE, backoff=(0.001, 0.002)).start()
-        self.expect_said(LOST)
+        self.expect_announced(LOST)
         self.assertRegex(self.said.get(timeout=20), r"^ngrok: .*`pkill ngrok`.*; trying again$")
-        self.expect_said(BACK, MOVED)
+        self.expect_announced(BACK, MOVED)
         self.assertEqual(len(self.children), 5)
 
-    def test_a_binary_removed_while_running_does_not_end_the_watch(self) -> None:
+    def test_a_binary_removed_while_running_does_not_end_the_watcher(self) -> None:
         away = self.home / "away"
 
         def announce(text: str) -> None:
@@ -433,41 +433,41 @@ class WatchTest(TunnelTest):
             self.said.put(text)
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
-        self.expect_said(LOST)
+        self.expect_announced(LOST)
         self.assertIn("https://ngrok.com/download", self.said.get(timeout=20))
         away.rename(self.binary)
-        self.expect_said(BACK, MOVED)
+        self.expect_announced(BACK, MOVED)
 
-    def test_the_pauses_grow_and_the_last_one_repeats(self) -> None:
+    def test_the_pauses_between_restarts_grow_and_the_last_one_repeats(self) -> None:
         tunnel = self.tunnel(backoff=(1, 2, 5))
         with mock.patch.object(tunnel, "_open", side_effect=StartupError("no")):
             with mock.patch.object(tunnel, "_wait", side_effect=[True, True, True, True, False]) as wait:
                 tunnel._reopen()
         self.assertEqual([call.args for call in wait.call_args_list], [(1,), (2,), (5,), (5,), (5,)])
 
-    def test_an_agent_that_starts_only_to_die_meets_growing_pauses_too(self) -> None:
+    def test_an_agent_that_dies_after_each_start_is_restarted_with_growing_pauses(self) -> None:
         tunnel = self.tunnel(DIES, backoff=(0.001, 3600), watch_interval=3600)
         tunnel.start()
-        self.expect_said(LOST, BACK, LOST)
+        self.expect_announced(LOST, BACK, LOST)
         tunnel.stop()
         self.assertEqual(len(self.children), 2)
 
-    def test_a_living_agent_that_lost_our_tunnel_is_replaced(self) -> None:
+    def test_a_running_agent_that_lost_our_tunnel_is_replaced(self) -> None:
         self.tunnel({"urls": [URL, ""]}, OK_ELSEWHERE).start()
-        self.expect_said(LOST, BACK, MOVED)
+        self.expect_announced(LOST, BACK, MOVED)
 
-    def test_a_short_gap_is_left_to_the_agent_to_mend(self) -> None:
+    def test_a_short_gap_is_left_to_the_agent_to_repair(self) -> None:
         self.tunnel({"urls": [URL, "", "", NEW]}).start()
-        self.expect_said(MOVED)
+        self.expect_announced(MOVED)
         self.assertEqual(len(self.children), 1)
 
     def test_a_reused_agent_that_goes_away_is_replaced_by_our_own(self) -> None:
         pages = {"/api/tunnels": tunnels()}
         self.tunnel(OK_ELSEWHERE, api_urls=[self.agent(pages).api]).start()
         pages.clear()
-        self.expect_said(LOST, BACK, MOVED)
+        self.expect_announced(LOST, BACK, MOVED)
 
-    def test_the_url_in_use_is_kept_when_an_agent_lists_several(self) -> None:
+    def test_the_announced_url_stays_when_an_agent_lists_several(self) -> None:
         both = [json.loads(tunnels(url=url))["tunnels"][0] for url in (NEW, URL)]
         pages = {"/api/tunnels": tunnels()}
         tunnel = self.tunnel(api_urls=[self.agent(pages).api])
@@ -475,22 +475,22 @@ class WatchTest(TunnelTest):
         pages["/api/tunnels"] = json.dumps({"tunnels": both}).encode()
         self.assertEqual(tunnel._public_url(), URL)
 
-    def test_a_listener_that_fails_does_not_end_the_watch(self) -> None:
+    def test_an_announce_that_raises_does_not_end_the_watcher(self) -> None:
         def announce(text: str) -> None:
             self.said.put(text)
             raise BrokenPipeError
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
-        self.expect_said(LOST, BACK, MOVED)
+        self.expect_announced(LOST, BACK, MOVED)
 
 
 class StopTest(TunnelTest):
     @unittest.skipIf(sys.platform == "win32", "its process group is set by a flag and cannot be asked for")
-    def test_a_ctrl_c_in_our_terminal_does_not_reach_the_agent(self) -> None:
+    def test_ctrl_c_in_our_terminal_does_not_reach_the_agent(self) -> None:
         self.tunnel(OK).start()
         self.assertNotEqual(os.getpgid(self.children[0].pid), os.getpgrp())
 
-    def test_stopping_twice_is_stopping_once(self) -> None:
+    def test_stop_is_idempotent(self) -> None:
         tunnel = self.tunnel(OK)
         tunnel.start()
         for _ in range(2):
@@ -498,26 +498,26 @@ class StopTest(TunnelTest):
             self.expect_children_gone()
         self.assertTrue(self.said.empty())
 
-    def test_stopping_what_never_started_is_nothing(self) -> None:
+    def test_stop_without_start_raises_nothing(self) -> None:
         self.tunnel(OK).stop()
         self.assertEqual(self.children, [])
 
-    def test_stopping_does_not_wait_for_the_back_off(self) -> None:
+    def test_stop_does_not_wait_for_a_restart_pause(self) -> None:
         tunnel = self.tunnel(DIES, backoff=(3600,))
         tunnel.start()
-        self.expect_said(LOST)
+        self.expect_announced(LOST)
         tunnel.stop()
         self.assertEqual(len(self.children), 1)
 
     @unittest.skipIf(sys.platform == "win32", "there is no way to ask")
-    def test_an_agent_that_ignores_being_asked_is_killed(self) -> None:
+    def test_an_agent_that_ignores_sigterm_is_killed(self) -> None:
         tunnel = self.tunnel({**OK, "deaf": True})
         tunnel.start()
         with mock.patch.object(module, "_GRACE", 0.1):
             tunnel.stop()
         self.assertEqual(self.children[0].returncode, -signal.SIGKILL)
 
-    def test_a_wrapper_script_takes_the_real_agent_with_it(self) -> None:
+    def test_stop_ends_the_real_agent_behind_a_wrapper_script(self) -> None:
         install(self.binary, suffix="; exit $?")
         tunnel = self.tunnel(OK)
         tunnel.start()

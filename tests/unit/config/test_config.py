@@ -79,7 +79,7 @@ class ConfigTest(unittest.TestCase):
 
 
 class DeclarationTest(unittest.TestCase):
-    def test_every_field_of_the_contract_has_its_default(self) -> None:
+    def test_every_setting_of_the_contract_has_its_default(self) -> None:
         config = ProxyConfig()
         for name, value in CONTRACT.items():
             with self.subTest(name):
@@ -100,17 +100,17 @@ class DeclarationTest(unittest.TestCase):
                 self.assertEqual(each.environment, ENVIRONMENT_PREFIX + each.key.upper())
                 self.assertRegex(each.help, r"^[ -~]{10,110}$")
 
-    def test_no_name_means_two_settings(self) -> None:
+    def test_no_two_settings_share_a_name(self) -> None:
         names = [name for each in SETTINGS for name in {each.key, each.field}]
         self.assertEqual(len(names), len(set(names)))
 
-    def test_every_number_is_bounded_on_both_sides(self) -> None:
+    def test_every_number_has_a_lower_and_an_upper_limit(self) -> None:
         """An endless timeout is accepted here only to overflow a timer at the first request."""
         for each in SETTINGS:
             with self.subTest(each.key):
                 self.assertEqual(each.kind in (int, float), each.at_least is not None and each.at_most is not None)
 
-    def test_every_default_is_allowed(self) -> None:
+    def test_every_default_is_a_valid_value(self) -> None:
         for each in SETTINGS:
             with self.subTest(each.key):
                 given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
@@ -119,7 +119,7 @@ class DeclarationTest(unittest.TestCase):
 
 
 class ValueTest(unittest.TestCase):
-    def test_building_one_touches_no_file_and_no_network(self) -> None:
+    def test_building_a_configuration_touches_no_file_and_no_network(self) -> None:
         doors = ["builtins.open", "io.open", "os.open", "os.stat", "os.mkdir", "os.path.expanduser", "socket.socket"]
         with ExitStack() as closed:
             for door in doors:
@@ -133,7 +133,7 @@ class ValueTest(unittest.TestCase):
             )
         self.assertEqual(config.reasoning_content_path, Path("~/x/y.sqlite3"))
 
-    def test_a_configuration_does_not_change(self) -> None:
+    def test_a_configuration_is_immutable(self) -> None:
         config = ProxyConfig()
         for each in fields(ProxyConfig):
             with self.subTest(each.name), self.assertRaises(FrozenInstanceError):
@@ -147,7 +147,7 @@ class ValueTest(unittest.TestCase):
 
 
 class SwitchTest(ConfigTest):
-    def test_true_and_false_are_words_for_on_and_off_everywhere(self) -> None:
+    def test_a_switch_accepts_true_and_false_from_every_source(self) -> None:
         variable = "DEEPSEEK_CURSOR_PROXY_DISPLAY_REASONING"
         for word, expected in (("true", "on"), ("false", "off")):
             for config in (
@@ -166,17 +166,17 @@ class SwitchTest(ConfigTest):
         self.assertIn('"maybe" is not one of auto, on, off', self.refusal('display_reasoning = "maybe"'))
         self.assertIn("is not one of auto, on, off", self.refusal("display_reasoning = 2"))
 
-    def test_a_copy_keeps_its_switch(self) -> None:
+    def test_a_copy_of_a_configuration_keeps_its_switch(self) -> None:
         self.assertEqual(ProxyConfig(display_reasoning="on"), replace(ProxyConfig(), display_reasoning=True))
 
 
 class PrecedenceTest(ConfigTest):
-    def test_nothing_given_is_the_defaults(self) -> None:
+    def test_without_any_source_all_settings_have_their_defaults(self) -> None:
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
         self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARATIONS})
 
-    def test_a_missing_file_is_the_defaults(self) -> None:
+    def test_without_a_file_all_settings_have_their_defaults(self) -> None:
         self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
 
     def test_flags_win_over_environment_over_file_over_defaults(self) -> None:
@@ -211,32 +211,32 @@ class PrecedenceTest(ConfigTest):
         loaded = self.load('upstream_base_url = "https://x"', environment)
         self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("https://x", "m"))
 
-    def test_variables_of_other_programs_are_not_looked_at(self) -> None:
+    def test_environment_variables_without_our_prefix_are_ignored(self) -> None:
         self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
 
-    def test_a_switch_is_understood_in_every_usual_word(self) -> None:
+    def test_a_bool_is_parsed_from_every_usual_word(self) -> None:
         for word in ("true", "True", "YES", "on", "1", " on "):
             self.assertTrue(self.load("", {"DEEPSEEK_CURSOR_PROXY_CORS": word}).config.cors, word)
         for word in ("false", "False", "NO", "off", "0"):
             self.assertFalse(self.load("", {"DEEPSEEK_CURSOR_PROXY_NGROK": word}).config.ngrok, word)
 
-    def test_the_home_directory_is_put_in_for_a_tilde(self) -> None:
+    def test_a_tilde_in_a_path_becomes_the_home_directory(self) -> None:
         loaded = self.load('reasoning_content_path = "~/a.sqlite3"', None, trace_dir="~/traces")
         self.assertEqual(loaded.config.reasoning_content_path, self.home / "a.sqlite3")
         self.assertEqual(loaded.config.trace_dir, self.home / "traces")
 
-    def test_a_file_named_with_a_tilde_is_found(self) -> None:
+    def test_a_configuration_file_with_a_tilde_is_found(self) -> None:
         self.file.write_text("port = 1")
         self.assertEqual(ProxyConfig.load(Path("~/config.toml"), {}, {}).config.port, 1)
 
-    def test_an_empty_trace_dir_is_none(self) -> None:
+    def test_an_empty_trace_dir_is_no_directory(self) -> None:
         self.assertIsNone(self.load('trace_dir = "traces"', None, trace_dir="").config.trace_dir)
 
     def test_a_base_url_loses_its_last_slash(self) -> None:
         for url in ("https://x.example/v1/", " https://x.example/v1 ", "https://x.example/v1//"):
             self.assertEqual(self.load("", None, base_url=url).config.upstream_base_url, "https://x.example/v1")
 
-    def test_a_file_saved_by_notepad_is_read(self) -> None:
+    def test_a_configuration_file_with_a_byte_order_mark_is_read(self) -> None:
         self.assertEqual(self.load(b"\xef\xbb\xbfport = 1\r\n").config.port, 1)
 
 
@@ -299,13 +299,13 @@ BAD_URLS = (
 
 
 class RefusalTest(ConfigTest):
-    def test_a_bad_value_is_one_line_with_key_value_what_is_allowed_and_origin(self) -> None:
+    def test_a_bad_value_is_one_line_with_key_value_allowed_values_and_origin(self) -> None:
         for key, written, value, allowed in REFUSED:
             with self.subTest(key, value=written[:40]):
                 value = value if len(value) <= 100 else value[:99] + "…"
                 self.assertEqual(self.refusal(f"{key} = {written}"), f"config: {key} = {value} {allowed} ({self.file})")
 
-    def test_a_bad_base_url_shows_a_good_one(self) -> None:
+    def test_a_bad_base_url_is_refused_with_an_example(self) -> None:
         for url in BAD_URLS:
             with self.subTest(url):
                 message = self.refusal("", None, base_url=url)
@@ -346,7 +346,7 @@ class RefusalTest(ConfigTest):
         self.assertIn(str(self.file), self.refusal("port = -1", None, port="1"))
 
     @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
-    def test_a_home_that_does_not_exist_is_refused(self) -> None:
+    def test_a_path_in_a_home_that_does_not_exist_is_refused(self) -> None:
         self.assertIn('trace_dir = "~no-such-user/x" is not a path', self.refusal('trace_dir = "~no-such-user/x"'))
         with self.assertRaisesRegex(StartupError, "home directory that does not exist; write the whole path"):
             ProxyConfig.load(Path("~no-such-user/config.toml"), {}, {})
@@ -357,7 +357,7 @@ class RefusalTest(ConfigTest):
                 message = self.refusal(f"{key} = 1")
                 self.assertEqual(message, f'config: unknown key "{key}" ({self.file}); did you mean "{near}"?')
 
-    def test_an_unknown_key_that_is_near_to_nothing_gets_no_advice(self) -> None:
+    def test_an_unknown_key_like_no_other_gets_no_suggestion(self) -> None:
         self.assertEqual(self.refusal("xyzzy = 1"), f'config: unknown key "xyzzy" ({self.file})')
         self.assertEqual(self.refusal('"a\\nb" = 1'), f'config: unknown key "a\\nb" ({self.file})')
 
@@ -365,23 +365,23 @@ class RefusalTest(ConfigTest):
         message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PROT": "1"})
         self.assertIn('unknown key "prot" (environment DEEPSEEK_CURSOR_PROXY_PROT); did you mean "port"?', message)
 
-    def test_a_file_that_is_not_toml_is_named_with_the_place_of_the_mistake(self) -> None:
+    def test_a_file_that_is_not_toml_is_refused_with_line_and_column(self) -> None:
         message = self.refusal("port = 1\nhost = \n")
         self.assertTrue(message.startswith(f"config: {self.file} is not valid TOML: "), message)
         self.assertIn("line 2", message)
 
-    def test_a_file_that_breaks_the_reader_is_not_valid_toml(self) -> None:
+    def test_a_file_that_exceeds_pythons_limits_is_refused_as_invalid_toml(self) -> None:
         for text in ("port = " + "[" * 100_000, "port = " + "9" * 10_000, "port = 1\nport = 2", "[port", "\x00"):
             with self.subTest(text[:20]):
                 self.assertIn("is not valid TOML", self.refusal(text))
 
-    def test_a_file_that_is_not_utf_8_is_told_so(self) -> None:
+    def test_a_configuration_file_that_is_not_utf_8_is_refused(self) -> None:
         message = self.refusal("host = 'bücher'".encode("latin-1"))
         self.assertEqual(
             message, f"config: cannot read {self.file}: it is not UTF-8; fix it or pass another file with --config"
         )
 
-    def test_a_file_that_cannot_be_read_is_named_with_the_remedy(self) -> None:
+    def test_a_configuration_file_that_cannot_be_read_is_refused_with_the_remedy(self) -> None:
         with self.assertRaises(StartupError) as caught:
             ProxyConfig.load(self.home, {}, {})
         self.assertRegex(
@@ -403,14 +403,14 @@ class ListTest(ConfigTest):
                 self.assertEqual(found, [AccessKey.of(KEY).digest, AccessKey.of(OTHER).digest])
         self.assertEqual(self.load("access_keys = []", {}).config.access_keys, ())
 
-    def test_python_callers_write_plain_texts(self) -> None:
+    def test_the_constructor_takes_access_keys_as_texts(self) -> None:
         expected = (AccessKey.of(KEY), AccessKey.of(OTHER))
         for given in ([KEY, OTHER], (KEY, OTHER), f"{KEY},{OTHER}", expected):
             self.assertEqual(ProxyConfig(access_keys=given).access_keys, expected)  # type: ignore[arg-type]
         with self.assertRaises(StartupError):
             ProxyConfig(access_keys=[""])  # type: ignore[arg-type]
 
-    def test_a_bad_entry_is_one_line_that_does_not_repeat_it(self) -> None:
+    def test_a_bad_list_entry_is_one_line_that_does_not_repeat_it(self) -> None:
         for written, why in (
             ('[""]', "has an empty entry"),
             ('""', "has an empty entry"),
@@ -434,7 +434,7 @@ class ListTest(ConfigTest):
                 self.assertIn(str(self.file), message)
                 self.assertNotIn(KEY[:12], message)
 
-    def test_a_configuration_holds_no_key(self) -> None:
+    def test_a_configuration_contains_digests_and_no_access_key(self) -> None:
         config = self.load(f'access_keys = ["{KEY}"]').config
         for text in (repr(config), to_toml(config.access_keys), str(config.access_keys)):
             self.assertNotIn(KEY, text)
@@ -485,7 +485,7 @@ class TablesTest(ConfigTest):
         self.assertEqual(loaded.config.passthrough, {"gpt-*": OPENAI})
         self.assertEqual(loaded.origins["models"], str(self.file))
 
-    def test_plain_dicts_make_tables_that_do_not_change(self) -> None:
+    def test_tables_built_from_dicts_are_read_only(self) -> None:
         given = {"gpt-*": {"base_url": OPENAI.base_url, "key_env": OPENAI.key_env}}
         for routes in (given, {"gpt-*": OPENAI}):
             config = ProxyConfig(models={"a": "b"}, passthrough=routes)  # type: ignore[arg-type]
@@ -495,35 +495,35 @@ class TablesTest(ConfigTest):
                     table["x"] = "y"  # type: ignore[index]
         self.assertIsInstance(hash(ProxyConfig()), int)
 
-    def test_a_bad_table_is_one_line_that_says_what_is_wrong(self) -> None:
+    def test_a_bad_table_is_refused_in_one_line(self) -> None:
         for text, expected in REFUSED_TABLES:
             with self.subTest(text):
                 message = self.refusal(text)
                 self.assertIn(f"config: {expected.replace('{file}', str(self.file))}", message)
                 self.assertIn(f"({self.file})", message)
 
-    def test_a_key_in_the_place_of_its_variable_is_not_repeated(self) -> None:
+    def test_a_key_in_place_of_its_environment_variable_is_not_repeated(self) -> None:
         self.assertNotIn("secret", self.refusal(REFUSED_TABLES[-1][0]))
 
-    def test_plain_http_is_for_this_machine_only(self) -> None:
+    def test_a_passthrough_route_may_use_plain_http_on_this_machine_only(self) -> None:
         for host in ("127.0.0.1:8080", "localhost", "127.1.2.3", "[::1]:1"):
             text = f'[passthrough.a]\nkey_env = "K"\nbase_url = "http://{host}"'
             self.assertEqual(self.load(text).config.passthrough["a"].base_url, f"http://{host}")
         for host in ("127.evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.example"):
             self.refusal(f'[passthrough.a]\nkey_env = "K"\nbase_url = "http://{host}"')
 
-    def test_a_table_in_the_environment_is_sent_to_the_file(self) -> None:
+    def test_a_table_in_the_environment_is_refused_with_a_hint_to_the_file(self) -> None:
         message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_MODELS": "a=b"})
         self.assertIn("write [models] into the configuration file (environment DEEPSEEK", message)
 
-    def test_a_shown_table_reads_back_as_itself(self) -> None:
+    def test_a_printed_table_parses_back_to_itself(self) -> None:
         tables: dict[str, Any] = {"models": {"gpt-5.6-sol": 'a "b"', "x*": "y"}, "passthrough": {"gpt-*": OPENAI}}
         text = "\n".join(f"{name} = {to_toml(table)}" for name, table in tables.items())
         self.assertEqual(self.load(text).config, ProxyConfig(**tables))
 
 
 class TextsTest(ConfigTest):
-    def test_the_template_changes_nothing_as_it_is(self) -> None:
+    def test_the_template_file_changes_no_setting(self) -> None:
         self.assertEqual(self.load(template()).config, ProxyConfig())
 
     def test_the_template_uncommented_equals_the_defaults(self) -> None:
@@ -535,7 +535,7 @@ class TextsTest(ConfigTest):
         self.assertEqual(loaded.config, ProxyConfig(reasoning_content_path=home))
         self.assertEqual({loaded.origins[each.field] for each in SETTINGS}, {str(self.file)})
 
-    def test_the_template_shows_each_table_by_an_example_that_works(self) -> None:
+    def test_every_example_in_the_template_is_valid(self) -> None:
         tables = template().partition("# [")
         loaded = self.load("\n".join(line.removeprefix("# ") for line in "".join(tables[1:]).splitlines()[:3]))
         self.assertEqual(loaded.config.models["gpt-5.6-sol"], "deepseek-v4-pro")
@@ -544,7 +544,7 @@ class TextsTest(ConfigTest):
                 self.assertIn("\n# ".join(["", each.help, *each.example]), template())
                 self.assertTrue(getattr(self.load("\n".join(each.example)).config, each.field))
 
-    def test_the_template_explains_every_setting(self) -> None:
+    def test_the_template_has_the_help_of_every_setting(self) -> None:
         lines = template().splitlines()
         self.assertTrue(all(line.startswith("#") or not line for line in lines))
         for each in SETTINGS:
@@ -553,7 +553,7 @@ class TextsTest(ConfigTest):
                 self.assertTrue(above.startswith(f"# {each.help}"), above)
                 self.assertTrue(all(choice in above for choice in each.choices))
 
-    def test_the_table_has_a_row_of_three_cells_for_every_setting(self) -> None:
+    def test_the_settings_table_has_a_row_for_every_setting(self) -> None:
         rows = [row for row in settings_table().splitlines()[2:] if not row.startswith("| **")]
         self.assertEqual(len(rows), len(DECLARATIONS))
         for each in TABLES:
@@ -567,9 +567,9 @@ class TextsTest(ConfigTest):
                 self.assertNotIn("<", row)
                 self.assertTrue(all(f"`{choice}`" in row for choice in each.choices))
 
-    def test_a_shown_value_reads_back_as_itself(self) -> None:
+    def test_a_printed_value_parses_back_to_itself(self) -> None:
         odd = 'C:\\x "y"'
         self.assertEqual(tomllib.loads(f"value = {to_toml(odd)}"), {"value": odd})
 
-    def test_the_file_lives_in_the_home_directory(self) -> None:
+    def test_the_default_configuration_file_is_in_the_home_directory(self) -> None:
         self.assertEqual(expand_home(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")

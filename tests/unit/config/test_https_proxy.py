@@ -6,8 +6,8 @@ from deepseek_cursor_proxy.config.https_proxy import OutboundProxy, for_host, fr
 from deepseek_cursor_proxy.errors import StartupError
 
 
-class NamedTest(unittest.TestCase):
-    def test_the_usual_forms_are_understood(self) -> None:
+class FromEnvironmentTest(unittest.TestCase):
+    def test_https_proxy_is_parsed_in_all_usual_forms(self) -> None:
         for value, host, port in (
             ("http://proxy.example:3128", "proxy.example", 3128),
             ("http://proxy.example:3128/", "proxy.example", 3128),
@@ -19,23 +19,23 @@ class NamedTest(unittest.TestCase):
             with self.subTest(value):
                 self.assertEqual(OutboundProxy(host, port), from_environment({"HTTPS_PROXY": value}))
 
-    def test_nothing_named_is_no_proxy(self) -> None:
+    def test_without_https_proxy_there_is_no_proxy(self) -> None:
         for environment in ({}, {"HTTPS_PROXY": ""}, {"HTTPS_PROXY": " "}):
             self.assertIsNone(from_environment(environment))
 
-    def test_only_https_proxy_counts_and_lower_case_first(self) -> None:
+    def test_only_https_proxy_counts_and_lower_case_wins(self) -> None:
         others = {"HTTP_PROXY": "http://a:1", "http_proxy": "http://a:1", "ALL_PROXY": "http://a:1"}
         self.assertIsNone(from_environment({**others, "all_proxy": "http://a:1"}))
         both = {"HTTPS_PROXY": "http://upper:1", "https_proxy": "http://lower:1"}
         self.assertEqual("lower:1", str(from_environment(both)))
 
-    def test_credentials_become_a_header_and_are_shown_nowhere(self) -> None:
+    def test_proxy_credentials_become_a_header_and_are_not_printed(self) -> None:
         proxy = from_environment({"HTTPS_PROXY": "http://me:p%40ss%2Fw@proxy.example:3128"})
         assert proxy is not None
         self.assertEqual("Basic " + base64.b64encode(b"me:p@ss/w").decode(), proxy.authorization)
         self.assertEqual("proxy.example:3128", str(proxy))
 
-    def test_what_cannot_be_used_is_refused_without_repeating_it(self) -> None:
+    def test_an_unusable_https_proxy_is_refused_without_repeating_it(self) -> None:
         for value in (
             "socks5://me:secret@proxy:1080",
             "socks5h://proxy:1080",
@@ -58,7 +58,7 @@ class NamedTest(unittest.TestCase):
 
 
 class ExemptionTest(unittest.TestCase):
-    def test_who_is_called_directly(self) -> None:
+    def test_no_proxy_exempts_hosts_domains_and_networks(self) -> None:
         for exemptions, host, expected in (
             ("", "api.deepseek.com", False),
             ("*", "api.deepseek.com", True),
@@ -91,5 +91,5 @@ class ExemptionTest(unittest.TestCase):
         self.assertIsNotNone(for_host("api.deepseek.com", 443, environment))
         self.assertIsNone(for_host("api.deepseek.com", 443, {**environment, "no_proxy": "deepseek.com"}))
 
-    def test_addresses_of_six_parts_are_written_in_brackets(self) -> None:
+    def test_an_ipv6_authority_has_brackets(self) -> None:
         self.assertEqual("[::1]:443", https_proxy.authority("::1", 443))

@@ -55,7 +55,7 @@ class ConsoleTestCase(unittest.TestCase):
 
 
 class TestConsole(ConsoleTestCase):
-    def test_four_short_lines_per_request(self) -> None:
+    def test_the_console_prints_four_lines_per_request(self) -> None:
         prepared = PreparedRequest(REQUEST, NOBODY, TURNS)
         self.assertEqual(
             [
@@ -81,7 +81,7 @@ class TestConsole(ConsoleTestCase):
             lines,
         )
 
-    def test_recovery_retries_and_thinking_off_are_said(self) -> None:
+    def test_the_console_names_recovery_a_second_try_and_thinking_off(self) -> None:
         recovered = PreparedRequest(REQUEST, NOBODY, TURNS, transcribed=5)
         off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, ())
         lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
@@ -89,31 +89,31 @@ class TestConsole(ConsoleTestCase):
         self.assertIn("second try", lines[0])
         self.assertIn("thinking is off", lines[1])
 
-    def test_repairs_are_said_in_words(self) -> None:
+    def test_the_console_names_repairs(self) -> None:
         repaired = PreparedRequest(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
         (line,) = self.lines(Restored(7, repaired, False))
         self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
 
-    def test_what_is_done_with_thinking_off_is_said_as_well(self) -> None:
+    def test_the_console_names_repairs_with_thinking_off_too(self) -> None:
         off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
         (line,) = self.lines(Restored(7, off, False))
         self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
 
-    def test_drift_stands_next_to_the_share_of_cached_tokens(self) -> None:
+    def test_the_console_prints_divergence_next_to_cached_tokens(self) -> None:
         (line,) = self.lines(finished(divergence=Divergence(message=12, role="user", what="content")))
         self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
         (evil,) = self.lines(finished(divergence=Divergence(added=("\x1b[2J\n",))))
         self.assertNotIn("\x1b", evil)
 
-    def test_failures_are_told_with_status_and_reason(self) -> None:
+    def test_the_console_prints_status_and_reason_of_a_failure(self) -> None:
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
         self.assertEqual(["└ #7 ended      DeepSeek went silent. (504) · 8.3 s"], self.lines(failed))
 
-    def test_the_model_behind_a_name_is_told(self) -> None:
+    def test_the_console_prints_the_model_behind_an_alias(self) -> None:
         (line,) = self.lines(received(requested_model="gpt-5.6-sol"))
         self.assertIn("#7 gpt-5.6-sol → deepseek-v4-pro · stream", line)
 
-    def test_retries_are_counted(self) -> None:
+    def test_the_console_counts_retries(self) -> None:
         failed = finished("DeepSeek is busy.", 503, usage=None, finish_reason=None, retries=1)
         self.assertEqual(
             [
@@ -123,7 +123,7 @@ class TestConsole(ConsoleTestCase):
             self.lines(Sent(7, {}, 2000, 1.5, 2), failed),
         )
 
-    def test_neither_prompt_nor_answer_appears_unless_asked_for(self) -> None:
+    def test_the_console_prints_prompt_and_answer_only_with_verbose(self) -> None:
         events = (
             received(),
             Restored(7, PreparedRequest(REQUEST, NOBODY, TURNS), False),
@@ -135,38 +135,38 @@ class TestConsole(ConsoleTestCase):
         for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):
             self.assertIn(words, "".join(loud))
 
-    def test_a_verbose_run_shows_text_of_any_language_and_no_control_sequence(self) -> None:
+    def test_verbose_prints_text_of_any_language_and_no_control_sequence(self) -> None:
         event = Sent(7, {"content": "你好\x1b[2J\x9b\u202e"}, 5, 0.1)
         self.assertIn('"你好\\u001b[2J\\u009b\\u202e"', self.lines(event, verbose=True)[1])
 
-    def test_colour_only_when_wanted(self) -> None:
+    def test_the_console_uses_colours_only_when_asked_to(self) -> None:
         self.assertNotIn("\x1b", self.lines(finished())[0])
         self.assertIn("\x1b", self.lines(finished(), colour=True)[0])
 
-    def test_foreign_text_cannot_forge_lines_or_move_the_cursor(self) -> None:
+    def test_foreign_text_on_the_console_cannot_forge_lines_or_move_the_cursor(self) -> None:
         evil = "x\x1b[2J\n└ #1 completed"
         lines = self.lines(received(requested_model=evil, dropped=(evil,)), finished(finish_reason=evil))
         self.assertNotIn("\x1b", "".join(lines))
         self.assertNotIn("\n", "".join(lines))
 
-    def test_a_dropped_field_is_named_once(self) -> None:
+    def test_the_console_names_a_dropped_field_once(self) -> None:
         lines = self.lines(received(dropped=("store",)), received(dropped=("store", "metadata")))
         self.assertEqual(4, len(lines))
         self.assertEqual(1, sum("store" in line for line in lines))
 
-    def test_odd_usage_does_not_break_it(self) -> None:
+    def test_the_console_survives_an_odd_usage(self) -> None:
         for usage in ({}, {"prompt_tokens": "x"}, {"prompt_tokens_details": 7}, {"prompt_tokens": 0}):
             self.assertEqual(1, len(self.lines(finished(usage=usage))))
 
-    def test_numbers_without_end_do_not_fill_the_terminal(self) -> None:
+    def test_endless_numbers_do_not_fill_the_terminal(self) -> None:
         endless = int("9" * 4300)
         for usage in ({"completion_tokens": endless}, {**USAGE, "prompt_tokens_details": {"cached_tokens": endless}}):
             (line,) = self.lines(finished(usage=usage))
             self.assertLess(len(line), 200)
 
 
-class TestFanOut(unittest.TestCase):
-    def test_an_observer_that_fails_steers_nothing(self) -> None:
+class TestObservers(unittest.TestCase):
+    def test_an_observer_that_raises_stops_no_other(self) -> None:
         seen: list[Event] = []
 
         class Broken:

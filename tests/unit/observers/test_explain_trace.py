@@ -46,7 +46,7 @@ class ExplainTestCase(SocketTestCase):
 
 
 class TestExchanges(ExplainTestCase):
-    def test_a_tool_loop(self) -> None:
+    def test_explain_reports_the_reasoning_of_a_tool_loop(self) -> None:
         self.fake.answer(
             Answer(reasoning="r", content="Let me look.", calls=(Call(ID, "read_file", "{}"),)),
             Answer(reasoning="r2", content="Done."),
@@ -59,7 +59,7 @@ class TestExchanges(ExplainTestCase):
         self.assertIn("reasoning required, found by exact: this message after exactly this history", report)
         self.assertNotIn("<details>", report)
 
-    def test_what_was_found_elsewhere_repaired_and_recovered(self) -> None:
+    def test_explain_reports_weaker_proofs_repairs_and_recovery(self) -> None:
         proxy = self.proxy(trace_dir=self.directory, display_reasoning=False)
         self.fake.answer(Answer(reasoning="r", calls=(Call(ID, "read_file", "{}"),)))
         client = self.client(proxy)
@@ -73,7 +73,7 @@ class TestExchanges(ExplainTestCase):
         self.assertRegex(report, r"\nrepaired +1 cancelled\n")
         self.assertRegex(report, r"\nrecovered +\d messages replayed as text, and the client was told\n")
 
-    def test_where_it_diverged(self) -> None:
+    def test_explain_reports_where_a_chat_diverged(self) -> None:
         client = self.client(self.proxy(trace_dir=self.directory))
         client.ask("hi")
         client.ask("more")
@@ -81,7 +81,7 @@ class TestExchanges(ExplainTestCase):
         client.ask("again")
         self.assertRegex(self.last_report(), r"\ndiverged +at message 3 \(user content\)\n")
 
-    def test_two_tries_and_a_failure(self) -> None:
+    def test_explain_reports_two_tries_and_a_failure(self) -> None:
         proxy = self.proxy(trace_dir=self.directory)
         refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
         self.fake.answer(Failure(400, refusal), Answer(content="ok"), Failure(402, "no\x1bmoney"))
@@ -94,7 +94,7 @@ class TestExchanges(ExplainTestCase):
 
 
 class TestWords(ExplainTestCase):
-    def test_the_table_of_fates(self) -> None:
+    def test_explain_has_words_for_every_need_source_and_proof(self) -> None:
         for expected, details in (
             ("required, found by exact: ", {}),
             ("wanted, found by talk: ", {"need": "soft", "proof": "talk"}),
@@ -107,7 +107,7 @@ class TestWords(ExplainTestCase):
             with self.subTest(expected):
                 self.assertIn(expected, self.report(trace(restored=[{"turns": [turn(**details)]}])))
 
-    def test_foreign_words_are_cut_and_cannot_move_the_cursor(self) -> None:
+    def test_foreign_text_in_a_trace_is_cut_and_cannot_move_the_cursor(self) -> None:
         evil = "x\x1b[2J\n" * 500
         told = turn(says=evil, calls=[evil], proof=evil, source=evil, need=evil, message=evil)
         report = self.report(
@@ -117,7 +117,7 @@ class TestWords(ExplainTestCase):
         self.assertLess(max(map(len, report.splitlines())), 600)
         self.assertEqual(7, len(report.splitlines()))
 
-    def test_any_json_in_any_field_is_survived(self) -> None:
+    def test_explain_survives_any_json_in_any_field(self) -> None:
         odd = [None, True, -1, 1.5, "x", [], {}, [[]], {"a": {}}, ["x", 1]]
         for seed in range(300):
             rng = random.Random(seed)
@@ -138,25 +138,25 @@ class TestRefusals(unittest.TestCase):
         self.assertNotIn("\n", str(caught.exception))
         return str(caught.exception)
 
-    def test_what_is_no_trace_is_one_line(self) -> None:
+    def test_a_file_that_is_no_trace_is_refused_in_one_line(self) -> None:
         path = self.directory / "file.json"
         for data in (b"", b"no JSON", b"\xff\xfe", b"[]", b"{}", b'{"format": "2"}', b'{"format": 2}', b"[" * 100_000):
             path.write_bytes(data)
             with self.subTest(data[:20]):
                 self.assertIn("is not a trace", self.refusal(path))
 
-    def test_what_cannot_be_read_is_one_line(self) -> None:
+    def test_a_trace_that_cannot_be_read_is_refused_in_one_line(self) -> None:
         for path in (self.directory, self.directory / "absent.json", self.directory / "a\nb"):
             with self.subTest(path):
                 self.assertIn("cannot read", self.refusal(path))
 
-    def test_another_version_s_trace_says_so(self) -> None:
+    def test_a_trace_of_another_format_is_refused(self) -> None:
         path = self.directory / "file.json"
         for number, age in ((1, "older"), (FORMAT + 1, "newer")):
             path.write_text(json.dumps({"format": number, "client_request": {}}))
             self.assertIn(f"{age} version (format {number}", self.refusal(path))
 
-    def test_the_command_prints_or_exits_with_2(self) -> None:
+    def test_the_explain_command_prints_the_report_or_exits_with_2(self) -> None:
         path = self.directory / "file.json"
         path.write_text(json.dumps(trace()))
         out, err = io.StringIO(), io.StringIO()

@@ -53,7 +53,7 @@ class TestStreams(unittest.TestCase):
             self.assertIs(out, sys.stdout)
         self.assertIs(err, sys.stderr)
 
-    def test_what_is_no_terminal_gets_utf_8(self) -> None:
+    def test_a_stream_that_is_no_terminal_gets_utf_8(self) -> None:
         """A log that Windows redirects was full of escapes."""
         with mock.patch.dict(os.environ):
             os.environ.pop("PYTHONIOENCODING", None)
@@ -65,7 +65,7 @@ class TestStreams(unittest.TestCase):
                 line = "┌ 你好".encode()
                 self.assertEqual([line] * 2, [kept[0].getvalue().strip(), self.drained(kept[1]).strip()])
 
-    def test_an_encoding_that_somebody_chose_is_kept(self) -> None:
+    def test_the_encoding_of_pythonioencoding_stays(self) -> None:
         with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
             kept = self.streams("ascii")
             with log_lines.command_streams():
@@ -78,7 +78,7 @@ class TestStreams(unittest.TestCase):
         log_lines.drain(5)
         return file.getvalue()
 
-    def test_streams_that_do_not_exist_stay_usable_as_long_as_the_command_runs(self) -> None:
+    def test_missing_standard_streams_are_replaced_while_a_command_runs(self) -> None:
         """Windows' pythonw starts programs so; what stood in their place was collected, and every chat answered 500."""
         self.enterContext(mock.patch.object(sys, "stdout", None))
         self.enterContext(mock.patch.object(sys, "stderr", None))
@@ -105,12 +105,12 @@ class TestColours(unittest.TestCase):
         self.assertTrue(self.colours(mock.Mock(**{"isatty.return_value": True})))
         self.assertFalse(self.colours(io.StringIO()))
 
-    def test_a_windows_console_has_them_when_it_understands_escapes(self) -> None:
+    def test_a_windows_console_has_colours_when_it_takes_escapes(self) -> None:
         terminal = mock.Mock(**{"isatty.return_value": True})
         for understands in (True, False):
             self.assertEqual(understands, self.colours(terminal, "nt", understands))
 
-    def test_a_stderr_that_is_absent_or_closed_has_none(self) -> None:
+    def test_an_absent_or_closed_stderr_has_no_colours(self) -> None:
         """Asking it was the end of every chat."""
         closed = io.StringIO()
         closed.close()
@@ -130,12 +130,12 @@ class TestLines(unittest.TestCase):
         self.log.addHandler(handler)
         self.addCleanup(self.log.removeHandler, handler)
 
-    def test_what_a_stranger_got_into_a_record_stays_on_its_line(self) -> None:
+    def test_foreign_text_in_a_log_record_stays_on_its_line(self) -> None:
         self.handle_by(log_lines.LineHandler(self.stream))
         self.log.getChild("room").warning("he said %s", "\x1b[2J\r\nforged line")
         self.assertEqual("he said \\x1b[2J\\r\\nforged line\n", self.stream.getvalue())
 
-    def test_a_traceback_keeps_its_lines(self) -> None:
+    def test_a_traceback_in_the_log_keeps_its_lines(self) -> None:
         self.handle_by(log_lines.LineHandler(self.stream))
         try:
             raise LookupError("a bug")
@@ -143,12 +143,12 @@ class TestLines(unittest.TestCase):
             self.log.error("it failed", exc_info=True)
         self.assertRegex(self.stream.getvalue(), r"\Ait failed\nTraceback [\s\S]+LookupError: a bug\n\Z")
 
-    def test_many_lines_go_past_the_records_where_they_are_lines_anyway(self) -> None:
+    def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
         self.handle_by(log_lines.LineHandler(self.stream))
         log_lines.line_writer(self.log.getChild("room"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
-    def test_elsewhere_they_are_records_like_others(self) -> None:
+    def test_the_line_writer_logs_records_to_other_handlers(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
             log_lines.line_writer(self.log.getChild("room"))("50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.room:50 % of it"], logged.output)
@@ -156,7 +156,7 @@ class TestLines(unittest.TestCase):
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
 class TestFullDisk(ServeTest):
-    def test_a_log_on_a_full_disk_keeps_nobody_from_serving(self) -> None:
+    def test_the_proxy_serves_with_its_log_on_a_full_disk(self) -> None:
         import resource
 
         before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -52,14 +52,14 @@ class LogWriterTest(unittest.TestCase):
         return writer, sink
 
 
-class TestStandingStill(LogWriterTest):
-    def test_nobody_waits_for_a_descriptor_that_takes_nothing(self) -> None:
+class TestBlockedDescriptor(LogWriterTest):
+    def test_a_write_does_not_wait_for_a_blocked_descriptor(self) -> None:
         writer, sink = self.stuck()
         for number in range(10_000):
             writer.write(f"{number}\n")
         self.assertEqual(b"", sink.kept)
 
-    def test_what_does_not_fit_is_dropped_and_its_lines_are_counted_where_they_are_missing(self) -> None:
+    def test_lines_beyond_a_full_queue_are_dropped_and_counted_where_they_are_missing(self) -> None:
         self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
         writer, sink = self.stuck()
         for number in range(1000):
@@ -76,7 +76,7 @@ class TestStandingStill(LogWriterTest):
             f"deepseek-cursor-proxy: {1000 - len(kept)} lines are missing here: this log could not be written.", missing
         )
 
-    def test_a_text_larger_than_the_queue_is_written_when_nothing_else_waits(self) -> None:
+    def test_a_text_larger_than_the_queue_is_written_when_the_queue_is_empty(self) -> None:
         self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
         writer, sink = self.stuck()
         writer.write("x" * 5000 + "\n")
@@ -86,13 +86,13 @@ class TestStandingStill(LogWriterTest):
         self.assertEqual(["first", "x" * 5000], sink.kept.decode().splitlines()[:2])
         self.assertIn("1 line is missing here", sink.kept.decode())
 
-    def test_the_end_does_not_wait_long_for_it(self) -> None:
+    def test_close_does_not_wait_long_for_a_blocked_descriptor(self) -> None:
         writer, _ = self.stuck()
         began = time.monotonic()
         writer.close()
         self.assertLess(time.monotonic() - began, 3)
 
-    def test_whoever_has_waited_for_it_does_not_wait_again(self) -> None:
+    def test_a_second_drain_does_not_wait_again_for_a_blocked_descriptor(self) -> None:
         writer, _ = self.stuck()
         self.assertFalse(writer.drain(0.2))
         began = time.monotonic()
@@ -100,7 +100,7 @@ class TestStandingStill(LogWriterTest):
         self.assertLess(time.monotonic() - began, PATIENCE / 2)
 
     @unittest.skipUnless(os.name == "posix", "pipes of Windows do not work so")
-    def test_a_descriptor_that_does_not_block_and_is_full_gets_its_lines_later(self) -> None:
+    def test_a_full_non_blocking_descriptor_gets_its_lines_later(self) -> None:
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         os.set_blocking(writing, False)
@@ -114,7 +114,7 @@ class TestStandingStill(LogWriterTest):
 
 
 class TestOrder(LogWriterTest):
-    def test_lines_of_each_thread_keep_their_order_and_none_is_lost(self) -> None:
+    def test_log_lines_of_each_thread_keep_their_order_and_none_is_lost(self) -> None:
         disk = Disk(10**9)
         writer = self.writer(disk)
 
@@ -134,7 +134,7 @@ class TestOrder(LogWriterTest):
                 [f"{name} {number}" for number in range(2000)], [line for line in lines if line[0] == name]
             )
 
-    def test_a_slow_reader_gets_everything_at_the_end(self) -> None:
+    def test_close_waits_for_a_slow_reader(self) -> None:
         class Slow(Disk):
             def write(self, data: bytes) -> int:  # type: ignore[override]
                 time.sleep(0.02)
@@ -148,7 +148,7 @@ class TestOrder(LogWriterTest):
         writer.close()
         self.assertEqual(10_000, disk.kept.count(b"\n"))
 
-    def test_the_thread_ends_with_the_writer(self) -> None:
+    def test_close_ends_the_log_writers_thread(self) -> None:
         writer = self.writer(Disk(1000))
         writer.close()
         self.assertFalse(writer._thread.is_alive())
@@ -163,7 +163,7 @@ class TestReentry(LogWriterTest):
         thread.join(PATIENCE)
         self.assertFalse(thread.is_alive(), "it waits for itself")
 
-    def test_a_write_inside_a_write_waits_for_nobody(self) -> None:
+    def test_a_write_inside_a_write_does_not_deadlock(self) -> None:
         disk = Disk(1000)
         writer = self.writer(disk)
 
@@ -177,7 +177,7 @@ class TestReentry(LogWriterTest):
         self.assertEqual(b"inner\nouter\n", disk.kept)
 
     @unittest.skipIf(os.name == "nt", "needs interval timers")
-    def test_signal_handlers_that_write_while_everybody_writes_lose_nothing(self) -> None:
+    def test_lines_of_signal_handlers_are_not_lost_among_other_threads(self) -> None:
         disk = Disk(10**9)
         writer = self.writer(disk)
         handled = 0
@@ -198,7 +198,7 @@ class TestReentry(LogWriterTest):
 
 
 class TestFailure(LogWriterTest):
-    def test_a_full_disk_loses_lines_raises_nothing_and_says_so_once_there_is_room(self) -> None:
+    def test_a_full_disk_loses_lines_and_they_are_counted_once_there_is_space(self) -> None:
         disk = Disk(6)
         writer = self.writer(disk)
         for text in ("kept\nlo", "st\n", "lost\n"):
@@ -212,14 +212,14 @@ class TestFailure(LogWriterTest):
             disk.kept,
         )
 
-    def test_a_closed_descriptor_raises_nothing(self) -> None:
+    def test_a_write_to_a_closed_descriptor_raises_nothing(self) -> None:
         stream = io.TextIOWrapper(io.BufferedWriter(Disk(1000)), encoding="utf-8")
         writer = LogWriter(stream)
         stream.close()
         writer.write("somebody closed it\n")
         writer.close()
 
-    def test_a_character_that_the_encoding_lacks_is_escaped(self) -> None:
+    def test_a_character_that_the_logs_encoding_lacks_is_escaped(self) -> None:
         disk = Disk(1000)
         writer = LogWriter(io.TextIOWrapper(io.BufferedWriter(disk), "ascii", "backslashreplace"))
         writer.write("ü \udcff\n")

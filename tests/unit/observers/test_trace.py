@@ -33,7 +33,7 @@ class TestTrace(SocketTestCase):
         self.client(proxy, key="sk-very-secret").ask("hi")
         proxy.server.server_close()
 
-    def test_a_file_per_request_tells_what_happened(self) -> None:
+    def test_a_trace_file_per_request_holds_requests_restoration_and_reply(self) -> None:
         self.chat()
         first, second = self.traces()
         self.assertEqual("hi", second["client_request"]["messages"][1]["content"])
@@ -51,7 +51,7 @@ class TestTrace(SocketTestCase):
         self.assertEqual("call_1", first["reply"]["tool_calls"][0]["id"])
         self.assertLessEqual({"accepted_seconds", "first_delta_seconds", "total_seconds"}, set(second["timing"]))
 
-    def test_repairs_and_drift_are_in_it(self) -> None:
+    def test_a_trace_has_repairs_and_divergence(self) -> None:
         client = self.client(self.proxy(trace_dir=self.directory))
         client.ask("hi")
         client.ask("more")
@@ -64,21 +64,21 @@ class TestTrace(SocketTestCase):
         self.assertEqual(("Hello.", "exact"), tuple(restored["turns"][0][key] for key in ("says", "proof")))
         self.assertEqual(("nobody", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))
 
-    def test_no_credential_is_in_it(self) -> None:
+    def test_a_trace_has_no_credential(self) -> None:
         self.chat()
         for path in self.directory.iterdir():
             self.assertNotIn("very-secret", path.read_text(encoding="utf-8"))
         self.assertEqual(1, len({trace["caller"] for trace in self.traces()}))
 
     @skipUnless(os.name == "posix", "modes are a POSIX thing")
-    def test_files_are_private(self) -> None:
+    def test_trace_files_are_private(self) -> None:
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         self.chat()
         self.assertEqual(0o700, stat.S_IMODE(self.directory.stat().st_mode))
         self.assertEqual({0o600}, {stat.S_IMODE(path.stat().st_mode) for path in self.directory.iterdir()})
 
-    def test_a_failure_is_traced_too(self) -> None:
+    def test_a_failed_request_has_a_trace(self) -> None:
         proxy = self.proxy(trace_dir=self.directory)
         self.fake.answer(Failure(500, "sorry"))
         self.client(proxy).ask("hi")
@@ -87,7 +87,7 @@ class TestTrace(SocketTestCase):
         self.assertTrue(trace["outcome"].startswith("sorry"))
         self.assertEqual("hi", trace["upstream_request"]["messages"][1]["content"])
 
-    def test_a_refusal_and_its_second_try_are_both_there(self) -> None:
+    def test_a_trace_has_both_tries_after_a_refusal(self) -> None:
         proxy = self.proxy(trace_dir=self.directory)
         refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
         self.fake.answer(Failure(400, refusal), Answer(content="ok"))
