@@ -1,8 +1,8 @@
-"""The door: lets clients in, and turns away politely those for whom there is no room.
+"""Accepts clients, and rejects those beyond the limits with a reply they can read.
 
-One thread stands here and never waits for a single client. Whoever is turned away is told so and listened to for a
-moment, because TCP resets a reply away when it is closed on top of unread bytes. Out of descriptors, the one held in
-reserve serves to tell; the loop goes on whatever happens, and without spinning.
+One thread runs the loop and never waits for a single client. A rejected client is sent a reply, and what it sends is
+read for a moment, because TCP resets a reply away when its socket is closed on top of unread bytes. When no descriptor
+is left, one held in reserve serves to reply. The loop goes on whatever happens, and without spinning.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ _log = logging.getLogger(__name__)
 
 Admit = Callable[[socket.socket, Any], None]
 
-# A burst is let in without a look around after every single one.
-_AT_ONCE = 64
-# How long, and how many at a time, clients are listened to after they were turned away.
+# A burst is accepted without a poll after every single client.
+_ACCEPTS_AT_ONCE = 64
+# How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
-_LINGERING = 128
-# Nothing left to answer with: until somebody leaves.
+_MOST_LINGERING = 128
+# How long the loop sleeps when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
 _SECONDS_BETWEEN_WARNINGS = 30.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """`run` once, on one thread, which calls `admit` and may from there call `turn_away`; any may call `stop`."""
+    """`run` runs once, on one thread, and calls `admit`, which may call `reject`; any thread may call `stop`."""
 
-    def __init__(self, listener: socket.socket, admit: Admit, refusal: bytes) -> None:
+    def __init__(self, listener: socket.socket, admit: Admit, rejection: bytes) -> None:
         self._listener = listener
         self._admit = admit
-        self._refusal = refusal
+        self._rejection = rejection
         self._is_stopping = threading.Event()
         self._is_running = False
         # Protects `_wakeup` and `_is_running`; notified when `run` is over.
@@ -51,14 +51,14 @@ class Acceptor:
         self._warned_at = float("-inf")
 
     def run(self) -> None:
-        """Let clients in until `stop`."""
+        """Accept clients until `stop`."""
         with contextlib.ExitStack() as stack:
             selector = stack.enter_context(selectors.DefaultSelector())
             wakeup = stack.enter_context(contextlib.closing(Wakeup()))
             stack.callback(self._end)
             with self._changed:
                 if self._is_stopping.is_set():
-                    # Whoever stops before the start has closed the listener by now, too.
+                    # Stopped before it started; the listener may be closed by now.
                     return
                 self._wakeup, self._is_running = wakeup, True
             self._reserve = _descriptor()
@@ -67,10 +67,10 @@ class Acceptor:
             selector.register(wakeup, selectors.EVENT_READ)
             self._selector = selector
             while not self._is_stopping.is_set():
-                self._look_around()
+                self._poll_once()
 
     def stop(self) -> None:
-        """Returns when nobody is let in any more; before `run`, it will let nobody in."""
+        """Returns when no client is accepted any more; before `run`, none will be."""
         with self._changed:
             self._is_stopping.set()
             if self._wakeup is not None:
@@ -78,59 +78,58 @@ class Acceptor:
             self._changed.wait_for(lambda: not self._is_running)
 
     def reject(self, sock: socket.socket) -> None:
-        """Answer with the refusal, and close once the client has had the time to read it."""
-        if self._said_no(sock):
+        """Send the rejection, and close once the client has had the time to read it."""
+        if self._send_rejection(sock):
             self._lingering[sock] = Deadline.after(_LINGER_SECONDS)
             self._selector.register(sock, selectors.EVENT_READ)
-            if len(self._lingering) > _LINGERING:
-                self._let_go(next(iter(self._lingering)))
+            if len(self._lingering) > _MOST_LINGERING:
+                self._drop(next(iter(self._lingering)))
 
-    def _look_around(self) -> None:
-        # The first to have come is the first to go.
-        patience = max(0.0, min(self._lingering.values()).left) if self._lingering else None
-        for key, _ in self._selector.select(patience):
+    def _poll_once(self) -> None:
+        timeout = max(0.0, min(self._lingering.values()).left) if self._lingering else None
+        for key, _ in self._selector.select(timeout):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj in self._lingering:
-                self._hear(key.fileobj)
+                self._discard_input(key.fileobj)
         for sock in [sock for sock, deadline in self._lingering.items() if deadline.is_over]:
-            self._let_go(sock)
+            self._drop(sock)
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._run_dry(error)
+                    self._reject_without_descriptor(error)
                     return
-                # That client has left already; there may be others.
+                # That client has left already.
                 continue
-            # The systems that descend from BSD hand the listener's mode on.
+            # BSD and macOS hand the listener's mode on.
             sock.setblocking(True)
             try:
                 self._admit(sock, address)
             except Exception as error:
-                # A bug of ours costs one client, not all who come after it.
+                # A bug costs one client, not all that come after it.
                 _log.error("unexpected %s while letting a client in", type(error).__name__)
                 sock.close()
 
-    # Turning away …
+    # Rejecting …
 
-    def _run_dry(self, error: OSError) -> None:
-        """No descriptor for another client: those who linger give theirs, and the reserve serves to say so."""
+    def _reject_without_descriptor(self, error: OSError) -> None:
+        """Free the descriptors of lingering clients, and use the reserve to reply to one client."""
         self._warn(error)
         for sock in list(self._lingering):
-            self._let_go(sock)
+            self._drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)
             with contextlib.suppress(OSError):
                 sock, _ = self._listener.accept()
                 with contextlib.closing(sock):
-                    if self._said_no(sock):
-                        # What has arrived by now; there is no room for waiting.
+                    if self._send_rejection(sock):
+                        # Only what has arrived by now: this must not wait.
                         sock.recv(65536)
         self._reserve = _descriptor()
         if self._reserve is None:
@@ -142,35 +141,35 @@ class Acceptor:
             self._warned_at = now
             _log.warning("a client was turned away (%s); raise the limit of open files", error.strerror)
 
-    def _said_no(self, sock: socket.socket) -> bool:
-        """Whether there was anybody to say it to; closes the socket otherwise."""
+    def _send_rejection(self, sock: socket.socket) -> bool:
+        """Whether the client was still there; closes the socket otherwise."""
         try:
             sock.setblocking(False)
-            # A fresh connection has room for so little.
-            sock.send(self._refusal)
+            # The empty send buffer of a new connection takes so few bytes.
+            sock.send(self._rejection)
             sock.shutdown(socket.SHUT_WR)
             return True
         except OSError:
             sock.close()
             return False
 
-    def _hear(self, sock: socket.socket) -> None:
+    def _discard_input(self, sock: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             try:
                 if sock.recv(65536):
                     return
             except ConnectionError:
                 pass
-            self._let_go(sock)
+            self._drop(sock)
 
-    def _let_go(self, sock: socket.socket) -> None:
+    def _drop(self, sock: socket.socket) -> None:
         del self._lingering[sock]
         self._selector.unregister(sock)
         sock.close()
 
     def _end(self) -> None:
         for sock in list(self._lingering):
-            self._let_go(sock)
+            self._drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)
         with self._changed:

@@ -1,8 +1,8 @@
-"""One client connection: requests read strictly, replies written whole, until one side has had enough.
+"""One client connection: reads requests strictly, calls the app, writes its replies, until one side ends it.
 
-A client that closes, even half of its connection, counts as gone, as it does for nginx: whatever runs for it stops.
-When the proxy stops, connections without a request end at once, the others after their answer; an answer that takes
-too long for that is ended where it is, and the client is told.
+A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops.
+When the proxy stops, connections without a request end at once and the others after their response; a response that
+takes too long for that ends where it is, with an error for the client.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ from deepseek_cursor_proxy.server.stream_sender import StreamSender
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 65536
-# What may lie between us and a client that reads slowly. Left to itself, Linux lets it grow to 4 MB, and all of that is
-# generated, paid for and held by us as well before we notice that nobody reads it.
+# What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
+# and paid for before we notice that the client does not read.
 _SEND_BUFFER_BYTES = 128 * 1024
-# How long a refused client is listened to so that it can read the refusal; without that, TCP resets it away. One that
-# still sends has it longer than one that says nothing.
+# How long we go on reading after a refusal, so that the client can read it; without that, TCP resets it away. A client
+# that still sends gets more time than a silent one.
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE_SECONDS = 2.0
-# How often somebody who does not read is looked after: they may have left without a word that writing would meet.
-_LOOK_UP_SECONDS = 0.25
+# How often a client that does not read is checked: it may have closed, which a blocked write does not show.
+_RECHECK_SECONDS = 0.25
 
 
 class ServerContext(Protocol):
-    """What a connection serves. It is asked for every request anew: both may change while a connection lasts."""
+    """The server of a connection. `app` and `config` are read for every request: they may change between two."""
 
     @property
     def app(self) -> Callable[[HttpRequest], HttpReply]: ...
@@ -55,24 +55,24 @@ class ServerContext(Protocol):
     def config(self) -> ProxyConfig: ...
 
     @property
-    def pump(self) -> StreamLoop: ...
+    def stream_loop(self) -> StreamLoop: ...
 
     @property
     def stopping(self) -> Wakeup:
-        """Wakes connections without a request when the server stops, after they were told."""
+        """Ends the waits of connections without a request when the server stops."""
         ...
 
 
 class ClientConnection:
-    """Used by its own thread; `stop_after_answer`, `end_answer` and `abort` may be called by any."""
+    """Used by its own thread; `stop_after_response`, `end_response` and `abort` may be called by any."""
 
-    def __init__(self, sock: socket.socket, site: ServerContext) -> None:
-        # Never waited for by the system, which would look at the socket and at the clock before every call.
+    def __init__(self, sock: socket.socket, server: ServerContext) -> None:
+        # With a timeout, Python would look at the socket and at the clock before every call.
         sock.setblocking(False)
         self._sock = sock
-        self._watch = ReadWaiter(sock)
-        self._site = site
-        self._source = _source(sock)
+        self._waiter = ReadWaiter(sock)
+        self._server = server
+        self._address = _peer_address(sock)
         self._rest = b""
         self._is_stopping = False
         self._is_ending = False
@@ -95,12 +95,12 @@ class ClientConnection:
         while goes_on and not self._is_stopping:
             goes_on = self._serve_one()
         if goes_on and self._rest:
-            # Sent in advance, and we had said that the connection goes on.
+            # The client sent it in advance, and we had said that the connection goes on.
             raise ProxyStopping
 
     def _refuse(self, error: ProxyError) -> None:
-        """Tell what is wrong and end the connection, leaving the client the time to read it."""
-        self.send(refusal(error))
+        """Send what is wrong and end the connection, leaving the client the time to read it."""
+        self.send(encode_refusal(error))
         self._linger()
 
     # Stopping, from other threads …
@@ -112,13 +112,13 @@ class ClientConnection:
                 self._shut(socket.SHUT_RD)
 
     def end_response(self) -> None:
-        """Whatever runs ends now: its waits are interrupted with what the client is to be told."""
+        """End the response now: `close_reason` interrupts its waits."""
         with self._lock:
             self._is_stopping = self._is_ending = True
         self._shut(socket.SHUT_RD)
 
     def abort(self) -> None:
-        """Not even that: our own waits see a client that has left, and a write to it fails."""
+        """End the connection now: waits see a client that has left, and writes to it fail."""
         self._is_stopping = True
         self._shut(socket.SHUT_RDWR)
 
@@ -126,7 +126,7 @@ class ClientConnection:
         with contextlib.suppress(OSError):
             self._sock.shutdown(how)
 
-    # The client, as someone who may leave or be left …
+    # As the Peer of waits …
 
     @property
     def close_reason(self) -> ProxyError | None:
@@ -150,16 +150,16 @@ class ClientConnection:
         head = self._read_head()
         if head is None:
             return False
-        body = RequestBody(self, head, self._site.config)
+        body = RequestBody(self, head, self._server.config)
         path, query = heads.split_target(head.target)
         authority = heads.target_authority(head.target)
-        request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._source, authority)
-        reply = self._ask(request)
+        request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
+        reply = self._call_app(request)
         keep = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
-            self.send(_written(reply, reply.body, keep=keep, with_body=head.method != "HEAD"))
+            self.send(_encode_reply(reply, reply.body, keep=keep, with_body=head.method != "HEAD"))
         else:
-            # HTTP/1.0 knows no chunks: there the end of the connection is the end of the answer.
+            # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
             keep = keep and is_chunked
             self._stream(reply, reply.body, keep=keep, is_chunked=is_chunked)
@@ -167,9 +167,9 @@ class ClientConnection:
             self._linger()
         return keep
 
-    def _ask(self, request: HttpRequest) -> HttpReply:
+    def _call_app(self, request: HttpRequest) -> HttpReply:
         try:
-            return self._site.app(request)
+            return self._server.app(request)
         except (ProxyError, ClientGone):
             raise
         except Exception as error:
@@ -182,26 +182,24 @@ class ClientConnection:
 
     def _read_head(self) -> heads.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        self._begin_idling()
+        self._begin_idle()
         try:
             return self._await_head()
         finally:
-            self._end_idling()
+            self._end_idle()
 
-    # Nothing in between is worth waiting for when the proxy stops.
-
-    def _begin_idling(self) -> None:
+    def _begin_idle(self) -> None:
         with self._lock:
             self._is_idle = True
             if self._is_stopping:
                 self._shut(socket.SHUT_RD)
 
-    def _end_idling(self) -> None:
+    def _end_idle(self) -> None:
         with self._lock:
             self._is_idle = False
 
     def _await_head(self) -> heads.RequestHead | None:
-        config = self._site.config
+        config = self._server.config
         first = self._rest or self.receive(Deadline.after(config.idle_timeout))
         if not first:
             return None
@@ -231,26 +229,26 @@ class ClientConnection:
 
     def receive(self, deadline: Deadline) -> bytes | None:
         """What arrives, b"" when the client closed, None when the deadline came first."""
-        watch = self._idle_watch if self._is_idle else self._watch
+        waiter = self._idle_waiter if self._is_idle else self._waiter
         try:
-            while watch.wait(deadline.left):
+            while waiter.wait(deadline.left):
                 try:
                     return self._sock.recv(_RECEIVE_BYTES)
                 except BlockingIOError:
-                    # A wake-up for nothing.
+                    # A spurious event.
                     continue
             return None
         except ConnectionError:
             return b""
         except ClientGone:
-            # The server stops, and what has arrived by now is the last that is read.
-            return self._received_before_the_end()
+            # The server stops: what has arrived by now is the last that is read.
+            return self._receive_last()
 
     @cached_property
-    def _idle_watch(self) -> ReadWaiter:
-        return ReadWaiter(self._sock, self._site.stopping)
+    def _idle_waiter(self) -> ReadWaiter:
+        return ReadWaiter(self._sock, self._server.stopping)
 
-    def _received_before_the_end(self) -> bytes:
+    def _receive_last(self) -> bytes:
         try:
             return self._sock.recv(_RECEIVE_BYTES)
         except OSError:
@@ -266,11 +264,10 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send everything; TimeoutError when the client takes nothing for that long, however slowly it reads.
+        """Send everything; TimeoutError when the client reads nothing for `write_timeout`.
 
-        ClientGone when it takes nothing and has closed its half.
+        ClientGone when it reads nothing and has closed its half.
         """
-        # Nearly always all of it is taken at once.
         sent = self.send_now(data)
         view = memoryview(data)[sent:] if sent < len(data) else b""
         while view:
@@ -280,21 +277,21 @@ class ClientConnection:
                 self._await_reader()
 
     def send_now(self, data: bytes) -> int:
-        """Send what the client takes at once; how much that was."""
+        """Send what can be sent without waiting; how many bytes that was."""
         try:
             return self._sock.send(data)
         except BlockingIOError:
             return 0
 
     def _await_reader(self) -> None:
-        timeout = self._site.config.write_timeout
+        timeout = self._server.config.write_timeout
         left, deadline = timeout, Deadline.after(timeout)
-        while not can_write(self._sock, min(_LOOK_UP_SECONDS, left)):
+        while not can_write(self._sock, min(_RECHECK_SECONDS, left)):
             if left <= 0:
                 raise TimeoutError
             deadline = deadline.allow_for_stop(timeout)
             left = deadline.left
-            # When we stop reading ourselves it looks the same, and says nothing about who still listens.
+            # When we shut down reading ourselves it looks the same, and the client may still read.
             if self.has_left() and not self._is_stopping:
                 raise ClientGone
 
@@ -302,32 +299,32 @@ class ClientConnection:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
-            StreamSender(self, body, head, is_chunked=is_chunked).run(self._site.pump)
+            StreamSender(self, body, head, is_chunked=is_chunked).run(self._server.stream_loop)
         finally:
             body.close()
 
     def _linger(self) -> None:
-        """Read away what the client still sends, so that it comes to reading what we said."""
+        """Discard what the client still sends, so that it comes to reading our reply."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
-        self._begin_idling()
+        self._begin_idle()
         try:
             while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))):
                 if deadline.is_over:
                     return
         finally:
-            self._end_idling()
+            self._end_idle()
 
 
-def refusal(error: ProxyError) -> bytes:
+def encode_refusal(error: ProxyError) -> bytes:
     """The last reply of a connection."""
     headers = (("Retry-After", str(error.retry_after)),) if error.retry_after is not None else ()
     reply = HttpReply.json(error.payload(), error.status, headers)
     assert isinstance(reply.body, bytes)
-    return _written(reply, reply.body, keep=False)
+    return _encode_reply(reply, reply.body, keep=False)
 
 
-def _written(reply: HttpReply, body: bytes, *, keep: bool, with_body: bool = True) -> bytes:
+def _encode_reply(reply: HttpReply, body: bytes, *, keep: bool, with_body: bool = True) -> bytes:
     headers = reply.headers
     if reply.status != 204:
         headers += (("Content-Length", str(len(body))),)
@@ -335,8 +332,8 @@ def _written(reply: HttpReply, body: bytes, *, keep: bool, with_body: bool = Tru
     return head + body if with_body else head
 
 
-def _source(sock: socket.socket) -> str:
-    """The address at the other end; none when nobody is there any more."""
+def _peer_address(sock: socket.socket) -> str:
+    """The client's address; empty when it has left already."""
     with contextlib.suppress(OSError):
         name = sock.getpeername()
         return str(name[0]) if isinstance(name, tuple) else ""
@@ -344,5 +341,5 @@ def _source(sock: socket.socket) -> str:
 
 
 def _connection_header(keep: bool) -> Headers:
-    # Said both ways: HTTP/1.0 assumes the opposite of 1.1.
+    # Always sent: HTTP/1.0 assumes the opposite of 1.1.
     return (("Connection", "keep-alive" if keep else "close"),)

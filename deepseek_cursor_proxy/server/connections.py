@@ -1,4 +1,4 @@
-"""The clients that are connected, and how far the end of the server has come."""
+"""The open client connections: how many there are, and the stages in which the server stops them."""
 
 import threading
 from enum import IntEnum
@@ -9,21 +9,23 @@ from deepseek_cursor_proxy.server.client_connection import ClientConnection
 
 
 class Stage(IntEnum):
-    """How far the end of the server has come."""
+    """How far the stop of the server has come."""
 
     SERVING = 0
-    LAST_ANSWERS = 1
-    LAST_WORDS = 2
-    OVER = 3
+    # No request is read any more; connections end after the response they send.
+    FINISH_RESPONSES = 1
+    # Responses end where they are, with an error for the client.
+    END_RESPONSES = 2
+    ABORT = 3
 
 
 class Connections:
-    """Who is connected. Called by the accepting thread, handler threads and whoever stops the server."""
+    """Called by the accepting thread, handler threads and the thread that stops the server."""
 
     def __init__(self) -> None:
-        # Protects all below; notified whenever somebody leaves.
+        # Protects all below; notified when a connection ends.
         self._changed = threading.Condition()
-        # Counted from their admission on, because a thread may take its time to begin.
+        # Counted from `admit` on, because a thread may take its time to start.
         self._count = 0
         self._open: set[ClientConnection] = set()
         self._stage = Stage.SERVING
@@ -33,23 +35,23 @@ class Connections:
         return self._count
 
     def admit(self, limit: int) -> bool:
-        """Whether there is room for one more, who is then counted until `leave`."""
+        """Whether one more connection is within the limit; it is then counted until `release`."""
         with self._changed:
-            has_room = self._count < limit
-            self._count += has_room
-        return has_room
+            is_admitted = self._count < limit
+            self._count += is_admitted
+        return is_admitted
 
-    def leave(self) -> None:
+    def release(self) -> None:
         with self._changed:
             self._count -= 1
             self._changed.notify_all()
 
     def serve(self, connection: ClientConnection) -> None:
-        """Serve it, within reach of whoever stops the server."""
+        """Serve a connection to its end; `stop` reaches it meanwhile."""
         with self._changed:
             self._open.add(connection)
             stage = self._stage
-        _tell(connection, stage)
+        _stop(connection, stage)
         try:
             connection.serve()
         finally:
@@ -57,16 +59,16 @@ class Connections:
                 self._open.discard(connection)
 
     def stop(self, stage: Stage) -> None:
-        """Tell everybody, also those who are only just coming in."""
+        """Bring all connections to this stage, also those whose threads are about to start."""
         with self._changed:
             self._stage = stage
             connections = list(self._open)
         for each in connections:
-            _tell(each, stage)
+            _stop(each, stage)
         self.stopping.set()
 
     def close(self) -> None:
-        """After the last stage; what somebody still waits for is left to its thread."""
+        """After the last stage; a thread that still waits for `stopping` keeps its descriptors."""
         with self._changed:
             if not self._count:
                 self.stopping.close()
@@ -78,14 +80,13 @@ class Connections:
                 self._changed.wait(left)
 
 
-def _tell(connection: ClientConnection, stage: Stage) -> None:
+def _stop(connection: ClientConnection, stage: Stage) -> None:
     match stage:
         case Stage.SERVING:
             return
-        case Stage.LAST_ANSWERS:
-            # No request is read any more; connections in the middle of an answer end after it.
+        case Stage.FINISH_RESPONSES:
             connection.stop_after_response()
-        case Stage.LAST_WORDS:
+        case Stage.END_RESPONSES:
             connection.end_response()
-        case Stage.OVER:
+        case Stage.ABORT:
             connection.abort()

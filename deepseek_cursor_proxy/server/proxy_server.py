@@ -1,9 +1,10 @@
-"""Bytes ⇄ HttpRequest / HttpReply: the server that outside code builds, and who is connected to it.
+"""DeepSeekProxyServer, which outside code builds: it listens, runs a thread per client connection, and stops.
 
-A thread per connection reads requests with our own strict reader (http1), asks the app, writes the reply. Everything
-a client does is bounded: how long it may take for a head, a body, or to read what we write; how large these may be;
-how many clients there are. Ambiguous bytes are answered once and the connection ends.
-The app is built on the first request from the two attributes the outside assigns, `config` and `reasoning_store`.
+Every connection reads requests with our own strict reader (http1), calls the app and writes its reply. Everything a
+client does is bounded: the time for a head, a body and for reading what we write, their sizes, and the number of
+connections. Ambiguous bytes are answered once, and the connection ends.
+The app is built for the first request from the two attributes that outside code assigns, `config` and
+`reasoning_store`.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.server.acceptor import Acceptor
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, refusal
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
 from deepseek_cursor_proxy.server.connections import Connections, Stage
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -32,18 +33,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
-_OVERFULL = "Too many connections at once. Try again in a moment."
-
-
-_NO_ROOM = refusal(Overloaded(_OVERFULL, retry_after=1))
-
-
-# An answer that was told to end does so within moments, and so does one whose connection was cut; nobody waits longer.
-_LAST_WORDS_SECONDS = 1.0
-
-
-_LAST_MOMENTS_SECONDS = 1.0
+_TOO_MANY = "Too many connections at once. Try again in a moment."
+_TOO_MANY_REPLY = encode_refusal(Overloaded(_TOO_MANY, retry_after=1))
+# A response that has to end does so within moments, and so does one whose connection was cut.
+_END_SECONDS = 1.0
+_ABORT_SECONDS = 1.0
 
 
 class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
@@ -56,7 +50,7 @@ class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
 
 
 class DeepSeekProxyServer(ThreadingHTTPServer):
-    """Listens, and runs the app for whoever connects. Assign `config` and `reasoning_store`, then serve_forever()."""
+    """Runs the app for every client. Assign `config` and `reasoning_store`, then call serve_forever()."""
 
     config: ProxyConfig
     reasoning_store: ReasoningStore
@@ -64,16 +58,16 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     # The default of 5 drops connects of a burst, which then wait seconds for TCP to try again.
     request_queue_size = 1024
     daemon_threads = True
-    # On Windows the option means "share the port with whoever has it".
+    # On Windows the option means "share the port with the program that has it".
     allow_reuse_address = os.name == "posix"
-    # Python 3.14.0 shares the port by default: a second proxy would take half of the requests without a word.
+    # Python 3.14.0 shares the port by default: a second proxy would silently take half of the requests.
     allow_reuse_port = False
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
         self.stopping = self.connections.stopping
-        self.pump = StreamLoop()
-        # Protects what is built from `config`, which another one may replace while requests run.
+        self.stream_loop = StreamLoop()
+        # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._building = threading.Lock()
         self._services: Services | None = None
         self._app: App | None = None
@@ -81,16 +75,16 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
-        self._acceptor = Acceptor(self.socket, self.process_request, _NO_ROOM)
+        self._acceptor = Acceptor(self.socket, self.process_request, _TOO_MANY_REPLY)
 
     def server_bind(self) -> None:
-        # HTTPServer would also ask the network for our name, which can take seconds and is used for nothing.
+        # HTTPServer would also look up our name, which can take seconds and is used for nothing.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     @property
     def app(self) -> App:
-        """The app, built by whichever handler thread comes first; one that two threads build is the same twice."""
+        """The app, built by the first handler thread; if two threads build one, both are the same."""
         if self._app is None:
             self._app = App(self.config, self.services)
         return self._app
@@ -114,35 +108,35 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             from deepseek_cursor_proxy.exchange.services import Services
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
-            raise Overloaded(_OVERFULL, retry_after=1) from None
+            raise Overloaded(_TOO_MANY, retry_after=1) from None
         services = Services.build(config, self.reasoning_store, self._services)
         services.access.set_tunnel_host(self._tunnel_host)
         return services
 
     def set_tunnel_url(self, url: str) -> None:
-        """Take the host of this URL for one of ours: a tunnel to us begins there. Replaces the one before."""
+        """Accept the host of this URL as ours: a tunnel to us begins there. Replaces the one before."""
         with self._building:
             self._tunnel_host = urlsplit(url).hostname or ""
             if self._services is not None:
                 self._services.access.set_tunnel_host(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
-        """Another configuration for every request from now on; those that run keep theirs to the end.
+        """Use this configuration for every request from now on; those that run keep theirs to the end.
 
-        Raises StartupError when it does not go together with the environment.
+        Raises StartupError when it contradicts the environment.
         """
         with self._building:
-            # Built first: what cannot be built changes nothing.
+            # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
             self._app = App(config, self.services)
         if former is not None:
             former.retire()
 
-    # Letting clients in …
+    # Accepting clients …
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
-        """Serve until shutdown(), which is heard at once: the interval of the base class has no meaning here."""
+        """Serve until shutdown(), which takes effect at once: the interval of the base class has no meaning here."""
         self._acceptor.run()
 
     def shutdown(self) -> None:
@@ -155,43 +149,43 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except (RuntimeError, MemoryError):
-            # No more threads to be had.
-            self.connections.leave()
+            # No thread is left.
+            self.connections.release()
             self._acceptor.reject(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.connections.leave()
+            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One line in place of the base class's traceback; a verbose run shows it in full."""
+        """Log one line in place of the base class's traceback; a verbose run logs it in full."""
         _log.error("a connection failed unexpectedly", exc_info=_log.isEnabledFor(logging.DEBUG))
 
     # Stopping …
 
     def drain(self, seconds: float) -> None:
-        """After shutdown(): let answers and jobs finish for that long, then end what is left and tell its clients."""
-        # Whoever comes now is refused by the system, and a new proxy can have the port already.
+        """After shutdown(): let responses and jobs finish for that long, then end the rest with an error."""
+        # From here on the system refuses connections, and a new proxy can have the port already.
         self.socket.close()
         deadline = Deadline.after(seconds)
-        self.connections.stop(Stage.LAST_ANSWERS)
+        self.connections.stop(Stage.FINISH_RESPONSES)
         self.connections.wait_until_empty(seconds)
         with self._building:
             services = self._services
         if services is not None:
-            # Before the clients that follow them have to go, so that these hear how it ended.
+            # Before END_RESPONSES, so that clients that follow a job receive how it ended.
             services.jobs.stop(deadline.left)
-        self.connections.stop(Stage.LAST_WORDS)
-        self.connections.wait_until_empty(_LAST_WORDS_SECONDS)
+        self.connections.stop(Stage.END_RESPONSES)
+        self.connections.wait_until_empty(_END_SECONDS)
 
     def server_close(self) -> None:
         super().server_close()
-        self.connections.stop(Stage.OVER)
-        self.connections.wait_until_empty(_LAST_MOMENTS_SECONDS)
+        self.connections.stop(Stage.ABORT)
+        self.connections.wait_until_empty(_ABORT_SECONDS)
         self.connections.close()
-        self.pump.close()
+        self.stream_loop.close()
         with self._building:
             services = self._services
         if services is not None:

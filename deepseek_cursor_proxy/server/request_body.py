@@ -1,7 +1,7 @@
-"""The body of one request: read when somebody asks for it, unpacked, bounded in size and time.
+"""The body of one request: read when the app asks for it, decoded, bounded in size and time.
 
-A body that nobody asked for stays on the connection, which then ends after the answer: bytes that one side takes for a
-body and the other for a request are how requests are smuggled.
+A body that the app does not read stays on the connection, which then ends after the reply: bytes that one side takes
+for a body and the other for a request are how requests are smuggled.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.net.deadline import Deadline
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Source(Protocol):
+class BodySource(Protocol):
     """The connection that a body comes from."""
 
     @property
@@ -29,18 +29,18 @@ class Source(Protocol):
         ...
 
     def take_rest(self) -> bytes:
-        """What has arrived behind the head."""
+        """The bytes that arrived behind the head."""
         ...
 
     def put_back(self, rest: bytes) -> None:
-        """What turned out to be behind the body: the beginning of the next request."""
+        """Hand back the bytes behind the body: the beginning of the next request."""
         ...
 
 
 class RequestBody:
     """Used by the connection's own thread."""
 
-    def __init__(self, source: Source, head: heads.RequestHead, config: ProxyConfig) -> None:
+    def __init__(self, source: BodySource, head: heads.RequestHead, config: ProxyConfig) -> None:
         self._source = source
         self._config = config
         self._limit = config.max_request_body_bytes
@@ -51,7 +51,7 @@ class RequestBody:
         try:
             self._decoder = bodies.request_decoder(head, self._limit)
         except TooLarge as error:
-            # Told when the body is asked for: a wrong path or key is the more useful answer.
+            # Raised by `read`: a wrong path or key is the more useful answer.
             self._too_large = error
 
     @property
@@ -59,7 +59,7 @@ class RequestBody:
         return self._too_large is None and (self._decoder is None or self._decoder.is_complete)
 
     def read(self) -> bytes:
-        """The whole body, unpacked; BadRequest, RequestTimeout, TooLarge or UnknownEncoding otherwise."""
+        """The whole body, decoded; BadRequest, RequestTimeout, TooLarge or UnknownEncoding otherwise."""
         if self._too_large is not None:
             raise self._too_large
         if not can_decode(self._coding):
@@ -69,14 +69,14 @@ class RequestBody:
         decoder = ContentDecoder(self._coding, self._limit)
         try:
             pieces = self._pieces(self._decoder)
-            # What is not packed has been counted as it came.
+            # BodyDecoder has counted a body that is not compressed.
             body = b"".join(pieces if decoder.is_identity else map(decoder.decode, pieces))
         except DecodedTooLarge:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
         finally:
-            # The next request, if there is one, even when this body is of no use.
+            # Also when this body is refused: the next request may lie behind it.
             self._source.put_back(self._decoder.rest)
         if not decoder.is_complete:
             raise BadRequest("The compressed request body is incomplete.")
@@ -92,7 +92,7 @@ class RequestBody:
             yield decoder.feed(data)
             if decoder.is_complete:
                 return
-            # What has come earns time for what is to come: a byte now and then does not keep a thread for ever.
+            # Every byte that came earns time for the next: a byte now and then does not keep a thread for ever.
             deadline = Deadline(deadline + len(data) / self._config.body_rate)
             more = self._source.receive(deadline)
             deadline = deadline.allow_for_stop(timeout)

@@ -12,16 +12,11 @@ import re
 import socket
 import struct
 import time
-import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from tests.support.gauges import StartLine, descriptors, eventually
 from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
@@ -147,25 +142,6 @@ class TestPhases(LeavingTestCase):
         # Several choices have two socket pairs between them and the client.
         own = 2 if calls == 1 else 6
         return is_refused and descriptors() in (0, self.start_line.descriptors + own)
-
-
-class TestWriting(unittest.TestCase):
-    def test_half_closing_without_reading_what_comes(self) -> None:
-        """Writing to it meets nothing but a full buffer, for as long as one may refuse to read."""
-        ours, theirs = socket.socketpair()
-        site = mock.Mock(config=ProxyConfig(write_timeout=PATIENCE))
-        with ours, theirs:
-            theirs.sendall(b"GET")
-            connection = ClientConnection(ours, site)
-            self.assertEqual(b"GET", connection.receive(Deadline.after(PATIENCE)))
-            theirs.shutdown(socket.SHUT_WR)
-            with self.assertRaises(ClientGone):
-                connection.send(bytes(10_000_000))
-
-    def test_not_reading_alone_is_not_leaving(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs, self.assertRaises(TimeoutError):
-            ClientConnection(ours, mock.Mock(config=ProxyConfig(write_timeout=0.1))).send(bytes(10_000_000))
 
 
 class TestWhatIsKept(LeavingTestCase):

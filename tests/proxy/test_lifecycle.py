@@ -21,7 +21,9 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.test_serve import (
@@ -36,8 +38,9 @@ from tests.proxy.test_serve import (
     ServeTest,
     address,
 )
-from tests.support.harness import read_reply, request_bytes
+from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.unit.cli import test_tunnel
+from tests.unit.net.test_wait import systems
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 NO_GRACE = ("--shutdown-grace", "0.1")
@@ -443,3 +446,23 @@ def read_events(response: http.client.HTTPResponse) -> Iterator[Any]:
     for line in response.read().splitlines():
         if line.startswith(b"data: "):
             yield "[DONE]" if line == b"data: [DONE]" else json.loads(line.removeprefix(b"data: "))
+
+
+class TestIdleClients(unittest.TestCase):
+    def test_an_idle_client_does_not_delay_the_stop_on_any_system(self) -> None:
+        """On Windows no wait notices that we shut down its socket: the stop took all of its grace period, 7 seconds."""
+        for name, system in systems().items():
+            with (
+                self.subTest(name),
+                mock.patch.multiple(wait, **system),
+                mock.patch.object(ClientConnection, "_shut"),
+                contextlib.closing(RunningProxy("http://127.0.0.1:9")) as proxy,
+                socket.create_connection(proxy.address, timeout=PATIENCE) as sock,
+            ):
+                sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                self.assertEqual(200, read_reply(sock)[0])
+                proxy.server.shutdown()
+                started = time.monotonic()
+                proxy.server.drain(PATIENCE)
+                self.assertLess(time.monotonic() - started, PATIENCE / 2)
+                self.assertEqual((b"", 0), (sock.recv(1), len(proxy.server.connections)))

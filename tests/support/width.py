@@ -23,7 +23,7 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.exchange.background_jobs._LOOK_UP_SECONDS": 0.02,
     "deepseek_cursor_proxy.exchange.choices._LOOK_UP_SECONDS": 0.02,
     "deepseek_cursor_proxy.server.acceptor._LINGER_SECONDS": 0.2,
-    "deepseek_cursor_proxy.server.client_connection._LOOK_UP_SECONDS": 0.05,
+    "deepseek_cursor_proxy.server.client_connection._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.server.stream_loop._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,

@@ -1,0 +1,183 @@
+"""One client connection: which requests it reads, and when and how it ends."""
+
+import contextlib
+import json
+import socket
+import threading
+import unittest
+from collections.abc import Callable
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import ClientGone, NotFound
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import pause
+from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.server.client_connection import ClientConnection
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from tests.support.harness import PATIENCE, read_reply
+
+# More than the system buffers between the two.
+LARGE = 30_000_000
+
+App = Callable[[HttpRequest], HttpReply]
+
+
+def get(path: str = "/", *fields: str, version: str = "1.1") -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/{version}", "Host: x", *fields, "", ""]).encode()
+
+
+def echo(request: HttpRequest) -> HttpReply:
+    return HttpReply(200, request.path.encode() + request.read_body())
+
+
+class Server:
+    """What a connection needs of its server."""
+
+    def __init__(self, app: App, config: ProxyConfig) -> None:
+        self.app, self.config = app, config
+        self.stream_loop, self.stopping = StreamLoop(), Wakeup()
+
+
+class ConnectionTestCase(unittest.TestCase):
+    def connect(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
+        """A connection, not served yet, and the client's end of it."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname(), PATIENCE)
+            ours, _ = listener.accept()
+        self.server = Server(app, ProxyConfig(**settings))  # type: ignore[arg-type]
+        for each in (ours, theirs, self.server.stopping):
+            self.addCleanup(each.close)
+        return ClientConnection(ours, self.server), theirs
+
+    def serve(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
+        """The same, served by a thread that must end with the test."""
+        connection, client = self.connect(app, **settings)
+
+        def serve() -> None:
+            connection.serve()
+            connection._sock.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        self.addCleanup(thread.join, PATIENCE)
+        self.addCleanup(client.close)
+        return connection, client
+
+    def assert_ended(self, client: socket.socket) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            self.assertEqual(b"", client.recv(1))
+
+
+class TestRequests(ConnectionTestCase):
+    def test_requests_sent_in_advance_are_answered_in_order_until_the_client_closes(self) -> None:
+        _, client = self.serve()
+        client.sendall(get("/one") + get("/two", "Content-Length: 3") + b"abc" + get("/three", "Connection: close"))
+        replies = [read_reply(client) for _ in range(3)]
+        self.assertEqual([b"/one", b"/twoabc", b"/three"], [body for _, _, body in replies])
+        self.assertEqual(["keep-alive", "keep-alive", "close"], [headers["connection"] for _, headers, _ in replies])
+        self.assert_ended(client)
+
+    def test_a_body_that_the_app_did_not_read_ends_the_connection(self) -> None:
+        _, client = self.serve(lambda request: HttpReply(404, b""))
+        client.sendall(get("/", "Content-Length: 40") + get("/smuggled"))
+        status, headers, _ = read_reply(client)
+        self.assertEqual((404, "close"), (status, headers["connection"]))
+        client.shutdown(socket.SHUT_WR)
+        self.assert_ended(client)
+
+    def test_an_error_of_the_app_ends_the_connection_with_its_status(self) -> None:
+        def refuse(request: HttpRequest) -> HttpReply:
+            raise NotFound("no such path")
+
+        _, client = self.serve(refuse)
+        client.sendall(get())
+        status, headers, body = read_reply(client)
+        self.assertEqual((404, "close"), (status, headers["connection"]))
+        self.assertEqual("no such path", json.loads(body)["error"]["message"])
+
+    def test_an_incomplete_head_is_a_400_and_a_late_one_a_408(self) -> None:
+        _, client = self.serve()
+        client.sendall(get()[:-2])
+        client.shutdown(socket.SHUT_WR)
+        self.assertEqual(400, read_reply(client)[0])
+        _, client = self.serve(header_timeout=0.05)
+        client.sendall(get()[:-2])
+        self.assertEqual(408, read_reply(client)[0])
+
+    def test_an_idle_client_is_closed_without_a_reply(self) -> None:
+        for sent in (b"", b"\r\n"):
+            _, client = self.serve(idle_timeout=0.05, header_timeout=0.05)
+            client.sendall(sent)
+            self.assert_ended(client)
+
+
+class TestStop(ConnectionTestCase):
+    def test_an_idle_connection_ends_at_once(self) -> None:
+        connection, client = self.serve()
+        client.sendall(get())
+        self.assertEqual("keep-alive", read_reply(client)[1]["connection"])
+        connection.stop_after_response()
+        self.server.stopping.set()
+        self.assert_ended(client)
+
+    def test_a_connection_with_a_request_ends_after_its_response(self) -> None:
+        is_called, may_reply = threading.Event(), threading.Event()
+
+        def reply_later(request: HttpRequest) -> HttpReply:
+            is_called.set()
+            may_reply.wait(PATIENCE)
+            return HttpReply(200, b"late")
+
+        connection, client = self.serve(reply_later)
+        client.sendall(get())
+        self.assertTrue(is_called.wait(PATIENCE))
+        connection.stop_after_response()
+        may_reply.set()
+        status, headers, body = read_reply(client)
+        self.assertEqual((200, "close", b"late"), (status, headers["connection"], body))
+        self.assert_ended(client)
+
+    def test_end_response_interrupts_the_waits_of_the_app_with_a_503(self) -> None:
+        is_called = threading.Event()
+
+        def wait_for_ever(request: HttpRequest) -> HttpReply:
+            is_called.set()
+            pause(PATIENCE, request.peer)
+            raise AssertionError("not interrupted")
+
+        connection, client = self.serve(wait_for_ever)
+        client.sendall(get())
+        self.assertTrue(is_called.wait(PATIENCE))
+        connection.end_response()
+        status, _, body = read_reply(client)
+        self.assertEqual((503, "proxy_stopping"), (status, json.loads(body)["error"]["code"]))
+
+    def test_what_has_arrived_when_the_server_stops_is_still_read(self) -> None:
+        connection, client = self.connect()
+        connection._begin_idle()
+        client.sendall(get())
+        self.server.stopping.set()
+        self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
+
+
+class TestSend(ConnectionTestCase):
+    def test_a_client_that_half_closes_and_does_not_read_has_left(self) -> None:
+        """Writing to it meets nothing but a full buffer, for as long as a client may refuse to read."""
+        connection, client = self.connect(write_timeout=PATIENCE)
+        client.sendall(b"GET")
+        self.assertEqual(b"GET", connection.receive(Deadline.after(PATIENCE)))
+        client.shutdown(socket.SHUT_WR)
+        with self.assertRaises(ClientGone):
+            connection.send(bytes(LARGE))
+
+    def test_a_client_that_does_not_read_times_out(self) -> None:
+        connection, _ = self.connect(write_timeout=0.1)
+        with self.assertRaises(TimeoutError):
+            connection.send(bytes(LARGE))
+
+    def test_without_waiting_only_what_the_system_buffers_is_sent(self) -> None:
+        connection, _ = self.connect()
+        sent = connection.send_now(bytes(LARGE))
+        self.assertTrue(0 < sent < LARGE)
+        self.assertEqual(0, connection.send_now(b"more"))
