@@ -44,6 +44,13 @@ class TestCounting(MessagesTestCase):
         after = self.count(question)
         self.assertLess(abs(after - true), abs(before - true))
 
+    def test_a_finished_chat_answer_is_a_sample_for_the_token_counter(self) -> None:
+        counter = self.running.server.services().counter
+        self.fake.answer(Answer(content="Hello."))
+        self.client(self.running).ask("Hi")
+        counter.close()
+        self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
+
     def test_it_needs_a_key_and_a_list_of_messages(self) -> None:
         told = self.send(self.running, {"messages": 5}, path=COUNT)
         self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))

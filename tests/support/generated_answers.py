@@ -26,7 +26,7 @@ REQUEST = ChatRequest(
     custom_tools=frozenset({CUSTOM, INNER_CUSTOM}),
     namespaced={INNER: ("agents", "spawn"), INNER_CUSTOM: ("agents", "patch")},
 )
-LOWERED = {inner: name for name, inner in REQUEST.namespaced.items()}
+UPSTREAM_NAMES = {inner: name for name, inner in REQUEST.namespaced.items()}
 
 
 @dataclass(frozen=True)

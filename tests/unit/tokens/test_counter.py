@@ -7,13 +7,12 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.tokens import counter as counter_module
 from deepseek_cursor_proxy.tokens.bpe import Tokenizer
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
-from tests.support.harness import PATIENCE, SocketTestCase
+from tests.support.harness import PATIENCE
 from tests.support.histories import user
 from tests.unit.tokens.test_bpe import DOCUMENT, WIRE
 from tests.unit.tokens.test_estimate import REAL
@@ -117,16 +116,6 @@ class TestTokenizerFile(CounterTestCase):
                 self.assertEqual(GUESS, counter.count(LONG))
             self.assertEqual(1, len(log.output))
             self.assertIn(why, log.output[0])
-
-
-class TestExchange(SocketTestCase):
-    def test_a_finished_answer_is_a_sample_for_the_token_counter(self) -> None:
-        proxy = self.proxy()
-        counter = proxy.server.services().counter
-        self.fake.answer(Answer(content="Hello."))
-        self.client(proxy).ask("Hi")
-        counter.close()
-        self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
 
 
 if __name__ == "__main__":

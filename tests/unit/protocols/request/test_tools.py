@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import tools as chat_tools
+from deepseek_cursor_proxy.protocols.request import tools as request_tools
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 NESTED: dict[str, Any] = {"type": "function", "function": {"name": "Shell", "description": "d", "parameters": SCHEMA}}
@@ -16,8 +16,8 @@ SEARCH = {"type": "web_search", "external_web_access": True}
 FINDER = {"type": "tool_search", "execution": "client", "parameters": SCHEMA}
 
 
-def read(*tools: Any, **body: Any) -> chat_tools.ToolSet:
-    return chat_tools.read({"tools": list(tools), **body})
+def read(*tools: Any, **body: Any) -> request_tools.ToolSet:
+    return request_tools.read({"tools": list(tools), **body})
 
 
 def function(tool: Any) -> Any:
@@ -26,10 +26,10 @@ def function(tool: Any) -> Any:
 
 class TestShapes(unittest.TestCase):
     def test_tools_of_all_shapes_become_functions_in_their_order(self) -> None:
-        box = read(NESTED, FLAT, BARE, CUSTOM)
-        self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
-        self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], [tool["function"]["name"] for tool in box.tools])
-        self.assertEqual(({"ApplyPatch"}, []), (box.custom, box.dropped))
+        tool_set = read(NESTED, FLAT, BARE, CUSTOM)
+        self.assertEqual({"function"}, {tool["type"] for tool in tool_set.tools})
+        self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], names(tool_set))
+        self.assertEqual(({"ApplyPatch"}, []), (tool_set.custom, tool_set.dropped))
 
     def test_the_fast_path_for_tools_gives_the_same_result(self) -> None:
         function = NESTED["function"]
@@ -38,10 +38,10 @@ class TestShapes(unittest.TestCase):
         odd += [{"type": "function", "function": {**function, **more}} for more in names]
         odd += [{"type": "function", "function": {**function, "strict": strict}} for strict in (None, True, 1)]
         for tool in (NESTED, FLAT, BARE, CUSTOM, SEARCH, {}, None, *odd):
-            if chat_tools._is_plain(tool):
-                read_with_care = chat_tools._read_tool(tool, "tools[0]", chat_tools.ToolSet())
+            if request_tools._is_plain(tool):
+                read_with_care = request_tools._read_tool(tool, "tools[0]", request_tools.ToolSet())
                 self.assertEqual(encode_json(tool), encode_json(read_with_care))
-        self.assertTrue(chat_tools._is_plain(NESTED))
+        self.assertTrue(request_tools._is_plain(NESTED))
 
     def test_a_tool_of_each_shape_keeps_its_name_description_and_parameters(self) -> None:
         self.assertEqual(NESTED, read(NESTED).tools[0])
@@ -63,22 +63,22 @@ class TestShapes(unittest.TestCase):
             self.assertNotIn("grammar", function(tool)["description"])
 
     def test_tools_that_deepseek_cannot_run_are_reported_as_dropped(self) -> None:
-        box = read(NESTED, SEARCH, {"type": "web_search_20250305", "name": "web_search"}, FINDER)
-        self.assertEqual([NESTED], box.tools)
-        self.assertEqual(["tool web_search", "tool web_search_20250305", "tool tool_search"], box.dropped)
+        tool_set = read(NESTED, SEARCH, {"type": "web_search_20250305", "name": "web_search"}, FINDER)
+        self.assertEqual([NESTED], tool_set.tools)
+        self.assertEqual(["tool web_search", "tool web_search_20250305", "tool tool_search"], tool_set.dropped)
 
     def test_of_two_tools_with_one_name_the_first_stays(self) -> None:
-        box = read(CUSTOM, {"type": "function", "name": "ApplyPatch"}, NESTED)
-        self.assertEqual(["ApplyPatch", "Shell"], [tool["function"]["name"] for tool in box.tools])
-        self.assertEqual(({"ApplyPatch"}, ["second tool ApplyPatch"]), (box.custom, box.dropped))
+        tool_set = read(CUSTOM, {"type": "function", "name": "ApplyPatch"}, NESTED)
+        self.assertEqual(["ApplyPatch", "Shell"], [tool["function"]["name"] for tool in tool_set.tools])
+        self.assertEqual(({"ApplyPatch"}, ["second tool ApplyPatch"]), (tool_set.custom, tool_set.dropped))
         self.assertEqual(set(), read({"type": "function", "name": "ApplyPatch"}, CUSTOM).custom)
 
     def test_strict_tools_are_sent_to_the_beta_path_only(self) -> None:
         strict = {"type": "function", "name": "x", "strict": True}
-        box = read(strict)
-        self.assertEqual([{"type": "function", "function": {"name": "x"}}], box.tools)
-        self.assertEqual(["tools strict"], box.dropped)
-        tool_set = chat_tools.read({"tools": [strict]}, keep_strict=True)
+        tool_set = read(strict)
+        self.assertEqual([{"type": "function", "function": {"name": "x"}}], tool_set.tools)
+        self.assertEqual(["tools strict"], tool_set.dropped)
+        tool_set = request_tools.read({"tools": [strict]}, keep_strict=True)
         self.assertEqual({"name": "x", "strict": True}, tool_set.tools[0]["function"])
 
     def test_a_bad_tool_is_a_400_that_names_it(self) -> None:
@@ -120,21 +120,21 @@ def group(*tools: Any, name: str = "agents", **fields: Any) -> dict[str, Any]:
     return {"type": "namespace", "name": name, "tools": list(tools), **fields}
 
 
-def names(box: chat_tools.ToolSet) -> list[str]:
-    return [tool["function"]["name"] for tool in box.tools]
+def names(tool_set: request_tools.ToolSet) -> list[str]:
+    return [tool["function"]["name"] for tool in tool_set.tools]
 
 
 class TestToolNamespaces(unittest.TestCase):
     def test_tools_of_a_namespace_become_functions_at_its_position(self) -> None:
-        box = read(FLAT, group(NESTED, FLAT, BARE, CUSTOM, description="For agents."), NESTED)
+        tool_set = read(FLAT, group(NESTED, FLAT, BARE, CUSTOM, description="For agents."), NESTED)
         inside = ["Shell", "Read", "Write", "ApplyPatch"]
-        self.assertEqual(["Read", *(f"agents__{name}" for name in inside), "Shell"], names(box))
-        self.assertEqual({("agents", name): f"agents__{name}" for name in inside}, box.upstream_names)
-        self.assertEqual({"function"}, {tool["type"] for tool in box.tools})
-        self.assertEqual(({"agents__ApplyPatch"}, []), (box.custom, box.dropped))
+        self.assertEqual(["Read", *(f"agents__{name}" for name in inside), "Shell"], names(tool_set))
+        self.assertEqual({("agents", name): f"agents__{name}" for name in inside}, tool_set.upstream_names)
+        self.assertEqual({"function"}, {tool["type"] for tool in tool_set.tools})
+        self.assertEqual(({"agents__ApplyPatch"}, []), (tool_set.custom, tool_set.dropped))
         shell = {"name": "agents__Shell", "description": "Part of agents: For agents.\n\nd", "parameters": SCHEMA}
-        self.assertEqual({"type": "function", "function": shell}, box.tools[1])
-        self.assertTrue(box.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
+        self.assertEqual({"type": "function", "function": shell}, tool_set.tools[1])
+        self.assertTrue(tool_set.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
 
     def test_without_a_namespace_description_a_tool_keeps_its_own(self) -> None:
         for tool in (NESTED, FLAT, BARE, CUSTOM, {"type": "function", "name": "x"}):
@@ -144,10 +144,10 @@ class TestToolNamespaces(unittest.TestCase):
 
     def test_tools_declared_in_the_history_may_be_in_namespaces(self) -> None:
         more = [(group(CUSTOM, name="functions"), "input[0].tools[0]"), (group(FLAT), "input[0].tools[1]")]
-        box = chat_tools.read({"tools": [NESTED]}, more)
-        self.assertEqual(["Shell", "functions__ApplyPatch", "agents__Read"], names(box))
+        tool_set = request_tools.read({"tools": [NESTED]}, more)
+        self.assertEqual(["Shell", "functions__ApplyPatch", "agents__Read"], names(tool_set))
         with self.assertRaises(BadRequest) as caught:
-            chat_tools.read({}, [(group(FLAT, 7), "input[0].tools[1]")])
+            request_tools.read({}, [(group(FLAT, 7), "input[0].tools[1]")])
         self.assertEqual("input[0].tools[1].tools[1]", caught.exception.param)
 
     def test_a_function_without_a_namespace_keeps_its_name_in_a_collision(self) -> None:
@@ -156,34 +156,34 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual(names(first), names(last)[::-1])
         self.assertEqual("agents__Read", names(first)[0])
         self.assertRegex(names(first)[1], r"\Aagents__Read_[0-9a-f]{10}\Z")
-        legacy = chat_tools.read({"tools": [group(FLAT)], "functions": [{"name": "agents__Read"}]})
+        legacy = request_tools.read({"tools": [group(FLAT)], "functions": [{"name": "agents__Read"}]})
         self.assertEqual(names(last), names(legacy))
 
     def test_equal_tool_names_in_two_namespaces_are_two_tools(self) -> None:
-        box = read(group(FLAT), group(FLAT, name="others"), FLAT)
-        self.assertEqual(["agents__Read", "others__Read", "Read"], names(box))
-        box = read(
+        tool_set = read(group(FLAT), group(FLAT, name="others"), FLAT)
+        self.assertEqual(["agents__Read", "others__Read", "Read"], names(tool_set))
+        tool_set = read(
             group({"name": "c", "input_schema": {}}, name="a__b"), group({"name": "b__c", "input_schema": {}}, name="a")
         )
-        self.assertEqual(2, len(set(names(box))))
-        self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(box.upstream_names))
+        self.assertEqual(2, len(set(names(tool_set))))
+        self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(tool_set.upstream_names))
 
     def test_of_two_tools_with_one_name_in_a_namespace_the_first_stays(self) -> None:
-        box = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
-        self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(box))
-        self.assertEqual({"agents__ApplyPatch"}, box.custom)
-        self.assertEqual(["second tool agents__ApplyPatch"] * 2, box.dropped)
+        tool_set = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
+        self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(tool_set))
+        self.assertEqual({"agents__ApplyPatch"}, tool_set.custom)
+        self.assertEqual(["second tool agents__ApplyPatch"] * 2, tool_set.dropped)
 
     def test_tools_in_a_namespace_that_deepseek_cannot_run_are_dropped(self) -> None:
-        box = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
-        self.assertEqual(["agents__Read"], names(box))
-        self.assertEqual(["tool web_search", "tool namespace"], box.dropped)
+        tool_set = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
+        self.assertEqual(["agents__Read"], names(tool_set))
+        self.assertEqual(["tool web_search", "tool namespace"], tool_set.dropped)
         self.assertEqual([], read(group()).tools)
 
     def test_strict_tools_in_a_namespace_are_sent_to_the_beta_path_only(self) -> None:
-        box = read(group({"type": "function", "name": "x", "strict": True}))
-        self.assertEqual([{"type": "function", "function": {"name": "agents__x"}}], box.tools)
-        self.assertEqual(["tools strict"], box.dropped)
+        tool_set = read(group({"type": "function", "name": "x", "strict": True}))
+        self.assertEqual([{"type": "function", "function": {"name": "agents__x"}}], tool_set.tools)
+        self.assertEqual(["tools strict"], tool_set.dropped)
 
     def test_the_same_tools_give_the_same_bytes_and_the_body_is_not_changed(self) -> None:
         tools = [group(NESTED, CUSTOM, description="For agents."), FLAT, group(BARE, name="x" * 200)]
@@ -203,16 +203,16 @@ class TestToolChoice(unittest.TestCase):
             {"type": "function", "function": {"name": "Read", "namespace": "x" * 200}},
             {"type": "custom", "name": "ApplyPatch", "namespace": "x" * 200},
         ):
-            box = read(NESTED, long, tool_choice=choice)
+            tool_set = read(NESTED, long, tool_choice=choice)
             name = "ApplyPatch" if choice["type"] == "custom" else "Read"
-            expected = {"type": "function", "function": {"name": box.upstream_names["x" * 200, name]}}
-            self.assertEqual(expected, box.choice)
+            expected = {"type": "function", "function": {"name": tool_set.upstream_names["x" * 200, name]}}
+            self.assertEqual(expected, tool_set.choice)
 
     def test_a_function_named_like_an_unsupported_tool_can_be_forced(self) -> None:
         choice = {"type": "function", "name": "web_search"}
         for tools in ([SEARCH], [group(SEARCH, name="browser")]):
-            box = read(*tools, {"type": "function", "name": "web_search"}, tool_choice=choice)
-            self.assertEqual({"type": "function", "function": {"name": "web_search"}}, box.choice)
+            tool_set = read(*tools, {"type": "function", "name": "web_search"}, tool_choice=choice)
+            self.assertEqual({"type": "function", "function": {"name": "web_search"}}, tool_set.choice)
 
     def test_every_form_of_a_tool_choice_becomes_deepseeks_form(self) -> None:
         for choice in (

@@ -13,9 +13,9 @@ from tests.support.generated_answers import (
     FUNCTION,
     INNER,
     INNER_CUSTOM,
-    LOWERED,
     MARK,
     REQUEST,
+    UPSTREAM_NAMES,
     answer,
     batches,
     message,
@@ -38,7 +38,7 @@ def written(*deltas: Delta, **options: object) -> list[Json]:
 
 
 def read(*items: Json) -> list[Message]:
-    return list(responses_items.read(list(items), upstream_names=LOWERED).messages)
+    return list(responses_items.read(list(items), upstream_names=UPSTREAM_NAMES).messages)
 
 
 def calling(index: int, name: str, arguments: str) -> Delta:
