@@ -138,8 +138,8 @@ class TestCredentials(AccessTest):
 
     def test_the_list_of_models_uses_the_key_header_of_the_version_header(self) -> None:
         for path in ("/v1/models", "/models/deepseek-v4-pro"):
-            asked = self.request(OWNER, x_api_key=FRIEND, anthropic_version="2023-06-01")._replace(path=path)
-            self.assertEqual(FRIEND, self.access().admit(asked).credential)
+            request = self.request(OWNER, x_api_key=FRIEND, anthropic_version="2023-06-01")._replace(path=path)
+            self.assertEqual(FRIEND, self.access().admit(request).credential)
         # A header alone makes no message of a chat.
         self.assertEqual(
             OWNER, self.access().admit(self.request(OWNER, x_api_key=FRIEND, anthropic_version="1")).credential
@@ -169,7 +169,7 @@ class TestListedKeys(AccessTest):
     def test_only_access_keys_are_served(self) -> None:
         access = self.access(access_keys=[OWNER, AccessKey.of(FRIEND).line])
         table = {OWNER: 200, FRIEND: 200, STRANGER: 401, OWNER[:-1]: 401, OWNER + "x": 401, OWNER.upper(): 401}
-        # A digest is not a key: whoever reads the configuration file cannot use what is in it.
+        # A digest is not a key: a reader of the configuration file cannot use it.
         table |= {AccessKey.of(OWNER).line: 401, AccessKey.of(OWNER).digest.hex(): 401}
         for key, status in table.items():
             with self.subTest(key):

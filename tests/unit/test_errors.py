@@ -16,8 +16,8 @@ class TestHiding(unittest.TestCase):
         refusal = UpstreamRefused(401, f"{KEY} is wrong", {"error": {"message": f"{KEY} is wrong", KEY: [KEY]}}, None)
         refusal.hide(KEY)
         self.assertEqual("*** is wrong", refusal.message)
-        told = {"message": "*** is wrong", "type": "upstream_error", "param": None, "code": "upstream_error"}
-        self.assertEqual({"error": {**told, "***": ["***"]}}, refusal.payload())
+        expected = {"message": "*** is wrong", "type": "upstream_error", "param": None, "code": "upstream_error"}
+        self.assertEqual({"error": {**expected, "***": ["***"]}}, refusal.payload())
         failure = UpstreamFailed(f"DeepSeek broke off: {KEY}")
         failure.hide(KEY)
         self.assertEqual("DeepSeek broke off: ***", failure.payload()["error"]["message"])
@@ -25,8 +25,8 @@ class TestHiding(unittest.TestCase):
     def test_every_upstream_error_gets_the_openai_error_shape(self) -> None:
         for error in (None, 7, "busy", ["x"], {}, {"code": 5}, {"message": 7, "type": []}, {"message": "", "type": ""}):
             with self.subTest(error=error):
-                told = UpstreamRefused(500, "Busy.", {"error": error, "id": "1"}, None).payload()
-                self.assertEqual(("1", "Busy.", "upstream_error"), (told["id"], *_words(told["error"])))
+                expected = UpstreamRefused(500, "Busy.", {"error": error, "id": "1"}, None).payload()
+                self.assertEqual(("1", "Busy.", "upstream_error"), (expected["id"], *_words(expected["error"])))
         whole = {"error": {"message": "m", "type": "t", "param": "p", "code": None, "x": 1}}
         self.assertEqual(whole, UpstreamRefused(500, "Busy.", whole, None).payload())
 

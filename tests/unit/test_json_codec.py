@@ -50,10 +50,10 @@ class TestDecoding(unittest.TestCase):
             with self.subTest(name), self.assertRaises(BadRequest) as caught:
                 decode_json_object(body)
             self.assertTrue(caught.exception.message)
-            self.assertNotIn("sys.", caught.exception.message, "advice for whoever wrote the proxy")
+            self.assertNotIn("sys.", caught.exception.message, "Python's advice to programmers")
 
     def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(self) -> None:
-        """Forty megabytes of them took a gigabyte, and ten seconds in which nobody else was served."""
+        """Forty megabytes of them took a gigabyte, and ten seconds in which no other request was served."""
         count = json_codec.MAX_JSON_VALUES + 1
         for name, values in {
             "lists": b"[" + b"[]," * count + b"0]",

@@ -1,4 +1,4 @@
-"""The names of the proxy, as tables: which Host and Origin are its own, and which are somebody else's."""
+"""The host names of the proxy, as tables: which Host and Origin are its own, and which are foreign."""
 
 import unittest
 

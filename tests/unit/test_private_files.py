@@ -75,7 +75,7 @@ class PrivateFilesTest(unittest.TestCase):
         self.expect_mode(self.place / "directory", 0o700)
 
     def test_create_leaves_an_existing_file_unchanged(self) -> None:
-        """It may be somebody else's; whoever asked finds out by looking into it."""
+        """It may be another program's file, which the caller finds out by reading it."""
         path = self.place / "old"
         path.write_text("old words")
         path.chmod(0o644)

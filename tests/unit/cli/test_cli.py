@@ -493,7 +493,7 @@ class EndingTest(CliTest):
         """`config show | head -1`, and no complaint when Python flushes at its end."""
         reading, writing = os.pipe()
         os.close(reading)
-        with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
+        with open(writing, "w", encoding="utf-8") as pipe, contextlib.redirect_stdout(pipe):
             self.assertEqual(cli.main(["config", "show"]), 0)
 
     def test_a_character_that_the_terminal_lacks_is_printed_as_a_question_mark(self) -> None:

@@ -1,4 +1,4 @@
-"""The address that people are asked to paste is one they can connect to."""
+"""The printed address is one that clients can connect to."""
 
 import socket
 import unittest
@@ -13,17 +13,17 @@ from deepseek_cursor_proxy.config import ProxyConfig
 
 class TestReachableHosts(unittest.TestCase):
     def test_the_reachable_host_of_an_ordinary_address_is_itself(self) -> None:
-        for host, told in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("my-machine", "my-machine")):
-            self.assertEqual([told], reachable_hosts(host))
+        for host, expected in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("my-machine", "my-machine")):
+            self.assertEqual([expected], reachable_hosts(host))
 
     def test_the_reachable_hosts_of_a_wildcard_are_loopback_and_the_network_address(self) -> None:
-        for host, own, outside, told in (
+        for host, own, outside, expected in (
             ("0.0.0.0", "127.0.0.1", "192.168.1.7", "192.168.1.7"),
             ("::", "[::1]", "2001:db8::7", "[2001:db8::7]"),
             ("0:0:0:0:0:0:0:0", "[::1]", "2001:db8::7", "[2001:db8::7]"),
         ):
             with mock.patch.object(local_address, "_sending_address", return_value=outside):
-                self.assertEqual([own, told], reachable_hosts(host))
+                self.assertEqual([own, expected], reachable_hosts(host))
 
     def test_without_a_network_the_reachable_host_of_a_wildcard_is_loopback(self) -> None:
         with mock.patch("socket.socket.connect", side_effect=OSError(101, "Network is unreachable")):

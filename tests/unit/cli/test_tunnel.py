@@ -154,7 +154,7 @@ def open_files() -> int:
 class TunnelTest(unittest.TestCase):
     def setUp(self) -> None:
         self.addCleanup(self.expect_nothing_left, threading.enumerate(), open_files())
-        self.said: queue.Queue[str] = queue.Queue()
+        self.announced: queue.Queue[str] = queue.Queue()
         self.children: list[subprocess.Popen[bytes]] = []
         self.guards: list[subprocess.Popen[bytes]] = []
         self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -174,7 +174,7 @@ class TunnelTest(unittest.TestCase):
     def tunnel(self, *plan: Part, **options: Any) -> Tunnel:
         (self.home / "plan.json").write_text(json.dumps(plan))
         quick = {"binary": str(self.binary), "api_urls": (), "watch_interval": 0.01, "backoff": (0.001,)}
-        tunnel = Tunnel(PORT, **{"announce": self.said.put, **quick, **options})
+        tunnel = Tunnel(PORT, **{"announce": self.announced.put, **quick, **options})
         self.addCleanup(tunnel.stop)
         return tunnel
 
@@ -199,7 +199,7 @@ class TunnelTest(unittest.TestCase):
         return [json.loads(line) for line in self.launches.read_text().splitlines()]
 
     def expect_announced(self, *texts: str) -> None:
-        self.assertEqual([self.said.get(timeout=20) for _ in texts], list(texts))
+        self.assertEqual([self.announced.get(timeout=20) for _ in texts], list(texts))
 
     def expect_nothing_left(self, threads: list[threading.Thread], files: int) -> None:
         self.expect_children_gone()
@@ -299,9 +299,9 @@ class StartTest(TunnelTest):
         assert spec is not None
         assert spec.loader is not None
         fresh = importlib.util.module_from_spec(spec)
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            proxy = f"http://127.0.0.1:{unused.getsockname()[1]}"
             with mock.patch.dict(os.environ, {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}):
                 spec.loader.exec_module(fresh)
                 self.assertEqual(fresh._forwarded_urls(agent.api, PORT), [URL])
@@ -406,9 +406,9 @@ class WatchTest(TunnelTest):
     def test_a_replaced_agent_at_the_same_url_announces_no_new_url(self) -> None:
         tunnel = self.tunnel(DIES, {"urls": [URL, URL, NEW]})
         tunnel.start()
-        self.expect_announced(LOST, BACK, MOVED)  # the one change told is the third answer, not the restart
+        self.expect_announced(LOST, BACK, MOVED)  # the one change announced is the third reply, not the restart
         tunnel.stop()
-        self.assertTrue(self.said.empty())
+        self.assertTrue(self.announced.empty())
 
     def test_the_last_error_of_a_dead_agent_is_announced(self) -> None:
         last = {"lvl": "crit", "err": "session closed\nYour authtoken: s3cret"}
@@ -420,7 +420,7 @@ class WatchTest(TunnelTest):
         refused = fails("ERR_NGROK_334")
         self.tunnel(DIES, refused, refused, refused, OK_ELSEWHERE, backoff=(0.001, 0.002)).start()
         self.expect_announced(LOST)
-        self.assertRegex(self.said.get(timeout=20), r"^ngrok: .*`pkill ngrok`.*; trying again$")
+        self.assertRegex(self.announced.get(timeout=20), r"^ngrok: .*`pkill ngrok`.*; trying again$")
         self.expect_announced(BACK, MOVED)
         self.assertEqual(len(self.children), 5)
 
@@ -430,11 +430,11 @@ class WatchTest(TunnelTest):
         def announce(text: str) -> None:
             if text == LOST:
                 self.binary.rename(away)
-            self.said.put(text)
+            self.announced.put(text)
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
         self.expect_announced(LOST)
-        self.assertIn("https://ngrok.com/download", self.said.get(timeout=20))
+        self.assertIn("https://ngrok.com/download", self.announced.get(timeout=20))
         away.rename(self.binary)
         self.expect_announced(BACK, MOVED)
 
@@ -477,7 +477,7 @@ class WatchTest(TunnelTest):
 
     def test_an_announce_that_raises_does_not_end_the_watcher(self) -> None:
         def announce(text: str) -> None:
-            self.said.put(text)
+            self.announced.put(text)
             raise BrokenPipeError
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
@@ -496,7 +496,7 @@ class StopTest(TunnelTest):
         for _ in range(2):
             tunnel.stop()
             self.expect_children_gone()
-        self.assertTrue(self.said.empty())
+        self.assertTrue(self.announced.empty())
 
     def test_stop_without_start_raises_nothing(self) -> None:
         self.tunnel(OK).stop()

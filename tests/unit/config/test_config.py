@@ -120,10 +120,10 @@ class DeclarationTest(unittest.TestCase):
 
 class ValueTest(unittest.TestCase):
     def test_building_a_configuration_touches_no_file_and_no_network(self) -> None:
-        doors = ["builtins.open", "io.open", "os.open", "os.stat", "os.mkdir", "os.path.expanduser", "socket.socket"]
-        with ExitStack() as closed:
-            for door in doors:
-                closed.enter_context(mock.patch(door, side_effect=AssertionError(door)))
+        targets = ["builtins.open", "io.open", "os.open", "os.stat", "os.mkdir", "os.path.expanduser", "socket.socket"]
+        with ExitStack() as patches:
+            for target in targets:
+                patches.enter_context(mock.patch(target, side_effect=AssertionError(target)))
             config = ProxyConfig(
                 upstream_base_url="http://127.0.0.1:1",
                 reasoning_content_path=Path("~/x/y.sqlite3"),
@@ -445,7 +445,7 @@ class ListTest(ConfigTest):
 KEY, OTHER = "sk-the-first-of-two-keys", "sk-the-second-of-two-keys"
 
 
-# what stands in the file, what is said about it
+# text of the file, part of the error
 REFUSED_TABLES = (
     ('models = "x"', 'models = "x" is not a table; write [models] into the configuration file'),
     ("models = []", "models = [] is not a table; write [models] into the configuration file"),

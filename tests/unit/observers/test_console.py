@@ -40,8 +40,8 @@ def received(**details: Any) -> Received:
 
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
-    said = Message("assistant", "secret answer", "secret thought")
-    fields = {"message": said, "finish_reason": "stop", "usage": USAGE, "first_delta_seconds": 0.5, **details}
+    answer = Message("assistant", "secret answer", "secret thought")
+    fields = {"message": answer, "finish_reason": "stop", "usage": USAGE, "first_delta_seconds": 0.5, **details}
     return Finished(7, outcome, status, 8.26, **fields)
 
 

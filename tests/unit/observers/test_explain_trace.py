@@ -25,8 +25,8 @@ def trace(**details: Any) -> dict[str, Any]:
 
 
 def turn(**details: Any) -> dict[str, Any]:
-    told = {"message": 2, "says": "Looking.", "calls": [], "need": "hard", "source": "store", "proof": "exact"}
-    return {**told, "is_empty": False, **details}
+    fields = {"message": 2, "says": "Looking.", "calls": [], "need": "hard", "source": "store", "proof": "exact"}
+    return {**fields, "is_empty": False, **details}
 
 
 class ExplainTestCase(SocketTestCase):
@@ -109,9 +109,9 @@ class TestWords(ExplainTestCase):
 
     def test_foreign_text_in_a_trace_is_cut_and_cannot_move_the_cursor(self) -> None:
         evil = "x\x1b[2J\n" * 500
-        told = turn(says=evil, calls=[evil], proof=evil, source=evil, need=evil, message=evil)
+        fields = turn(says=evil, calls=[evil], proof=evil, source=evil, need=evil, message=evil)
         report = self.report(
-            trace(restored=[{"turns": [told], "drift": {"words": evil}, "repairs": {evil: 1}}], outcome=evil)
+            trace(restored=[{"turns": [fields], "drift": {"words": evil}, "repairs": {evil: 1}}], outcome=evil)
         )
         self.assertNotIn("\x1b", report)
         self.assertLess(max(map(len, report.splitlines())), 600)
@@ -121,8 +121,8 @@ class TestWords(ExplainTestCase):
         odd = [None, True, -1, 1.5, "x", [], {}, [[]], {"a": {}}, ["x", 1]]
         for seed in range(300):
             rng = random.Random(seed)
-            told = {name: rng.choice(odd) for name in turn()}
-            restored = {name: rng.choice([*odd, [told]]) for name in ("drift", "repairs", "transcribed", "turns")}
+            fields = {name: rng.choice(odd) for name in turn()}
+            restored = {name: rng.choice([*odd, [fields]]) for name in ("drift", "repairs", "transcribed", "turns")}
             fields = ("number", "received_at", "client_request", "outcome", "status", "usage", "restored")
             with self.subTest(seed=seed):
                 self.report(trace(**{name: rng.choice([*odd, [restored]]) for name in fields}))

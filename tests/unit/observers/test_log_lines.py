@@ -18,28 +18,28 @@ from tests.proxy.test_serve import ServeTest
 class Disk(io.RawIOBase):
     """A file on a disk that has so much room, and takes a few bytes at a time."""
 
-    def __init__(self, room: int, piece: int = 1000) -> None:
+    def __init__(self, space: int, piece: int = 1000) -> None:
         super().__init__()
-        self.room, self.piece, self.kept = room, piece, b""
+        self.space, self.piece, self.written = space, piece, b""
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        if not self.room:
+        if not self.space:
             raise OSError(errno.ENOSPC, "No space left on device")
-        taken = bytes(data[: min(self.room, self.piece)])
-        self.kept += taken
-        self.room -= len(taken)
+        taken = bytes(data[: min(self.space, self.piece)])
+        self.written += taken
+        self.space -= len(taken)
         return len(taken)
 
 
 class TestStreams(unittest.TestCase):
     def streams(self, encoding: str = "ascii") -> tuple[io.BytesIO, io.BytesIO]:
-        kept = io.BytesIO(), io.BytesIO()
-        for name, file in zip(("stdout", "stderr"), kept, strict=True):
+        written = io.BytesIO(), io.BytesIO()
+        for name, file in zip(("stdout", "stderr"), written, strict=True):
             self.enterContext(mock.patch.object(sys, name, io.TextIOWrapper(file, encoding)))
-        return kept
+        return written
 
     def test_only_stderr_is_queued_unless_the_proxy_serves(self) -> None:
         """Whoever reads our output through `head` must be noticed, and a pager is waited for."""
@@ -57,22 +57,22 @@ class TestStreams(unittest.TestCase):
         """A log that Windows redirects was full of escapes."""
         with mock.patch.dict(os.environ):
             os.environ.pop("PYTHONIOENCODING", None)
-            kept = self.streams("cp1252")
+            written = self.streams("cp1252")
             with log_lines.command_streams():
                 print("┌ 你好")
                 print("┌ 你好", file=sys.stderr)
                 sys.stdout.flush()
                 line = "┌ 你好".encode()
-                self.assertEqual([line] * 2, [kept[0].getvalue().strip(), self.drained(kept[1]).strip()])
+                self.assertEqual([line] * 2, [written[0].getvalue().strip(), self.drained(written[1]).strip()])
 
     def test_the_encoding_of_pythonioencoding_stays(self) -> None:
         with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
-            kept = self.streams("ascii")
+            written = self.streams("ascii")
             with log_lines.command_streams():
                 print("ü")
                 print("ü", file=sys.stderr)
                 sys.stdout.flush()
-                self.assertEqual([b"?", b"\\xfc"], [kept[0].getvalue().strip(), self.drained(kept[1]).strip()])
+                self.assertEqual([b"?", b"\\xfc"], [written[0].getvalue().strip(), self.drained(written[1]).strip()])
 
     def drained(self, file: io.BytesIO) -> bytes:
         log_lines.drain(5)
@@ -84,7 +84,7 @@ class TestStreams(unittest.TestCase):
         self.enterContext(mock.patch.object(sys, "stderr", None))
         with log_lines.command_streams(), log_lines.serving_streams():
             gc.collect()
-            print("nobody reads this", flush=True)
+            print("not read", flush=True)
             print("nor this", file=sys.stderr, flush=True)
             # Windows calls its null device a terminal; it is none that shows colours.
             self.assertFalse(log_lines.has_colours())

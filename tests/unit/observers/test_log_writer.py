@@ -22,7 +22,7 @@ class Sink(io.RawIOBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept = b""
+        self.written = b""
         self.released = threading.Event()
         self.reached = threading.Event()
 
@@ -32,7 +32,7 @@ class Sink(io.RawIOBase):
     def write(self, data: bytes) -> int:  # type: ignore[override]
         self.reached.set()
         self.released.wait(PATIENCE)
-        self.kept += bytes(data)
+        self.written += bytes(data)
         return len(data)
 
 
@@ -57,7 +57,7 @@ class TestBlockedDescriptor(LogWriterTest):
         writer, sink = self.stuck()
         for number in range(10_000):
             writer.write(f"{number}\n")
-        self.assertEqual(b"", sink.kept)
+        self.assertEqual(b"", sink.written)
 
     def test_lines_beyond_a_full_queue_are_dropped_and_counted_where_they_are_missing(self) -> None:
         self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
@@ -68,12 +68,13 @@ class TestBlockedDescriptor(LogWriterTest):
         self.assertTrue(writer.drain())
         writer.write("later\n")
         self.assertTrue(writer.drain())
-        first, *kept, missing, later = sink.kept.decode().splitlines()
+        first, *written, missing, later = sink.written.decode().splitlines()
         self.assertEqual(("first", "later"), (first, later))
-        self.assertEqual([str(number) for number in range(len(kept))], kept)
-        self.assertTrue(kept)
+        self.assertEqual([str(number) for number in range(len(written))], written)
+        self.assertTrue(written)
         self.assertEqual(
-            f"deepseek-cursor-proxy: {1000 - len(kept)} lines are missing here: this log could not be written.", missing
+            f"deepseek-cursor-proxy: {1000 - len(written)} lines are missing here: this log could not be written.",
+            missing,
         )
 
     def test_a_text_larger_than_the_queue_is_written_when_the_queue_is_empty(self) -> None:
@@ -83,8 +84,8 @@ class TestBlockedDescriptor(LogWriterTest):
         writer.write("dropped\n")
         sink.released.set()
         self.assertTrue(writer.drain())
-        self.assertEqual(["first", "x" * 5000], sink.kept.decode().splitlines()[:2])
-        self.assertIn("1 line is missing here", sink.kept.decode())
+        self.assertEqual(["first", "x" * 5000], sink.written.decode().splitlines()[:2])
+        self.assertIn("1 line is missing here", sink.written.decode())
 
     def test_close_does_not_wait_long_for_a_blocked_descriptor(self) -> None:
         writer, _ = self.stuck()
@@ -128,7 +129,7 @@ class TestOrder(LogWriterTest):
         for thread in threads:
             thread.join()
         writer.close()
-        lines = disk.kept.decode().splitlines()
+        lines = disk.written.decode().splitlines()
         for name in "abcd":
             self.assertEqual(
                 [f"{name} {number}" for number in range(2000)], [line for line in lines if line[0] == name]
@@ -146,7 +147,7 @@ class TestOrder(LogWriterTest):
         for number in range(10_000):
             writer.write(f"{number}\n")
         writer.close()
-        self.assertEqual(10_000, disk.kept.count(b"\n"))
+        self.assertEqual(10_000, disk.written.count(b"\n"))
 
     def test_close_ends_the_log_writers_thread(self) -> None:
         writer = self.writer(Disk(1000))
@@ -174,7 +175,7 @@ class TestReentry(LogWriterTest):
 
         self.assert_ends(nested)
         writer.close()
-        self.assertEqual(b"inner\nouter\n", disk.kept)
+        self.assertEqual(b"inner\nouter\n", disk.written)
 
     @unittest.skipIf(os.name == "nt", "needs interval timers")
     def test_lines_of_signal_handlers_are_not_lost_among_other_threads(self) -> None:
@@ -194,7 +195,7 @@ class TestReentry(LogWriterTest):
             writer.write(f"{number}\n")
         signal.setitimer(signal.ITIMER_REAL, 0)
         writer.close()
-        self.assertEqual(20_000 + handled, disk.kept.count(b"\n"))
+        self.assertEqual(20_000 + handled, disk.written.count(b"\n"))
 
 
 class TestFailure(LogWriterTest):
@@ -204,19 +205,19 @@ class TestFailure(LogWriterTest):
         for text in ("kept\nlo", "st\n", "lost\n"):
             writer.write(text)
             self.assertTrue(writer.drain())
-        disk.room = 1000
+        disk.space = 1000
         writer.write("again\n")
         writer.close()
         self.assertEqual(
             b"kept\nl" + b"deepseek-cursor-proxy: 2 lines are missing here: this log could not be written.\nagain\n",
-            disk.kept,
+            disk.written,
         )
 
     def test_a_write_to_a_closed_descriptor_raises_nothing(self) -> None:
         stream = io.TextIOWrapper(io.BufferedWriter(Disk(1000)), encoding="utf-8")
         writer = LogWriter(stream)
         stream.close()
-        writer.write("somebody closed it\n")
+        writer.write("the stream is closed\n")
         writer.close()
 
     def test_a_character_that_the_logs_encoding_lacks_is_escaped(self) -> None:
@@ -224,7 +225,7 @@ class TestFailure(LogWriterTest):
         writer = LogWriter(io.TextIOWrapper(io.BufferedWriter(disk), "ascii", "backslashreplace"))
         writer.write("ü \udcff\n")
         writer.close()
-        self.assertEqual(b"\\xfc \\udcff\n", disk.kept)
+        self.assertEqual(b"\\xfc \\udcff\n", disk.written)
 
 
 class TestQueuedStream(LogWriterTest):
@@ -240,7 +241,7 @@ class TestQueuedStream(LogWriterTest):
             thread.start()
             thread.join(PATIENCE)
             print("printed", file=sys.stderr, flush=True)
-        self.assertEqual(b"", sink.kept)
+        self.assertEqual(b"", sink.written)
         sink.released.set()
         self.assertTrue(writer.drain())
-        self.assertRegex(sink.kept.decode(), r"(?s)\Afirst\nException in thread .*LookupError: a bug\nprinted\n\Z")
+        self.assertRegex(sink.written.decode(), r"(?s)\Afirst\nException in thread .*LookupError: a bug\nprinted\n\Z")

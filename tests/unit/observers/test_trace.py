@@ -38,8 +38,8 @@ class TestTrace(SocketTestCase):
         first, second = self.traces()
         self.assertEqual("hi", second["client_request"]["messages"][1]["content"])
         (turn,) = second["restored"][0]["turns"]
-        told = {"message": 2, "need": "hard", "source": "store", "proof": "exact", "says": "", "is_empty": False}
-        self.assertEqual({**told, "calls": ["read_file"]}, turn)
+        expected = {"message": 2, "need": "hard", "source": "store", "proof": "exact", "says": "", "is_empty": False}
+        self.assertEqual({**expected, "calls": ["read_file"]}, turn)
         self.assertEqual(
             (2, {}, None), (second["format"], *(second["restored"][0][key] for key in ("repairs", "drift")))
         )

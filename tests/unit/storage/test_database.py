@@ -119,10 +119,10 @@ class TestDatabase(unittest.TestCase):
             connection.execute("CREATE TABLE t (x)")
             connection.execute("INSERT INTO t VALUES (1), (2)")
             connection.execute("BEGIN")
-            kept = [Rows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
+            rows = [Rows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
             connection.execute("COMMIT")
             connection.execute("DROP TABLE t")
-        self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (kept[0].fetchone(), kept[1].fetchall(), list(kept[2])))
+        self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (rows[0].fetchone(), rows[1].fetchall(), list(rows[2])))
 
     @needs_symlinks
     def test_a_symlink_to_the_store_is_followed(self) -> None:

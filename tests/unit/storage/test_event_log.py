@@ -64,13 +64,13 @@ class TestEventLog(unittest.TestCase):
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
         tracemalloc.start()
         try:
-            log, said = EventLog(), 0
+            log, size = EventLog(), 0
             for each in events(50_000):
                 log.append(each)
-                said += 6
+                size += 6
             del each
             packed = log.pack()
-            self.assertLess(len(packed), 6 * said)
+            self.assertLess(len(packed), 6 * size)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             for _ in event_log.unpack(packed):

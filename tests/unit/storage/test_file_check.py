@@ -101,7 +101,7 @@ class TestInspect(FileTestCase):
             self.expect_left_alone(r"newer version of this program \(schema 999\)")
 
     def test_the_wal_file_of_a_crash_is_read_too(self) -> None:
-        """All that another program has said about itself may still be in the log; opening it would work that in."""
+        """Another program's id may still be in the log; opening the file with SQLite would copy it into the file."""
         for statements, words in (
             (("CREATE TABLE theirs (x)",), "another program"),
             (("PRAGMA user_version = 999",), "newer version"),

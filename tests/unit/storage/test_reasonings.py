@@ -418,10 +418,10 @@ class TestCosts(StoreTestCase):
         for connection in connections:
             assert connection is not None
             connection.set_trace_callback(None)
-        asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
-        self.assertGreater(len(asked), 5)
+        queries = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
+        self.assertGreater(len(queries), 5)
         with store.database.reader() as reader:
-            for statement in asked:
+            for statement in queries:
                 for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}"):
                     self.assertNotRegex(row[3], r"^SCAN (?!CONSTANT)", statement)
 
