@@ -76,7 +76,7 @@ class TablesTest(unittest.TestCase):
         )
 
     def test_the_clients_table_is_the_one_the_proxy_uses(self) -> None:
-        rows = [f"| {each.name} | `{each.mark}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
+        rows = [f"| {each.name} | `{each.sign}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
         table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
         self.assertTrue(marked("clients", "clients") == table, f".github/docs/clients.md should have:\n\n{table}\n")
 

@@ -1,4 +1,5 @@
-"""HTTP endpoints: `routes` maps a request to one of them, each turns an HttpRequest into an HttpReply.
+"""HTTP endpoints: HttpRequest in, HttpReply out. Other folders import `routes`, which imports endpoints on demand.
 
-`chat`, `responses` and `messages` are the three APIs; `passthrough` relays models that are asked elsewhere.
+`endpoint` has the steps that all APIs share, `reply` the HTTP reply of an answer and what a protocol's Writer is;
+`chat`, `responses`, `stored_responses` and `messages` are the APIs; `passthrough` is for models of another upstream.
 """

@@ -1,17 +1,16 @@
-"""Which client sends a request, and whether it is shown the thinking inside the answer (`display_reasoning = "auto"`).
+"""Which client sends a chat, and whether it gets thinking blocks in the text (`display_reasoning = "auto"`).
 
-Some clients act on the text of an answer: they write files from its code fences, or run them. Others have a place of
-their own for `reasoning_content`. Neither is shown the block; whoever is not in the table is. A request is judged by
-its User-Agent and by the headers of the SDK it was sent with:
+Some clients act on the text of an answer: they write files from its code fences, or run them. Others show
+`reasoning_content` themselves. Neither gets the block; every client that is not in the table does. The User-Agent and
+the headers of an SDK decide, in this order:
 
-    1. Cursor's own marks             shown
-    2. an agent of the table          not shown
-    3. Azure's path as Cursor uses it shown
-    4. an SDK of the table            not shown
-    5. anything else                  shown
+    1. Cursor's own User-Agent or body    block
+    2. an agent of the table              no block
+    3. Azure's path as Cursor uses it     block
+    4. an SDK of the table                no block
+    5. anything else                      block
 
-Nothing else depends on this: a chat goes on in another client with the same reasoning.
-Pure: the request's head and JSON body in, a bool out.
+Nothing else depends on this: a chat can go on in another client with the same reasoning.
 """
 
 import re
@@ -23,11 +22,11 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 
 class Client(NamedTuple):
-    """A client that is not shown the block; `mark` is a product of its User-Agent, or the header of an SDK."""
+    """A client that gets no block; `sign` is a product of its User-Agent, or the header of an SDK."""
 
     name: str
-    mark: str
-    # The version that was seen to send the mark; "source" where it was read, not run.
+    sign: str
+    # The version that was seen to send the sign; "source" where its source was read, not run.
     seen: str
     why: str
 
@@ -73,20 +72,20 @@ _AZURE_QUERY = "api-version=2024-12-01-preview"
 
 
 def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
-    """Whether the client of a chat request sees the thinking as a block inside the answer."""
+    """Whether the client of a chat gets thinking blocks in the text."""
     agent = request.header("user-agent") or ""
-    if _names(_CURSOR, agent):
+    if _has_product(_CURSOR, agent):
         return True
-    is_agent = _names(_AGENTS, agent)
-    if not (is_agent or request.header("x-stainless-lang") is not None or _names(_SDKS, agent)):
+    is_agent = _has_product(_AGENTS, agent)
+    if not (is_agent or request.header("x-stainless-lang") is not None or _has_product(_SDKS, agent)):
         return True
     return _is_cursor_body(body) or (not is_agent and _is_cursor_azure(request))
 
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
-    """Whether nobody but Cursor sends such a body to chat completions.
+    """Whether only Cursor sends such a body to chat completions.
 
-    It names its chat in the metadata, asks in the items of the Responses API, or brings its patch tool, which is flat.
+    It names its chat in the metadata, sends the items of the Responses API, or its patch tool, which is flat.
     """
     metadata, tools = body.get("metadata"), body.get("tools")
     if isinstance(metadata, dict) and any(name.lower().startswith("cursor") for name in metadata):
@@ -101,22 +100,22 @@ def _is_cursor_tool(tool: object) -> bool:
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:
-    """Whether a request comes by Azure's path, from nothing that says it is written in a language Cursor is not."""
+    """Whether a request comes by Azure's path, from no SDK of a language that Cursor is not written in."""
     by_azure = _AZURE_PATH in request.path and request.header("api-key") is not None
     return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
 
 
-# A client names itself alike in every request.
+# A client sends the same User-Agent with every request.
 @lru_cache(32)
-def _names(products: re.Pattern[str], agent: str) -> bool:
+def _has_product(products: re.Pattern[str], agent: str) -> bool:
     return products.search(agent) is not None
 
 
-def _products(*marks: str) -> re.Pattern[str]:
-    """Finds a product of a User-Agent, such as `ai/6.0`, wherever a product may begin."""
-    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(map(re.escape, marks))})", re.IGNORECASE)
+def _product_pattern(*signs: str) -> re.Pattern[str]:
+    """Matches a product of a User-Agent, such as `ai/6.0`, wherever a product may begin."""
+    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(map(re.escape, signs))})", re.IGNORECASE)
 
 
-_CURSOR = _products("Cursor/")
-_AGENTS = _products(*(client.mark for client in AGENTS))
-_SDKS = _products(*(client.mark for client in SDKS if client.mark.endswith("/")))
+_CURSOR = _product_pattern("Cursor/")
+_AGENTS = _product_pattern(*(client.sign for client in AGENTS))
+_SDKS = _product_pattern(*(client.sign for client in SDKS if client.sign.endswith("/")))

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
-from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, write_events
+from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import UpstreamRefused
@@ -84,7 +84,7 @@ class Endpoint:
         sent = raw if model is None else encode_json(body)
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services)
 
-    def open(self, received: ClientRequest, generation: GenerationRequest) -> "Exchange | ChoicesExchange":
+    def open(self, received: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """The exchange of a call that DeepSeek accepted; `access` learns what DeepSeek thinks of the key."""
         access = self._services.access
         access.check_call(received.caller)
@@ -99,7 +99,7 @@ class Endpoint:
 
     def reply(
         self,
-        exchange: "Exchange | ChoicesExchange",
+        exchange: OpenExchange,
         chat: ChatRequest,
         writer: Writer,
         display: Display = _FIELDS_ONLY,
@@ -116,9 +116,7 @@ class Endpoint:
         return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
 
 
-def show(
-    exchange: "Exchange | ChoicesExchange", chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool
-) -> Batches:
+def show(exchange: OpenExchange, chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool) -> Batches:
     """The batches of an exchange as the client sees them, with the notice before the answer in their text."""
     batches = exchange.batches(with_lulls=with_lulls)
     if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):

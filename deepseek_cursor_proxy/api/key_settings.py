@@ -1,6 +1,6 @@
-"""Where a client keeps its API key, for an error about that key: each client is told its own setting.
+"""The setting in which a client keeps its API key, for an error about that key.
 
-A request is judged by its path and User-Agent alone, because its key is looked at before its body.
+The path and the User-Agent alone decide which client it is, because the key is checked before the body is read.
 """
 
 import re
@@ -15,8 +15,8 @@ _ANTHROPIC = "Anthropic's SDKs send ANTHROPIC_API_KEY as x-api-key and ANTHROPIC
 _OPENAI = "OpenAI's SDKs send OPENAI_API_KEY."
 _ANY = "It is one of your client's settings."
 
-# Products as they begin a User-Agent or follow another product in it. Their names are short: without a bound, 64 kB of
-# " codex" took 3.5 s, and nobody needs a key to be told that it is missing.
+# Products at the beginning of a User-Agent or behind another product. Their names are bounded: without that, 64 kB of
+# " codex" took 3.5 s, and a request needs no key to get here.
 _AGENTS = tuple(
     (re.compile(rf"(?:\A|[\s(;,]){product}", re.IGNORECASE), setting)
     for product, setting in (("cursor/", _CURSOR), ("claude-cli/", _CLAUDE_CODE), (r"codex[\w -]{0,40}/", _CODEX))
@@ -25,7 +25,7 @@ _SDK = re.compile(r"\A(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
 
 
 def key_setting(request: HttpRequest) -> str:
-    """A sentence that says where the client of a request has its key from."""
+    """A sentence that says where the client of a request takes its key from."""
     agent = request.header("user-agent") or ""
     for product, setting in _AGENTS:
         if product.search(agent):

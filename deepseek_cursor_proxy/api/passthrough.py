@@ -1,9 +1,8 @@
-"""Models that are asked elsewhere: the request goes out as it came in, and the answer comes back byte for byte.
+"""Models of another upstream: the request goes there as it came, and its response comes back byte for byte.
 
-So that Cursor's own GPT models keep working while its base URL points here. The key is the route's own, taken from the
-environment; the client's, which is for DeepSeek, is never sent there. Who may spend it is access's part. Nothing is
-restored, recorded or tried again.
-Of the answer's head only status, content type and the time to wait are kept.
+Cursor's own GPT models keep working this way while its base URL points here. The key is the route's own, from the
+environment; the client's, which is for DeepSeek, is never sent there. `access` decides who may spend it. Nothing is
+restored, recorded or tried again. Of the response head only the status, Content-Type and Retry-After come back.
 """
 
 import os
@@ -25,10 +24,10 @@ from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
-# Nothing that could become a second header.
+# No character that could begin a second header.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
-# A line that does not end is not held back for ever.
-_LONGEST_LINE = 1024 * 1024
+# A longer line is sent before its end.
+_MAX_LINE_BYTES = 1024 * 1024
 
 
 class StreamEnds(NamedTuple):
@@ -78,32 +77,32 @@ def relay(request: PassthroughRequest, services: Services, environment: Mapping[
     outcome = _Outcome(services, request.model, destination.name)
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
-        answer = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
-        if request.stream is not None and answer.status == 200:
-            headers = (*_headers(answer), ("X-Accel-Buffering", "no"))
-            return HttpReply(200, _Stream(answer, outcome, request.stream), headers)
-        return _whole(answer, credential, outcome)
+        response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        if request.stream is not None and response.status == 200:
+            headers = (*_headers(response), ("X-Accel-Buffering", "no"))
+            return HttpReply(200, _Stream(response, outcome, request.stream), headers)
+        return _plain(response, credential, outcome)
     except (ProxyError, ClientGone) as error:
         outcome.failure(error)
         raise
 
 
-def _whole(answer: UpstreamResponse, credential: str, outcome: "_Outcome") -> HttpReply:
-    with closing(answer):
-        raise_for_redirect(answer)
-        body = answer.read()
-    if answer.status >= 400:
-        # A place that quotes the key it was called with would hand it to somebody who does not have it.
+def _plain(response: UpstreamResponse, credential: str, outcome: "_Outcome") -> HttpReply:
+    with closing(response):
+        raise_for_redirect(response)
+        body = response.read()
+    if response.status >= 400:
+        # An error may quote the key, which the client does not have.
         body = body.replace(credential.encode(), b"***")
-    outcome.end(str(answer.status))
-    return HttpReply(answer.status, body, _headers(answer))
+    outcome.end(str(response.status))
+    return HttpReply(response.status, body, _headers(response))
 
 
-def _headers(answer: UpstreamResponse) -> Headers:
-    kind = answer.headers.get("content-type", "")
+def _headers(response: UpstreamResponse) -> Headers:
+    kind = response.headers.get("content-type", "")
     headers: Headers = (("Content-Type", kind if _CONTENT_TYPE.fullmatch(kind) else "application/octet-stream"),)
-    if answer.retry_after is not None:
-        headers += (("Retry-After", str(answer.retry_after)),)
+    if response.retry_after is not None:
+        headers += (("Retry-After", str(response.retry_after)),)
     return headers
 
 
@@ -112,12 +111,12 @@ def _host(base_url: str) -> str:
 
 
 class _Stream:
-    """A streamed answer, in whole lines so that an error can follow whatever was sent; closing it ends the call."""
+    """A streamed response, in whole lines so that an error event can follow; closing it ends the call."""
 
     is_finished = False
 
-    def __init__(self, answer: UpstreamResponse, outcome: "_Outcome", ends: StreamEnds) -> None:
-        self._answer = answer
+    def __init__(self, response: UpstreamResponse, outcome: "_Outcome", ends: StreamEnds) -> None:
+        self._response = response
         self._outcome = outcome
         self._ends = ends
         self._is_done = False
@@ -140,21 +139,21 @@ class _Stream:
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
-        with closing(self._answer.pieces()) as pieces:
+        with closing(self._response.pieces()) as pieces:
             for piece in pieces:
                 data = rest + piece
-                end = data.rfind(b"\n") + 1 if len(data) < _LONGEST_LINE else len(data)
+                end = data.rfind(b"\n") + 1 if len(data) < _MAX_LINE_BYTES else len(data)
                 rest = data[end:]
                 if not self._is_done and self._ends.last_event.search(data, 0, end):
                     self._is_done = True
-                    self._answer.hurry()
+                    self._response.hurry()
                 if end:
                     yield data[:end]
         if rest:
             yield rest
 
     def close(self) -> None:
-        self._answer.close(was_complete=self._is_done)
+        self._response.close(was_complete=self._is_done)
         self._outcome.end("client left")
 
 

@@ -1,7 +1,7 @@
 """The HTTP reply that carries an answer: a Writer is driven over the batches of an exchange, streamed or plain.
 
-A failure before the first byte of a reply is raised, and becomes an HTTP error. Behind it, `failure` is the one place
-that says what the client reads, and the Writer puts that in the words of its API.
+A failure before the first byte of a reply is raised, and becomes an HTTP error. Later, `failure` alone decides what the
+client reads, and the Writer puts it in the words of its API.
 
 A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
 Blanks, which JSON allows in front of a value, keep it alive. The first one is sent with status 200, so a later failure
@@ -12,45 +12,60 @@ import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.lull import Lull
 
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-    from deepseek_cursor_proxy.exchange.exchange import Exchange
-
 _log = logging.getLogger(__name__)
+
+_JSON = (("Content-Type", "application/json"),)
+
+Events = Generator[bytes | Lull, None, None]
+
+
+class OpenExchange(Protocol):
+    """An exchange whose call DeepSeek accepted, of one answer or of several choices."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def notice(self, choice: int) -> str:
+        """The notice before the answer of a choice; empty for none."""
+        ...
+
+    def batches(self, *, with_lulls: bool) -> Batches: ...
+
+    def close(self) -> None: ...
 
 
 class Writer(Protocol):
     """Writes one answer in the words of one API: as events, or as one JSON value at its end. Used by one thread."""
 
     def begin(self) -> bytes:
-        """What stands before the answer."""
+        """The bytes before the answer."""
         ...
 
     def write(self, batch: Batch) -> bytes:
-        """What the client reads of a batch; nothing where its API has no words for it."""
+        """The bytes of a batch; none where the API has no words for it."""
         ...
 
     def end(self) -> bytes:
-        """The rest of an answer that came to its end; raises ProxyError if DeepSeek broke it off."""
+        """The last bytes of an answer that came to its end; raises ProxyError if DeepSeek broke it off."""
         ...
 
     def fail(self, error: ProxyError) -> bytes:
-        """The rest of an answer that failed after its first byte; raises ClientGone to break the reply off."""
+        """The last bytes of an answer that failed; raises ClientGone to break a plain reply off."""
         ...
 
 
-def stream_reply(exchange: "Exchange | ChoicesExchange", events: Generator[bytes | Lull, None, None]) -> HttpReply:
+def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
     return HttpReply.events(_StreamedBody(exchange, events))
 
 
-def write_events(batches: Batches, writer: Writer) -> Generator[bytes | Lull, None, None]:
+def write_events(batches: Batches, writer: Writer) -> Events:
     """A whole streamed answer, with the lulls in it."""
     if beginning := writer.begin():
         yield beginning
@@ -69,9 +84,7 @@ def write_events(batches: Batches, writer: Writer) -> Generator[bytes | Lull, No
     yield last
 
 
-def plain_reply(
-    exchange: "Exchange | ChoicesExchange", batches: Batches, writer: Writer, blank_seconds: float
-) -> HttpReply:
+def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
     """The reply, as soon as it is known whether it is the value or begins with a blank."""
     blanks = _take_all(batches, writer, blank_seconds)
     try:
@@ -81,13 +94,13 @@ def plain_reply(
         exchange.close()
         raise
     if is_late:
-        return HttpReply(200, _LateBody(exchange, blanks, writer), (("Content-Type", "application/json"),))
+        return HttpReply(200, _LateBody(exchange, blanks, writer), _JSON)
     exchange.close()
-    return HttpReply(200, body, (("Content-Type", "application/json"),))
+    return HttpReply(200, body, _JSON)
 
 
 def failure(error: Exception) -> ProxyError:
-    """What the client is told of an exception that ended its answer."""
+    """The failure that the client reads of for an exception that ended its answer."""
     if isinstance(error, ProxyError):
         return error
     if isinstance(error, (ValueError, RecursionError)):
@@ -97,7 +110,7 @@ def failure(error: Exception) -> ProxyError:
 
 
 def unexpected(error: Exception) -> InternalError:
-    """What the client is told of a bug of ours; the log says more."""
+    """The same for a bug of ours, which is logged."""
     details = _log.isEnabledFor(logging.DEBUG)
     _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
     return InternalError()
@@ -111,7 +124,7 @@ def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generat
             if isinstance(batch, Lull):
                 continue
             writer.write(batch)
-            # An answer that has ended is told within moments, perhaps as a failure, which then needs the status.
+            # An answer that has finished is replied within moments, perhaps as a failure, which needs the status.
             is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
             if not is_over and monotonic() >= due:
                 due = monotonic() + blank_seconds
@@ -119,9 +132,9 @@ def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generat
 
 
 class _StreamedBody:
-    """A streamed answer; closing it ends the exchange even if not a byte of it was asked for."""
+    """A streamed answer; closing it ends the exchange, also before the first byte."""
 
-    def __init__(self, exchange: "Exchange | ChoicesExchange", events: Generator[bytes | Lull, None, None]) -> None:
+    def __init__(self, exchange: OpenExchange, events: Events) -> None:
         self._events = events
         self._exchange = exchange
 
@@ -142,9 +155,7 @@ class _LateBody:
 
     is_finished = False
 
-    def __init__(
-        self, exchange: "Exchange | ChoicesExchange", blanks: Generator[bool, None, None], writer: Writer
-    ) -> None:
+    def __init__(self, exchange: OpenExchange, blanks: Generator[bool, None, None], writer: Writer) -> None:
         self._blanks = blanks
         self._writer = writer
         self._exchange = exchange

@@ -7,14 +7,14 @@ done with it afterwards is in `stored_responses`.
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint, show
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
-from deepseek_cursor_proxy.api.reply import stream_reply, write_events
+from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.api.response_input import ResponseInput
 from deepseek_cursor_proxy.api.stored_responses import EventsAfter
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
@@ -195,9 +195,7 @@ class ResponsesEndpoint(Endpoint):
         return writer.end()
 
 
-def _cancel_if_left(
-    events: Generator[bytes | Lull, None, None], writer: ResponseWriter
-) -> Generator[bytes | Lull, None, None]:
+def _cancel_if_left(events: Events, writer: ResponseWriter) -> Events:
     """The events; when the client leaves before the last, the response is saved as cancelled with what there is."""
     try:
         yield from events

@@ -75,9 +75,9 @@ class TestMarks(unittest.TestCase):
 
     def test_every_mark_of_the_table_is_enough_alone(self) -> None:
         for client in (*clients.AGENTS, *clients.SDKS):
-            is_product = client.mark.endswith("/")
-            request = asked(client.mark + "1.0", {}) if is_product else asked("", {client.mark: "go"})
-            self.assertFalse(clients.shows_thinking(request, PLAIN), client.mark)
+            is_product = client.sign.endswith("/")
+            request = asked(client.sign + "1.0", {}) if is_product else asked("", {client.sign: "go"})
+            self.assertFalse(clients.shows_thinking(request, PLAIN), client.sign)
 
     def test_cursor_is_known_by_its_bodies_whatever_it_is_written_with(self) -> None:
         flat = {"type": "custom", "name": "ApplyPatch", "format": {"type": "grammar"}}

@@ -7,10 +7,11 @@ from deepseek_cursor_proxy.api import reply
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.lull import Lull
 
 SAYS = [Delta(text="a")]
 ROLE = [Delta(text="")]
-LULL: Batch = []
+LULL = Lull()
 END = [Delta(text="z", finish_reason="stop")]
 
 
@@ -51,7 +52,7 @@ class Exchange:
 class Source:
     """Batches that may end in an error; knows whether they were closed."""
 
-    def __init__(self, *batches: Batch, error: BaseException | None = None) -> None:
+    def __init__(self, *batches: Batch | Lull, error: BaseException | None = None) -> None:
         self._batches = batches
         self._error = error
         self.is_closed = False
@@ -66,14 +67,14 @@ class Source:
 
 
 class TestStream(unittest.TestCase):
-    def written(self, source: Source, writer: Writer | None = None) -> list[bytes]:
+    def written(self, source: Source, writer: Writer | None = None) -> list[bytes | Lull]:
         return list(reply.write_events(source(), writer or Writer()))
 
     def test_a_stream_has_a_beginning_its_batches_and_an_end(self) -> None:
         self.assertEqual([b"[", b"a", b"z", b"]"], self.written(Source(SAYS, END)))
 
-    def test_a_lull_is_an_empty_piece_and_a_batch_without_words_is_none(self) -> None:
-        self.assertEqual([b"[", b"", b"a", b"]"], self.written(Source(LULL, ROLE, SAYS)))
+    def test_a_lull_goes_on_to_the_consumer_and_a_batch_without_words_is_nothing(self) -> None:
+        self.assertEqual([b"[", LULL, b"a", b"]"], self.written(Source(LULL, ROLE, SAYS)))
 
     def test_a_failure_is_written_by_the_writer(self) -> None:
         for error, code in (
@@ -98,7 +99,7 @@ class TestStream(unittest.TestCase):
 
     def test_closing_the_body_closes_events_batches_and_exchange(self) -> None:
         source, exchange = Source(SAYS, END), Exchange()
-        body = reply.stream_reply(exchange, reply.write_events(source(), Writer())).body  # type: ignore[arg-type]
+        body = reply.stream_reply(exchange, reply.write_events(source(), Writer())).body
         assert not isinstance(body, bytes)
         pieces = iter(body)
         self.assertEqual([b"[", b"a"], [next(pieces), next(pieces)])
@@ -112,7 +113,7 @@ class TestPlain(unittest.TestCase):
 
     def reply(self, source: Source, writer: Writer | None = None, *, is_late: bool = False) -> HttpReply:
         seconds = 0.0 if is_late else 3600.0
-        return reply.plain_reply(self.exchange, source(), writer or Writer(), seconds)  # type: ignore[arg-type]
+        return reply.plain_reply(self.exchange, source(), writer or Writer(), seconds)
 
     def late_body(self, source: Source, writer: Writer | None = None) -> Callable[[], bytes]:
         found = self.reply(source, writer, is_late=True)
