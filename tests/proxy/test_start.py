@@ -5,9 +5,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.systems import ROOT
 
 # Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
 LATER = {

@@ -1,4 +1,4 @@
-"""Hostile, odd and legal requests as bytes, each with its status: test_edge sends them, test_fuzz mutates them."""
+"""Hostile, odd and legal requests as bytes, each with its status; some tests send them, others mutate them."""
 
 import json
 from collections.abc import Mapping

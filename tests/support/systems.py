@@ -5,6 +5,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+
 
 def _can_symlink() -> bool:
     with tempfile.TemporaryDirectory() as place:

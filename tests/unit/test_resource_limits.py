@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy import resource_limits as limits
-from tests.proxy.test_serve import PATIENCE, WINDOWS, ServeTest, address
+from tests.proxy.lifecycle.test_serve import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.harness import read_reply, request_bytes
 
 

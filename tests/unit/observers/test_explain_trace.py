@@ -14,8 +14,8 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.observers.explain_trace import explain
 from deepseek_cursor_proxy.observers.trace import FORMAT
+from tests.proxy.chats.test_trace import CALLED
 from tests.support.harness import SocketTestCase
-from tests.unit.observers.test_trace import CALLED
 
 ID = "call_00_abcdefghijklmnopqrstuv12"
 

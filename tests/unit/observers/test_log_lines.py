@@ -12,7 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_writer import QueuedStream
-from tests.proxy.test_serve import ServeTest
+from tests.proxy.lifecycle.test_serve import ServeTest
 
 
 class Disk(io.RawIOBase):

@@ -9,7 +9,6 @@ import threading
 import time
 import unittest
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,12 +16,15 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.lull import WaitHandle
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from tests.proxy import test_chunk_by_chunk, test_leaving, test_load, test_walkthrough
+from tests.proxy import test_walkthrough
+from tests.proxy.chats import test_chunk_by_chunk
+from tests.proxy.faults import test_client_disconnects
+from tests.proxy.load import test_load
 from tests.support.gauges import eventually
+from tests.support.systems import ROOT
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 10.0
-ROOT = Path(__file__).parents[3]
 LINUX_ONLY = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
 
 
@@ -367,7 +369,7 @@ def _cases(module: object) -> list[type[unittest.TestCase]]:
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    for module in (test_chunk_by_chunk, test_leaving, test_walkthrough):
+    for module in (test_chunk_by_chunk, test_client_disconnects, test_walkthrough):
         for case in _cases(module):
             tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
     tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))

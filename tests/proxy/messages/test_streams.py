@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.server import stream_loop as pumps
-from tests.proxy.test_leaving import WAYS, read_until
+from tests.proxy.faults.test_client_disconnects import WAYS, read_until
 from tests.support.gauges import StartLine, eventually
 from tests.support.harness import PATIENCE
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user

@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.test_leaving import WAYS, read_until
-from tests.proxy.test_responses_background import first_response, types
+from tests.proxy.faults.test_client_disconnects import WAYS, read_until
+from tests.proxy.responses.test_background import first_response, types
 from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from tests.proxy.test_responses_background import BackgroundTestCase, dechunked
+from tests.proxy.responses.test_background import BackgroundTestCase, dechunked
 from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE
 from tests.support.responses_client import PATH, Json, check_stream, events

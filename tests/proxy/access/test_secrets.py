@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from tests.proxy.test_serve import Process, address
+from tests.proxy.lifecycle.test_serve import Process, address
 from tests.support.harness import PATIENCE, read_reply
+from tests.support.systems import ROOT
 
 KEY = "sk-Kept0123456789abcdefABCDEF"
 PROMPT = "a prompt that is nobody's business"
@@ -157,7 +158,7 @@ def _run(*arguments: str) -> Remains:
         home.mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK")}
         environment |= {"HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
-        environment |= {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environment |= {"PYTHONPATH": str(ROOT)}
         flags = ("--port", "0", "--base-url", fake.url, "--retry-budget", "0", "--trace-dir", str(home / "traces"))
         with contextlib.closing(Process((*flags, *arguments), environment, errors)) as process:
             welcome = process.read_until("Stop with Ctrl-C.\n")
@@ -245,7 +246,7 @@ class TestFiles(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place, FakeDeepSeek() as fake:
             home = Path(place) / "home"
             home.mkdir()
-            environment = {**os.environ, "HOME": place + "/home", "PYTHONPATH": str(Path(__file__).parents[2])}
+            environment = {**os.environ, "HOME": place + "/home", "PYTHONPATH": str(ROOT)}
             flags = ("--port", "0", "--base-url", fake.url, "--trace-dir", str(home / "traces"))
             before = os.umask(0)
             try:

@@ -23,8 +23,9 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig, template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.proxy.lifecycle import test_tunnel
+from tests.support.systems import ROOT
 from tests.support.width import width
-from tests.unit.cli import test_tunnel
 
 # Less than ngrok gets to start, so that whoever waits for that is noticed.
 PATIENCE = 15.0
@@ -126,7 +127,7 @@ class ServeTest(unittest.TestCase):
     def environment(self, **more: str) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
         ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
-        return ours | {"PYTHONPATH": str(Path(__file__).parents[2]), **more}
+        return ours | {"PYTHONPATH": str(ROOT), **more}
 
     def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
         """A proxy that is up, and what it said about that."""
@@ -263,7 +264,7 @@ class StartTest(ServeTest):
     def test_a_user_whom_the_system_does_not_know_is_served_without_a_home(self) -> None:
         """A container with `--user 12345` exited with 2 and was started again for ever."""
         (self.bin / "sitecustomize.py").write_text(HOMELESS)
-        environment = {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{self.bin}"}
+        environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.bin}"}
         process, welcome = self.serve(**environment)
         self.assertIn("Settings at their defaults · reasoning in memory, until the proxy stops\n", welcome)
         process.send(signal.SIGHUP)

@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage import schema
 from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.test_serve import ServeTest, address
+from tests.proxy.lifecycle.test_serve import ServeTest, address
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.systems import needs_removable_open_files
 

@@ -5,7 +5,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
-from tests.proxy.test_leaving import read_until
+from tests.proxy.faults.test_client_disconnects import read_until
 from tests.support.harness import PATIENCE, request_bytes
 from tests.support.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
 

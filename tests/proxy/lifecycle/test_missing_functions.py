@@ -4,9 +4,8 @@ import json
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.systems import ROOT
 
 # Names that are missing there, by module; a module without names is missing itself.
 WINDOWS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from tests.proxy.test_scenarios import streamed
+from tests.proxy.chats.test_scenarios import streamed
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 

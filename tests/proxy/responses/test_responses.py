@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from deepseek_cursor_proxy.protocols.request import responses_items
-from tests.proxy.test_leaving import read_until
+from tests.proxy.faults.test_client_disconnects import read_until
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.proxy import test_fuzz
+from tests.proxy.requests import test_fuzz
 from tests.support.fuzzing import mutated, mutated_value
 from tests.support.messages_client import TOOLS, Told, added_up, events, result, user
 

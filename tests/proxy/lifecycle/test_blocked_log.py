@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.proxy.test_lifecycle import until
-from tests.proxy.test_serve import (
+from tests.proxy.lifecycle.test_serve import (
     COMMAND,
     DUPLICATE_SECONDS,
     ENDLESS_GRACE,
@@ -23,6 +22,7 @@ from tests.proxy.test_serve import (
     WINDOWS,
     ServeTest,
 )
+from tests.proxy.lifecycle.test_stop_and_reload import until
 from tests.support.harness import request_bytes
 
 if not WINDOWS:

@@ -6,14 +6,13 @@ import socket
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import child_process
 from deepseek_cursor_proxy.cli.child_process import ChildProcess
+from tests.support.systems import ROOT
 
-ROOT = Path(__file__).parents[3]
 PATIENCE = 20.0
 
 PARENT = """

@@ -8,7 +8,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.proxy.test_serve import PATIENCE, Process, ServeTest, address
+from tests.proxy.lifecycle.test_serve import PATIENCE, Process, ServeTest, address
 from tests.support.gauges import eventually
 from tests.support.harness import read_reply, request_bytes
 from tests.support.responses_client import PATH, check_stream, events

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.test_shapes import APPLY_PATCH, BARE, FLAT
+from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, mutated_value, pieces
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase

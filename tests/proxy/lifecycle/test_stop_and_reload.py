@@ -26,7 +26,8 @@ from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.test_serve import (
+from tests.proxy.lifecycle import test_tunnel
+from tests.proxy.lifecycle.test_serve import (
     COMMAND,
     DUPLICATE_SECONDS,
     ENDLESS_GRACE,
@@ -39,7 +40,6 @@ from tests.proxy.test_serve import (
     address,
 )
 from tests.support.harness import RunningProxy, read_reply, request_bytes
-from tests.unit.cli import test_tunnel
 from tests.unit.net.test_wait import systems
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
