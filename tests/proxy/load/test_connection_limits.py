@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
-from tests.proxy.test_serve import WINDOWS, ServeTest, address
+from tests.proxy.lifecycle.test_serve import WINDOWS, ServeTest, address
 from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 
