@@ -57,21 +57,21 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
             if isinstance(batch, Lull):
                 yield batch
                 continue
-            passed: Batch = []
+            released: Batch = []
             for item in batch:
                 if isinstance(item, Heartbeat):
-                    passed.append(item)
+                    released.append(item)
                     continue
                 reply.add(item)
                 held.append(item)
                 if item.calls or item.finish_reason:
-                    passed += _resolve(held, reply, request, call_id)
+                    released += _resolve(held, reply, request, call_id)
                     held.clear()
                 elif not item.text:
                     # Only text may stand for a call.
-                    passed.append(held.pop())
-            if passed:
-                yield passed
+                    released.append(held.pop())
+            if released:
+                yield released
         if held:
             yield list(held)
 

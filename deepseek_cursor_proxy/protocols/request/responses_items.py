@@ -7,7 +7,7 @@ message, up to the first result or the next user message:
     └───────────────── one assistant message ─────────────────┘  └─ a tool message
 
 A turn also ends where the next one begins: with new reasoning or new text after text, as long as it has no call. Items
-of our own have the id of their response in their ids, so that a response that thinks or speaks twice stays one turn.
+of our own have the id of their response in their ids, so that a response with reasoning or text twice stays one turn.
 Only plain reasoning counts. A summary is not what the model thought and encrypted content cannot be read here, so both
 leave the reasoning unknown, and `reasoning.restore` looks it up.
 
