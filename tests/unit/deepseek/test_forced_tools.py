@@ -1,4 +1,4 @@
-"""A tool that had to be called: words that stand for the call become it, and no others, in all three APIs."""
+"""Text that stands for a forced tool call becomes the call, and no other text does."""
 
 import json
 import random
@@ -105,7 +105,7 @@ class TestFindCall(unittest.TestCase):
         self.assertEqual(("look_up", {"input": "text"}), find('{"name": "look_up", "input": "text"}'))
 
     def test_a_call_as_text_with_broken_arguments_stays_text(self) -> None:
-        """It became a call with an argument named "arguments", which nobody wrote."""
+        """It became a call with a made-up argument named "arguments"."""
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
         for chat in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):

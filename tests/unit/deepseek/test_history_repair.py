@@ -16,7 +16,7 @@ def calls(*ids: str, text: str = "") -> Message:
 
 
 def shape(messages: tuple[Message, ...]) -> list[str]:
-    """A history in one line: who says what."""
+    """A history as a list of short lines."""
     return [
         f"{m.role}:{','.join(c.id for c in m.tool_calls)}"
         if m.tool_calls
@@ -164,7 +164,7 @@ class TestRepair(unittest.TestCase):
                     self.assertIn(str(message.content), text)
 
     def test_a_repaired_history_keeps_its_prefix_when_the_chat_grows(self) -> None:
-        """What was sent and answered is a prefix of everything that follows it."""
+        """DeepSeek's cache needs the prefix."""
         for seed in range(300):
             history = generated(random.Random(seed))
             answered = [*history, assistant("the answer", reasoning="r")]
@@ -182,7 +182,7 @@ class TestRepair(unittest.TestCase):
         self.assertEqual(5_001, len(repair(reverse).messages))
 
     def test_calls_and_results_that_do_not_fit_are_repaired_in_linear_time(self) -> None:
-        """Half a megabyte of these once kept a processor busy for seconds: see how often a round is asked."""
+        """Half a megabyte of these once took seconds; the test counts the calls of add_result."""
         rounds = [calls(str(number)) for number in range(2_000)]
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
         same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
@@ -205,7 +205,7 @@ class TestRepair(unittest.TestCase):
 
 
 def generated(rng: random.Random) -> tuple[Message, ...]:
-    """Any order of anything, with ids that recur, are missing or belong to nobody."""
+    """Messages in any order, with ids that are repeated, missing or of no call."""
     ids = ("1", "2", "3", "", "call_1_0")
     numbers = itertools.count()
     makers = (

@@ -109,7 +109,7 @@ class TestInputItems(unittest.TestCase):
 
 
 def history(rng: random.Random) -> tuple[Message, ...]:
-    """A chat as it goes out: every result behind its call, and reasoning wherever it is insisted on."""
+    """A repaired chat: every result right after its call, and reasoning wherever it is required."""
     chat = [system("Be brief.")] if rng.random() < 0.5 else []
     for number in range(rng.randint(1, 5)):
         chat.append(user(rng.choice(("Go on.", "äöü \U0001f600\n", f"Question {number}"))))

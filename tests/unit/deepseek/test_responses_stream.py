@@ -94,7 +94,7 @@ class TestSplits(unittest.TestCase):
                 self.assertEqual(expected, reply(read_pieces(map(event, fewer))[0]), rest)
 
     def test_native_items_without_an_index_are_kept_apart(self) -> None:
-        """Two calls were one, and of items told whole only the first was heard."""
+        """Two calls became one, and of whole items only the first was read."""
         for answer in ANSWERS:
             events = event_objects(answer)
             expected = reply(read_pieces(map(event, events))[0])

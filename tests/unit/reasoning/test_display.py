@@ -165,7 +165,7 @@ class TestDisplay(unittest.TestCase):
             self.assertEqual(hostile, block.reasoning)
 
     def test_many_backslashes_are_displayed_in_linear_time(self) -> None:
-        """A model in a loop: every piece of it once made all the pieces before be read again."""
+        """Every piece once made all earlier pieces be read again."""
         pieces = [
             Delta(reasoning="<"),
             *(Delta(reasoning="\\" * 8) for _ in range(20_000)),

@@ -25,7 +25,7 @@ def tail(*messages: Message, namespace: bytes = ME) -> bytes:
 
 class TestIdentity(unittest.TestCase):
     def test_an_answer_is_stored_under_the_keys_its_echo_is_looked_up_under(self) -> None:
-        """The one law of this file: what an answer is recorded under is what its echo is looked up under."""
+        """The law of this file."""
         for index, message in enumerate(CHAT):
             if message.role == "assistant":
                 recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
@@ -159,7 +159,7 @@ class TestIdentity(unittest.TestCase):
         self.assertEqual(1, len(same))
 
     def test_the_identity_of_a_history_never_changes_between_releases(self) -> None:
-        """Changing it forgets everything people have stored: then raise the version in identity, and this digest."""
+        """A change loses all stored reasoning: raise the version in identity, and change this digest."""
         self.assertEqual("6e5e3b8aae73bce2", tail(*CHAT).hex()[:16])
 
 
@@ -170,7 +170,7 @@ STRONG, WEAK = assistant("", (ID, "read", '{"a":1}')), assistant("", ("call_0", 
 
 
 class TestTurnKeys(unittest.TestCase):
-    """Which key still finds a turn after which edit: the order of the keys, and the reason for each."""
+    """Which key finds a turn after which edit: the reason for each key, and for their order."""
 
     def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
         recorded = identity.identify(ME, before).answer_keys(turn)
@@ -254,7 +254,7 @@ class TestTurnKeys(unittest.TestCase):
             self.assertEqual(is_found, bool({*keys.dialogue, *keys.round} & recorded))
 
     def test_a_short_previous_text_gives_a_turn_no_round_key(self) -> None:
-        """However long the turn itself is: another agent that is told to go on may say the same."""
+        """However long the turn itself is: another agent may answer the same to "go on"."""
         for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
             keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
             assert keys is not None
@@ -304,14 +304,14 @@ class TestTurnKeys(unittest.TestCase):
 
 
 class TestGrownHistory(unittest.TestCase):
-    """A history that goes on from a known one is identified as if nobody had known it."""
+    """The cache of identities does not change them."""
 
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
         for chat in (None, "a chat"):
             whole = _some_messages(rng, 40)
             for _ in range(40):
-                # Also back to an earlier place, and on from there in another way.
+                # Also from an earlier message on, in another way.
                 whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
                 grown, fresh = (identity.identify(ME, each, chat) for each in (whole, [Message(*m) for m in whole]))
                 self.assertEqual(_everything(fresh), _everything(grown))

@@ -1,4 +1,4 @@
-"""What is written into a <details> block: exact both ways, in any pieces, and nothing of it reaches the answer."""
+"""The escape of reasoning inside a <details> block is exact both ways, in any pieces, and never ends the block."""
 
 import random
 import time
@@ -105,7 +105,7 @@ class TestEscape(unittest.TestCase):
                 "```py\nx": "```py\nx\n````",
                 "~~~~\n```\n": "~~~~\n```\n\n~~~~~",
                 "```\nx\n```": "```\nx\n```",
-                # Closed like this by the model: told apart by a line break.
+                # The model closed it like this: a line break makes the difference.
                 "```\nx\n````": "```\nx\n````\n",
                 "- ```\n  x": "- ```\n  x",
             }

@@ -25,7 +25,7 @@ class TestNotices(unittest.TestCase):
             ("As I said: [deepseek-cursor-proxy] DeepSeek ended this answer early (x): y.", None),
             (early + "\n\nmore", None),
             ("", ""),
-            # Words that a model said behind or instead of a notice.
+            # Text of a model after or instead of a notice.
             (NOTICE_LINE + " And the answer is 42.", None),
             (NOTICE_LINE * 3 + "Hi", None),
             (NOTICE_LINE + "\nHi", "Hi"),

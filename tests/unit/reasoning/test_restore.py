@@ -20,7 +20,7 @@ def block(reasoning: str) -> str:
 
 
 class Memory:
-    """A store that is a dict: what is recorded after a history is found in it."""
+    """A store in a dict."""
 
     def __init__(self) -> None:
         self.found: dict[bytes, Sequence[str]] = {}
@@ -381,7 +381,7 @@ class TestRetry(unittest.TestCase):
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
     def test_after_a_refusal_turns_without_a_need_count_as_missing(self) -> None:
-        """Some DeepSeeks want reasoning on every assistant once there was a call, tools or not."""
+        """Some hosts require reasoning on every assistant message after a call, with tools or without."""
         history = (U, A, T, U2, assistant("foreign"), user("U3"))
         self.memory.record((U,), A, "")
         request = _request(history, False, True)
@@ -404,7 +404,7 @@ class TestRetry(unittest.TestCase):
 
 
 class TestGrownHistory(unittest.TestCase):
-    """What was restored before is restored again as long as everything it depends on is the same."""
+    """The cache of restored turns is used only while everything they depend on is the same."""
 
     def setUp(self) -> None:
         self.memory = Memory()
@@ -433,7 +433,7 @@ class TestGrownHistory(unittest.TestCase):
         ends = [at for at, message in enumerate(chat, 1) if message.role == "tool"]
         before: tuple[Message, ...] = ()
         for end in ends[3:]:
-            # What is sent for a turn is known by another key from its second time on.
+            # From the second time on a turn is found by its sent key.
             for _ in range(2):
                 prepared = self.memory.prepare(*chat[:end], strategy="placeholder")
                 self.memory.record_aliases(prepared)

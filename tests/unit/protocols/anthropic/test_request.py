@@ -1,4 +1,4 @@
-"""A request of this API as a conversation, and a message back as blocks; what is wrong with one is named."""
+"""Anthropic bodies as conversations, conversations as blocks, and errors that name a bad field."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
 
 
 def blocks_of(turn: Any) -> list[Json]:
-    """A message as this API tells it."""
+    """The blocks that the writer makes of an answer."""
     writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER)
     for batch in turn:
         writing.write(batch)

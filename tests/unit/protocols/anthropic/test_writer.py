@@ -1,4 +1,4 @@
-"""A stream of events says what the whole message says, however the answer was cut into pieces."""
+"""Anthropic events add up to the message, however the answer was cut into pieces."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def written(writing: MessageWriter, batch: Any) -> list[Json]:
 
 
 def interleaved(rng: random.Random, calls: int) -> list[Delta]:
-    """Parallel calls in pieces that come in any order, with words between them."""
+    """Parallel calls in pieces that come in any order, with text between them."""
     waiting: dict[int, Iterator[str]] = {}
     deltas = []
     for index in range(calls):
@@ -68,7 +68,7 @@ class TestAnthropicStream(unittest.TestCase):
                 self.assert_says(reply, found, omits=omits)
 
     def assert_says(self, reply: Json, found: Any, *, omits: bool = False) -> None:
-        """Everything that DeepSeek said, and nothing else."""
+        """The message has all of DeepSeek's answer and nothing else."""
         turn = message(found)
         thoughts = [block for block in reply["content"] if block["type"] == "thinking"]
         self.assertEqual(turn.reasoning or "", "".join(opened(each["signature"]) or "" for each in thoughts))
@@ -163,7 +163,7 @@ class TestToolUseBlocks(unittest.TestCase):
         for delta in deltas:
             writing.write([delta])
         writing.write([Delta(finish_reason="tool_calls")])
-        # Measured at a tenth of that; what grows with the square of it would take minutes.
+        # It takes a tenth of that; quadratic time would be minutes.
         self.assertLess(time.process_time() - began, 10)
         self.assertEqual(2, len(writing.message()["content"]))
 

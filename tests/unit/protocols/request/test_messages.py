@@ -69,7 +69,7 @@ class TestPlainMessages(unittest.TestCase):
 
 
 def long_chat(turns: int) -> list[Any]:
-    """A chat of the old functions API, which takes counting, and with a part that is left out."""
+    """A chat of the old functions API, whose calls are counted, with a part that is dropped."""
     history: list[Any] = []
     for number in range(turns):
         history.append({"role": "user", "content": [{"type": "text", "text": f"{number}"}, {"type": "thinking"}]})

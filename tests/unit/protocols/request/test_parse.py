@@ -268,7 +268,7 @@ class TestAnyJson(unittest.TestCase):
             {"type": "novelty", "data": 1},
         ]
         second = {**{name: value for name, value in body.items() if name != "messages"}, "input": items}
-        # In turns, so that every place meets some of the oddities and every oddity many places, in a moment.
+        # In turns: each path gets some of the values and each value many paths, in little time.
         oddities = itertools.cycle(_ODDITIES)
         places = [(whole, path) for whole in (body, second) for path in _paths(whole)]
         for whole, path in places:

@@ -34,7 +34,7 @@ class TestUpstreamName(unittest.TestCase):
             self.assertEqual(f"{namespace}__{name}", upstream_name((namespace, name)))
 
     def test_a_long_upstream_name_is_hashed_alike_in_every_release(self) -> None:
-        """It stands in chats that go on: another hash would cost them their reasoning and their cache."""
+        """Another hash would cost running chats their reasoning and their cache."""
         for inner, name in (
             (("clock.v1", "now"), "clock_v1__now_d18367a464"),
             (("n" * 30, "t" * 33), "n" * 20 + "__" + "t" * 31 + "_3310cfcdd8"),

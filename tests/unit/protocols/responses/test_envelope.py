@@ -1,4 +1,4 @@
-"""What a request for a response wants, and the object around its answer."""
+"""The options of a Responses request, and the response object."""
 
 import json
 import unittest

@@ -1,4 +1,4 @@
-"""What the writer writes is read back as the turn it was: the same reasoning, text and calls, byte for byte."""
+"""Output items read back as the same turn: equal reasoning, text and calls, byte for byte."""
 
 import random
 import unittest

@@ -1,4 +1,4 @@
-"""Items as they are listed, and events as they are sent again."""
+"""Pages of stored items, and replays of stored events."""
 
 import unittest
 from typing import Any

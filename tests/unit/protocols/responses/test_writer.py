@@ -1,4 +1,4 @@
-"""A stream says once what its object says as a whole, however the answer was cut into pieces."""
+"""Response events add up to the response object, however the answer was cut into pieces."""
 
 import random
 import unittest
@@ -160,7 +160,7 @@ class TestEnd(unittest.TestCase):
 
 
 def completion(chunks: Any) -> Json:
-    """The orderly answer as one object."""
+    """The answer as one chat completion."""
     body: Json = {"role": "assistant", "content": None}
     for piece in chunks:
         if piece.kind == "call":
