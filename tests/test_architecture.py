@@ -49,6 +49,7 @@ ROOT_FILES = {
     "redaction": "json_codec",
     "json_codec": "errors",
     "memo": "",
+    "chat_memory": "",
     "threads": "",
     "private_files": "",
     "steady_clock": "",

@@ -23,7 +23,7 @@ class ChatEndpoint(Endpoint):
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
     def _create(self, received: ClientRequest) -> HttpReply:
-        chat = parse(received.body, self._services.config)
+        chat = parse(received.body, self._services.config, self._services.memory)
         exchange = self.open(received, GenerationRequest(chat, received.body, received.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
         return self.reply(exchange, chat, writer, Display(self._form(received), with_end_notices=True))

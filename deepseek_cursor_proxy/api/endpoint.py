@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
-from deepseek_cursor_proxy.api import passthrough
-from deepseek_cursor_proxy.api.growing_json import GrowingJson
+from deepseek_cursor_proxy.api import growing_json, passthrough
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
@@ -55,11 +54,10 @@ _FIELDS_ONLY = Display()
 
 
 class Endpoint:
-    """Called by handler threads; holds nothing that changes but `bodies`, which only saves time."""
+    """Called by handler threads; holds nothing that changes."""
 
-    def __init__(self, services: Services, bodies: GrowingJson) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._bodies = bodies
 
     def serve(
         self,
@@ -74,7 +72,7 @@ class Endpoint:
         """
         caller = self._services.access.admit(request)
         raw = request.read_body()
-        body = self._bodies.decode(raw)
+        body = growing_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
         key = model_names.passthrough_key(body.get("model"), self._services.config) if api is not None else None

@@ -1,12 +1,11 @@
-"""The JSON of chats that grow: what a body has in common with an earlier one is not read again.
+"""Decode the JSON of a chat that grows: the part of a body that an earlier one began with is not parsed again.
 
-A chat comes back every few seconds with all it ever said and one turn more. Its bytes up to the last message that is
-known are compared, which takes a hundredth of reading them, and reading goes on behind it. What is a message here is an
-item where a chat is the `input` of a response.
+A chat comes back every few seconds with its whole history and one turn more. Its bytes are compared with those of known
+bodies up to the last known message, which takes a hundredth of the time of parsing them, and parsing goes on behind it.
+The messages of a chat are the list named `messages` or, in the Responses API, `input`.
 
-Exact, because what was read of JSON depends on the bytes so far and on nothing behind them: equal bytes, equal values.
-What is read here is what `decode_json_object` reads; whatever looks unusual is left to it, and so is every complaint.
-Rule: nobody changes a body that was read. Only time is saved: all of this may be forgotten at any moment.
+Exact, because a JSON value depends on its own bytes and on nothing behind them. The result equals that of
+`decode_json_object`, which decodes every unusual body and raises every error. Rule: no caller changes a decoded body.
 """
 
 import re
@@ -14,158 +13,144 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, ChatMemory, Entry, Stage
 from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
-from deepseek_cursor_proxy.memo import MOST_ITEMS
 
-# Less than this is read as fast as it is compared and kept.
-_LONG = 16_384
-# Of bodies that are remembered, as bytes and again as values: some eight chats of 200 tool turns.
-_MOST_BYTES = 16 * 1024 * 1024
-_MOST_CHATS = 16
-# Of a message without what is said in it.
+# A shorter body is parsed as fast as it is compared.
+_MIN_BYTES = 16_384
+# Of a message without its text, and of any value in it.
 _BYTES_PER_MESSAGE = 400
-# … and of any value in it.
 _BYTES_PER_VALUE = 80
-# What a body may call its chat.
-_CHATS = ("messages", "input")
+# The names of the list of messages.
+_LISTS = ("messages", "input")
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
-class _Piece(NamedTuple):
-    """One message: the bytes from the end of the one before it to its own, what they say, and how many values."""
+class _Message(NamedTuple):
+    """The bytes from the end of the message before to the end of this one, and its value, which has so many values."""
 
     raw: bytes
-    message: Any
+    value: Any
     values: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A body up to its last message; `before` are the fields that stand in front of the messages, `name` is theirs."""
+class _Prefix:
+    """A body up to its last message: the fields in front of the messages, the name of their list, and the messages."""
 
-    before: Mapping[str, Any]
-    pieces: tuple[_Piece, ...]
-    size: int
-    name: str = ""
+    fields: Mapping[str, Any]
+    name: str
+    messages: tuple[_Message, ...]
+    length: int
 
-    def common(self, body: bytes) -> "_Known":
-        """As much of it as this body begins with."""
+    def common(self, body: bytes) -> "_Prefix":
+        """The part that this body begins with."""
         at = 0
-        for count, piece in enumerate(self.pieces):
-            if not body.startswith(piece.raw, at):
-                return _Known(self.before, self.pieces[:count], at, self.name) if count else _NOTHING
-            at += len(piece.raw)
+        for count, message in enumerate(self.messages):
+            if not body.startswith(message.raw, at):
+                return _Prefix(self.fields, self.name, self.messages[:count], at) if count else _NOTHING
+            at += len(message.raw)
         return self
 
-
-_NOTHING = _Known({}, (), 0)
-
-
-class GrowingJson:
-    """Called by handler threads, without a lock: what one of two at once remembers may be forgotten, and no harm."""
-
-    def __init__(self, shortest: int = _LONG) -> None:
-        self._shortest = shortest
-        # Newest first.
-        self._recent: tuple[_Known, ...] = ()
-
-    def decode(self, body: bytes) -> dict[str, Any]:
-        """A request body as a JSON object, or a BadRequest that says what is wrong with it."""
-        if len(body) < self._shortest:
-            return decode_json_object(body)
-        commons = [known.common(body) for known in self._recent]
-        common = max(commons, key=lambda each: each.size, default=_NOTHING)
-        if common is _NOTHING and 2 * len(body) > _MOST_BYTES:
-            # It could not be kept.
-            return decode_json_object(body)
-        try:
-            rest = _Rest(body, common)
-            value = rest.read()
-        except (ValueError, IndexError, RecursionError):
-            return decode_json_object(body)
-        self._keep(rest.known, commons)
-        return value
-
-    def _keep(self, new: _Known, commons: list[_Known]) -> None:
-        """What the new one goes on from makes room for it; else what was longest not asked for, if there is no more."""
-        others = [known for known, common in zip(self._recent, commons, strict=False) if known is not common]
-        kept: list[_Known] = []
-        room = _MOST_BYTES
-        for known in [new, *others][:_MOST_CHATS]:
-            values = sum(piece.values for piece in known.pieces)
-            size = 2 * known.size + _BYTES_PER_MESSAGE * len(known.pieces) + _BYTES_PER_VALUE * values
-            if size <= room and known.pieces:
-                room -= size
-                kept.append(known)
-        self._recent = tuple(kept)
+    @property
+    def values(self) -> int:
+        return sum([message.values for message in self.messages])
 
 
-class _Rest:
-    """What stands behind the known beginning of a body. Anything unusual raises something."""
+_NOTHING = _Prefix({}, "", (), 0)
+_DECODE: Stage[None, _Prefix] = Stage("decode", lambda item: 0)
 
-    def __init__(self, body: bytes, common: _Known) -> None:
-        rest = body[common.size :]
-        if sum(piece.values for piece in common.pieces) + count_value_starts(rest) > MAX_JSON_VALUES:
-            # It may still be text that only looks like it.
+
+def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict[str, Any]:
+    """A request body as a JSON object, or a BadRequest that names the error."""
+    if len(body) < min_bytes:
+        return decode_json_object(body)
+    known = memory.entries(_DECODE)
+    commons = [entry.result.common(body) for entry in known]
+    common = max(commons, key=lambda each: each.length, default=_NOTHING)
+    if common is _NOTHING and 2 * len(body) > memory.max_entry_bytes:
+        # Too large to remember.
+        return decode_json_object(body)
+    try:
+        parser = _Parser(body, common)
+        value = parser.parse()
+    except (ValueError, IndexError, RecursionError):
+        return decode_json_object(body)
+    prefix = parser.prefix()
+    if prefix.messages:
+        size = 2 * prefix.length + _BYTES_PER_MESSAGE * len(prefix.messages) + _BYTES_PER_VALUE * prefix.values
+        # The whole of these is part of the new one.
+        replaced = [entry for entry, common in zip(known, commons, strict=True) if entry.result is common]
+        memory.put(Entry(_DECODE, (), None, prefix, size), replaced)
+    return value
+
+
+class _Parser:
+    """Parses a body behind its known prefix. Raises ValueError, IndexError or RecursionError for an unusual one."""
+
+    def __init__(self, body: bytes, known: _Prefix) -> None:
+        rest = body[known.length :]
+        if known.values + count_value_starts(rest) > MAX_JSON_VALUES:
+            # Some of these characters may stand inside strings: decode_json_object counts exactly.
             raise ValueError
         self._text = rest.decode()
         self._at = 0
-        self._before = common.before
-        self._name = common.name
-        self._pieces = list(common.pieces)
-        self._is_known = bool(common.pieces)
+        self._fields = known.fields
+        self._name = known.name
+        self._messages = list(known.messages)
+        self._is_known = bool(known.messages)
 
-    def read(self) -> dict[str, Any]:
-        value: dict[str, Any] = dict(self._before)
-        # What was not looked at before, as deep as it stands in the body.
-        fresh: dict[str, Any] = {}
+    def parse(self) -> dict[str, Any]:
+        value: dict[str, Any] = dict(self._fields)
+        # The new values, as deep as they stand in the body.
+        new: dict[str, Any] = {}
         if self._is_known:
-            value[self._name], fresh[self._name] = self._messages()
+            value[self._name], new[self._name] = self._list()
         elif self._sign("{"):
-            self._member(value, fresh)
+            self._member(value, new)
         while self._sign(",}") == ",":
-            self._member(value, fresh)
+            self._member(value, new)
         if self._skip() != len(self._text):
             raise ValueError
-        check_depth(fresh)
+        check_depth(new)
         return value
 
-    @property
-    def known(self) -> _Known:
-        """The body that was read, for the next one."""
-        return _Known(self._before, tuple(self._pieces), sum(len(piece.raw) for piece in self._pieces), self._name)
+    def prefix(self) -> _Prefix:
+        """The body that was parsed, for the next one."""
+        length = sum([len(message.raw) for message in self._messages])
+        return _Prefix(self._fields, self._name, tuple(self._messages), length)
 
-    def _member(self, value: dict[str, Any], fresh: dict[str, Any]) -> None:
+    def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
         name, self._at = scan(self._text, self._skip())
         self._sign(":")
         if not isinstance(name, str) or name in value:
-            # Of two fields of one name the last counts, and what was kept of the first would not.
+            # The last of two fields with one name counts, and the prefix would have the first.
             raise ValueError
-        if name in _CHATS and not self._name and self._text[self._skip()] == "[":
-            self._before, self._name = dict(value), name
-            value[name], fresh[name] = self._messages()
+        if name in _LISTS and not self._name and self._text[self._skip()] == "[":
+            self._fields, self._name = dict(value), name
+            value[name], new[name] = self._list()
         else:
             value[name], self._at = scan(self._text, self._skip())
-            fresh[name] = value[name]
+            new[name] = value[name]
 
-    def _messages(self) -> tuple[list[Any], list[Any]]:
+    def _list(self) -> tuple[list[Any], list[Any]]:
         """All messages, and the new ones among them."""
         new: list[Any] = []
-        # The first piece begins with the body, any other where the one before it ended.
+        # The first message begins with the body, any other where the one before it ended.
         begin = self._at if self._is_known else 0
-        while self._sign(",]" if self._pieces else "[") != "]":
-            message, end = scan(self._text, self._skip())
+        while self._sign(",]" if self._messages else "[") != "]":
+            value, end = scan(self._text, self._skip())
             raw = self._text[begin:end].encode()
-            self._pieces.append(_Piece(raw, message, count_value_starts(raw)))
-            if len(self._pieces) > MOST_ITEMS:
-                # Piece by piece that many take eight times as long, and nobody remembers them.
+            self._messages.append(_Message(raw, value, count_value_starts(raw)))
+            if len(self._messages) > MAX_ITEMS:
+                # One by one that many take eight times as long, and no memory takes them.
                 raise ValueError
-            new.append(message)
+            new.append(value)
             begin = self._at = end
-        return [piece.message for piece in self._pieces], new
+        return [message.value for message in self._messages], new
 
     def _sign(self, expected: str) -> str:
-        """The next sign, which must be one of these, and is passed over."""
+        """Pass over the next sign, which must be one of these."""
         sign = self._text[self._skip()]
         if sign not in expected:
             raise ValueError

@@ -39,7 +39,7 @@ class MessagesEndpoint(Endpoint):
 
     def _create(self, received: ClientRequest) -> HttpReply:
         sealer = self._sealer(received)
-        message = parse(received.body, self._services.config, sealer)
+        message = parse(received.body, self._services.config, sealer, self._services.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         generation = GenerationRequest(chat._replace(stream=True), received.body, received.body_bytes)

@@ -116,9 +116,11 @@ class ResponsesEndpoint(Endpoint):
             # Read as they will be inherited, so that they are the very same then.
             own = stored.complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
-        items = envelope.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes))
+        items = envelope.unseal(
+            [*inherited, *own], Opener(sealer, config.max_request_body_bytes), self._services.memory
+        )
         chat_body = compaction.summary_request if options.compacts else envelope.chat_body
-        chat = parse(chat_body(body, items), config)
+        chat = parse(chat_body(body, items), config, self._services.memory)
         if options.background:
             # So that its events can be followed while it runs.
             chat = chat._replace(stream=True)

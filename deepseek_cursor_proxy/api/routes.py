@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.api.error_reply import anthropic_error, openai_error
-from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.api.models import list_models, retrieve_model
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -114,7 +113,6 @@ class App:
     def __init__(self, config: ProxyConfig, services: "Callable[[], Services]") -> None:
         self._config = config
         self._services = services
-        self._bodies = GrowingJson()
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name = None
@@ -141,7 +139,7 @@ class App:
         if not isinstance(named, str):
             return named(self._config, request, found.group)
         module, class_name, method = named.split(".")
-        endpoint = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services(), self._bodies)
+        endpoint = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services())
         reply: HttpReply = getattr(endpoint, method)(request, found.group)
         return reply
 

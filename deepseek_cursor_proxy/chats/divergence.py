@@ -183,7 +183,7 @@ def _difference(old: MessageOutline, new: MessageOutline) -> str:
 
 def _message_outline(message: Message, digest: bytes) -> MessageOutline:
     if not message.tool_calls:
-        return MessageOutline(message.role, digest[:_SHORT], ids=hash(message.tool_call_id))
+        return MessageOutline(message.role, digest[:_SHORT], 0, hash(message.tool_call_id))
     calls = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
     ids = hash(tuple([call.id for call in message.tool_calls]))
     return MessageOutline(message.role, digest[:_SHORT], calls, ids)

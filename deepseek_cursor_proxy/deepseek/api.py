@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
@@ -20,7 +21,8 @@ class UpstreamApi:
     # Behind the configured base URL.
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
-    encode: Callable[[ChatRequest, Mapping[str, Any]], bytes]
+    # The JSON of the payload.
+    encode: Callable[[ChatRequest, ChatMemory], bytes]
     read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]
 

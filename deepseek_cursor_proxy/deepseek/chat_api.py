@@ -12,14 +12,9 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Me
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.rules import can_see_images
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.memo import Mapped
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
-
-
-# Messages as they were sent: nearly all of a chat was there a request ago. Some ten chats of 200 tool turns.
-_told: Mapped[Message, dict[str, Any]] = Mapped(16 * 1024 * 1024, lambda message: message.memory, lambda told: 400)
 
 
 # The request …
@@ -55,31 +50,32 @@ def plain_text(content: str | Parts) -> str:
 
 def messages(request: ChatRequest) -> list[dict[str, Any]]:
     """The history for the body, with images where this model can see them."""
-    if not can_see_images(request.model):
-        return _told.of(
-            request.messages, lambda message: _message(message, _text_content(message), request), request.thinking
-        )
+    if not _has_tool_images(request):
+        return [message_fields(each, request) for each in request.messages]
     sent = []
     # Only user messages may hold images, so those that tools returned go into a user message of ours right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
     pending: list[Mapping[str, Any]] = []
-    for message in request.messages:
-        if message.role != "tool" and pending:
+    for each in request.messages:
+        if each.role != "tool" and pending:
             sent.append(_image_message(pending))
             pending = []
-        if message.role == "tool":
-            pending += attachments(message)
-        content = message.content if message.role == "user" else plain_text(message.content)
-        sent.append(_message(message, content, request))
+        if each.role == "tool":
+            pending += attachments(each)
+        sent.append(message_fields(each, request))
     return [*sent, _image_message(pending)] if pending else sent
 
 
-def _text_content(message: Message) -> str | Parts:
-    """Content for a model that sees no images: a user's text parts stay a list, everything else becomes one text."""
-    content = message.content
-    if message.role == "user" and not isinstance(content, str) and all(part["type"] == "text" for part in content):
-        return content
-    return plain_text(content)
+def adds_messages(request: ChatRequest) -> bool:
+    """Whether the body has messages of ours: images that tools returned, or a JSON schema."""
+    form = request.params.get("response_format")
+    return (form is not None and form.get("type") == "json_schema") or _has_tool_images(request)
+
+
+def _has_tool_images(request: ChatRequest) -> bool:
+    return can_see_images(request.model) and any(
+        each.role == "tool" and not isinstance(each.content, str) for each in request.messages
+    )
 
 
 def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -87,7 +83,11 @@ def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"role": "user", "content": [lead, *images]}
 
 
-def _message(message: Message, content: str | Parts, request: ChatRequest) -> dict[str, Any]:
+def message_fields(message: Message, request: ChatRequest) -> dict[str, Any]:
+    """One message of the history, which depends on nothing else of the request but `thinking` and the model."""
+    content = message.content
+    if not isinstance(content, str):
+        content = _parts_or_text(message.role, content, request)
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
     sent: dict[str, Any] = {"role": message.role, "content": content}
@@ -96,6 +96,12 @@ def _message(message: Message, content: str | Parts, request: ChatRequest) -> di
     if message.role == "assistant":
         sent.update(_assistant_fields(message, request.thinking))
     return sent
+
+
+def _parts_or_text(role: str, parts: Parts, request: ChatRequest) -> str | Parts:
+    """The parts of a user's message if the model can see all of them, else one text."""
+    is_text = all(part["type"] == "text" for part in parts)
+    return parts if role == "user" and (is_text or can_see_images(request.model)) else plain_text(parts)
 
 
 def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ be a second way to do the same. Reading is as tolerant as in chat_api.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
@@ -335,8 +336,8 @@ def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {**(response if isinstance(response, dict) else {}), "status": kind.removeprefix("response.")}
 
 
-def _encode(request: ChatRequest, payload: Mapping[str, Any]) -> bytes:
-    return encode_json(payload)
+def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
+    return encode_json(payload(request))
 
 
 RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader)

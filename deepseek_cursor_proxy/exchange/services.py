@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats.store import ConversationStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
@@ -28,6 +29,8 @@ class Services:
     access: Access
     reasoning_store: ReasoningStore
     conversations: ConversationStore
+    # Saves time only; see there.
+    memory: ChatMemory
     responses: ResponseStore
     jobs: Jobs
     counter: TokenCounter
@@ -63,6 +66,7 @@ class Services:
                 max_age_seconds=config.reasoning_cache_max_age_seconds,
                 clock=reasoning_store.clock,
             ),
+            memory=ChatMemory(),
             responses=_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, reasoning_store.database),

@@ -7,6 +7,7 @@ doubt as a transcript. Everything else is raised as it is.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
@@ -84,12 +85,12 @@ class UpstreamCall:
 
     def open(self) -> None:
         """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
-        request, config = self._request, self._services.config
-        history = identify(self._context.namespace, request.messages, request.conversation)
+        request, config, memory = self._request, self._services.config, self._services.memory
+        history = identify(self._context.namespace, request.messages, request.conversation, memory)
         self._found = look_up(request, history, self._services.reasoning_store.find)
         self._tracker = ChatTracker(request, history, self._services.conversations, config.tool_order)
         try:
-            self._send(prepare(request, history, self._found, config.missing_reasoning_strategy))
+            self._send(prepare(request, history, self._found, config.missing_reasoning_strategy, memory))
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
@@ -157,11 +158,11 @@ class UpstreamCall:
             )
 
     def _transmit(self, prepared: PreparedRequest) -> None:
-        payload = self._upstream_api.payload(prepared.request)
-        body = self._upstream_api.encode(prepared.request, payload)
+        body = self._upstream_api.encode(prepared.request, self._services.memory)
         self.answer = self._call(body)
         if prepared.request.stream:
             self.answer.raise_unless_stream()
+        payload = partial(self._upstream_api.payload, prepared.request)
         self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
     def _call(self, body: bytes) -> UpstreamResponse:

@@ -49,7 +49,8 @@ class Console:
             case Sent():
                 text = f"sent       {_format_sent(event)}"
                 self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
-                self._print_body("sent to DeepSeek", event.payload)
+                if self._verbose:
+                    self._print_body("sent to DeepSeek", event.payload())
             case Finished():
                 is_good = event.status == 200
                 self._print("└", event.number, _format_finished(event), _GREEN if is_good else _RED)

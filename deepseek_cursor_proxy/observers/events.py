@@ -5,7 +5,7 @@ exceptions are logged here and go no further.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
@@ -43,7 +43,8 @@ class Sent(NamedTuple):
     """DeepSeek accepted the call, after `retries` that failed."""
 
     number: int
-    payload: Mapping[str, Any]
+    # Computes the body, for an observer that shows it.
+    payload: Callable[[], Mapping[str, Any]]
     payload_bytes: int
     seconds: float
     retries: int = 0

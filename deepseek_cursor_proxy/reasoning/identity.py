@@ -23,8 +23,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.message_digest import MessageDigest, arguments, digest, digest_message, text_bytes
 
@@ -46,8 +46,8 @@ _DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 # The turn itself does not count: two agents that are told to go on read the same file with the same words.
 _FEWEST_ROUND_BYTES = 20
 
-# Of messages whose histories are remembered: some ten chats of 200 tool turns.
-_MOST_BYTES_KNOWN = 16 * 1024 * 1024
+# Of the keys and digests of a message.
+_BYTES_PER_MESSAGE = 600
 
 
 class TurnKeys:
@@ -159,31 +159,35 @@ class History(NamedTuple):
         return keys
 
 
+_IDENTIFY: Stage[Message, History] = Stage("identify", lambda message: _BYTES_PER_MESSAGE + message.memory)
+
+
 def namespace(base_url: str, credential: str) -> bytes:
     """The root of all digests of one caller: another API key or another upstream has other digests."""
     return digest(_VERSION, base_url.encode(), credential.encode())
 
 
-def identify(namespace: bytes, messages: Sequence[Message], conversation: str | None = None) -> History:
+def identify(
+    namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: ChatMemory = NO_MEMORY
+) -> History:
     """Compute the keys of a history, in one pass over the messages behind those of a known one.
 
     The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
     """
-    under = namespace, conversation
-    count, known = _known.longest(messages, under)
-    start = known if known is not None else History((), (), (), b"", _HashChains(namespace, conversation))
+    lookup = memory.look_up(_IDENTIFY, messages, (namespace, conversation))
+    start = lookup.result or History((), (), (), b"", _HashChains(namespace, conversation))
     chains = start.chains.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
     unnamed = (start.unnamed_chains or _HashChains(namespace, None)).copy() if conversation else None
-    new = [digest_message(message) for message in messages[count:]]
+    new = [digest_message(message) for message in messages[lookup.count :]]
     keys, sent_keys = list(start.keys), list(start.sent_keys)
-    for message, own in zip(messages[count:], new, strict=True):
+    for message, own in zip(messages[lookup.count :], new, strict=True):
         keys.append(chains.add(message, own))
         if sent_keys and keys[-2] is not None:
             sent_keys[-1] = chains.sent_key()
         sent_keys.append(None)
     if unnamed is not None:
-        for message, own in zip(messages[count:], new, strict=True):
+        for message, own in zip(messages[lookup.count :], new, strict=True):
             unnamed.add(message, own)
     digests = (*start.digests, *[each.digest for each in new])
     history = History(
@@ -195,7 +199,7 @@ def identify(namespace: bytes, messages: Sequence[Message], conversation: str | 
         tuple(sent_keys),
         unnamed,
     )
-    _known.keep(tuple(messages), history, under)
+    lookup.store(history)
     return history
 
 
@@ -309,6 +313,3 @@ def _is_random(text: str) -> bool:
 def _link(parent: bytes, own: bytes) -> bytes:
     # Two digests of fixed length: nothing to delimit.
     return hashlib.sha256(parent + own).digest()
-
-
-_known: Beginnings[Message, History] = Beginnings(_MOST_BYTES_KNOWN, lambda message: message.memory)

@@ -18,17 +18,16 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_images, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning
-from deepseek_cursor_proxy.memo import Beginnings
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
-# Eight chats of 200 tool turns, with their reasonings.
-_MOST_BYTES_KNOWN = 16 * 1024 * 1024
+# Of the keys of a turn and how it was restored.
 _BYTES_PER_TURN = 1000
 
 # The names of the proofs in traces, strongest first, each with the attribute of TurnKeys that holds its keys.
@@ -188,9 +187,11 @@ def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) 
     return keys.partial_key("".join(block.reasoning for block in blocks)), keys.partial_key(blocks[0].reasoning)
 
 
-def prepare(request: ChatRequest, history: History, stored: StoredTexts, strategy: str) -> PreparedRequest:
+def prepare(
+    request: ChatRequest, history: History, stored: StoredTexts, strategy: str, memory: ChatMemory = NO_MEMORY
+) -> PreparedRequest:
     """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
-    restoration = restore(request, history, stored)
+    restoration = restore(request, history, stored, memory)
     lost = [turn for turn in restoration.turns_from(0) if turn.is_lost and not restoration.is_continued(turn)]
     if lost and strategy == "reject":
         raise _missing_reasoning(len(lost))
@@ -272,16 +273,17 @@ class _RestoredTurn(NamedTuple):
         return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
 
 
-# By keys: the very same object only ever stands for the same turn after the same history.
-_known: Beginnings[TurnKeys | None, Mapping[int, _RestoredTurn]] = Beginnings(_MOST_BYTES_KNOWN, lambda keys: 0)
+# The very same keys only ever stand for the same turn after the same history.
+_RESTORE: Stage[TurnKeys | None, Mapping[int, _RestoredTurn]] = Stage("restore", lambda keys: 0)
 
 
-def restore(request: ChatRequest, history: History, stored: StoredTexts) -> Restoration:
+def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
     messages = list(request.messages)
     aliases = []
+    lookup = memory.look_up(_RESTORE, history.keys)
     # The assistants of this history when it was shorter, by index.
-    _, before = _known.longest(history.keys)
+    before = lookup.result or {}
     restored: dict[int, _RestoredTurn] = {}
     for index, need in enumerate(reasoning_needs(request)):
         keys = history.keys[index]
@@ -292,7 +294,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts) -> Rest
         sent_key = history.sent_keys[index]
         sent = stored.get(sent_key) if sent_key is not None else None
         match = _match_sent(sent, shown) or match_turn(keys, stored, shown)
-        one = before.get(index) if before is not None else None
+        one = before.get(index)
         if one is None or one.turn.need is not need or one.match != match:
             best = _match_original(messages[index].reasoning, keys, stored) or match
             new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
@@ -305,7 +307,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts) -> Rest
             aliases.append(KeyAlias(match.key, keys.aliases[0], match.reasoning))
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
             aliases += _sent_aliases(one, keys, sent_key, stored)
-    _known.keep(history.keys, restored, state_size=sum(one.size for one in restored.values()))
+    lookup.store(restored, sum(one.size for one in restored.values()))
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(aliases))
 
 

@@ -15,12 +15,16 @@ import hashlib
 import hmac
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.errors import TooLarge
+from deepseek_cursor_proxy.memo import json_size
 
 _VERSION = "dcp1."
 _SEAL_BYTES = 16
+_UNSEAL: Stage[Any, list[Any]] = Stage("unseal", json_size)
 
 
 class Sealer:
@@ -106,3 +110,16 @@ class Opener:
 class _OpenedText(NamedTuple):
     text: str
     size: int
+
+
+def unseal_each(
+    values: Sequence[Any], unseal: Callable[[Any], Any], opener: Opener, memory: ChatMemory = NO_MEMORY
+) -> list[Any]:
+    """Each of the JSON values after `unseal`, which uses the opener and returns a value without a seal as it is."""
+    lookup = memory.look_up(_UNSEAL, values, opener.owner)
+    new = [unseal(value) for value in values[lookup.count :]]
+    changed = [after for before, after in zip(values[lookup.count :], new, strict=True) if after is not before]
+    result_size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(json_size, changed))
+    result = [*(lookup.result or ()), *new]
+    lookup.store(result, result_size)
+    return result.copy()

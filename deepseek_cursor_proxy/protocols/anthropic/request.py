@@ -12,22 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
-    memory,
     optional,
     optional_name,
     optional_string,
 )
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Fields that mean the same here and in a chat.
 _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
@@ -63,7 +62,9 @@ class MessageRequest:
     stops: tuple[str, ...] = ()
 
 
-def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool = True) -> MessageRequest:
+def parse(
+    body: Json, config: ProxyConfig, sealer: Sealer, memory: ChatMemory = NO_MEMORY, *, needs_limit: bool = True
+) -> MessageRequest:
     """The request of a body; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:
         # Ignored, all but the last turn of the chat would be lost.
@@ -77,9 +78,9 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     kind = optional_string(thinking, "type", "thinking")
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
-    chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes))
+    chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes), memory)
     chat_body["model"] = model_names.resolve_claude(model, config)
-    chat = chat_request.parse(chat_body, config)
+    chat = chat_request.parse(chat_body, config, memory)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(
         chat,
@@ -89,12 +90,12 @@ def parse(body: Json, config: ProxyConfig, sealer: Sealer, *, needs_limit: bool 
     )
 
 
-def _chat_body(body: Json, thinking: str | None, opener: Opener) -> dict[str, Any]:
+def _chat_body(body: Json, thinking: str | None, opener: Opener, memory: ChatMemory) -> dict[str, Any]:
     """The body in the fields of a chat; unknown fields stay, so that they are reported as not forwarded."""
     known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
     chat = {name: value for name, value in body.items() if name not in known}
     chat |= {name: body[name] for name in _SAME if body.get(name) is not None}
-    chat["messages"] = _unsealed_messages.of(body["messages"], lambda message: _unseal(message, opener), opener.owner)
+    chat["messages"] = unseal_each(body["messages"], lambda message: _unseal(message, opener), opener, memory)
     if (system := _system(body.get("system"))) is not None:
         chat["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
@@ -202,10 +203,6 @@ def _sort_results(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> list[Message]:
     return sorted(results, key=lambda each: positions[each.tool_call_id])
-
-
-# The messages of a chat that comes back are the same objects as before (see growing_json), so their results are, too.
-_unsealed_messages: Mapped[Any, Any] = Mapped(16 * 1024 * 1024, memory, memory)
 
 
 def _unseal(message: Any, opener: Opener) -> Any:

@@ -4,21 +4,15 @@ A field of the wrong type raises a BadRequest that names it; null counts as abse
 """
 
 from collections.abc import Mapping
-from sys import maxsize
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.memo import size_of
 
 Json = Mapping[str, Any]
 
 # Characters in the name of a model (which every chunk repeats), of a tool or of a user. OpenAI allows 64 for most.
 LONGEST_NAME = 512
-
-# Of one that says nothing, and of the message it becomes.
-_BYTES_PER_VALUE = 800
-_HUGE = 4 * 1024 * 1024
 
 
 def optional(source: Json, name: str, kind: type, expected: str, param: str | None = None) -> Any:
@@ -61,23 +55,6 @@ def object_at(value: Any, param: str) -> Json:
 def json_text(value: Any) -> str:
     """A value as compact JSON, for values that DeepSeek takes as text only."""
     return encode_json(value).decode()
-
-
-def memory(value: Any) -> int:
-    """About how many bytes a message or an item takes, with what is made of it; far too many for one that is huge."""
-    size, left = _BYTES_PER_VALUE, [value]
-    while left:
-        each = left.pop()
-        size += size_of(each)
-        if size > _HUGE:
-            # Nobody keeps it, and finding out by how much it is too large would take longer than it is worth.
-            return maxsize
-        if isinstance(each, dict):
-            left += each.keys()
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-    return size
 
 
 def bad_field(param: str, expected: str) -> BadRequest:

@@ -7,15 +7,15 @@ Text stays as it is: `reasoning.restore` takes our thinking blocks out of it.
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
-from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
     json_text,
-    memory,
     object_at,
     optional,
     optional_string,
@@ -23,8 +23,6 @@ from deepseek_cursor_proxy.protocols.request.fields import (
 
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
-# Of messages that are remembered: some ten chats of 200 tool turns.
-_MOST_BYTES_KNOWN = 16 * 1024 * 1024
 
 
 class History(NamedTuple):
@@ -34,30 +32,29 @@ class History(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
-class _Read(NamedTuple):
-    """What was made of some messages, and the reader as it was behind the last of them."""
+class _ParsedMessages(NamedTuple):
+    """The canonical messages for a list, and the reader as it was behind the last one."""
 
     messages: tuple[Message, ...]
     reader: "MessageReader"
 
 
-# The JSON of a chat that comes back has the same objects as before (see api/growing_json). The messages for them are
-# the same objects, too, so that later caches find them by identity.
-_known: Beginnings[Any, _Read] = Beginnings(_MOST_BYTES_KNOWN, memory)
+_PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
-def read(messages: list[Any]) -> History:
+def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> History:
     """The history in a list of messages."""
-    count, known = _known.longest(messages)
+    lookup = memory.look_up(_PARSE, messages)
+    known = lookup.result
     found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], MessageReader())
-    for index, message in enumerate(messages[count:], count):
+    for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
         if plain is not None:
             found.append(plain)
         else:
             found += reader.read(message, f"messages[{index}]")
     history = tuple(found)
-    _known.keep(tuple(messages), _Read(history, reader))
+    lookup.store(_ParsedMessages(history, reader))
     return History(history, dropped=tuple(reader.dropped))
 
 

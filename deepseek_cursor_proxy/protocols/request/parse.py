@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.deepseek import images, model_names, rules
@@ -36,7 +37,7 @@ _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.memory)
 
 
-def parse(body: Json, config: ProxyConfig) -> ChatRequest:
+def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> ChatRequest:
     """The canonical request for a body of any shape."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_names.resolve(requested_model, config)
@@ -44,7 +45,7 @@ def parse(body: Json, config: ProxyConfig) -> ChatRequest:
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     tool_set = tools.read(body, declared, keep_strict=is_beta)
-    history = _read_history(body, source, tool_set.upstream_names)
+    history = _read_history(body, source, tool_set.upstream_names, memory)
     names = tool_set.names()
     messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
     dropped = [*tool_set.dropped, *history.dropped]
@@ -211,12 +212,14 @@ def _find_history(body: Json) -> _HistorySource:
     return _HistorySource(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
 
 
-def _read_history(body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str]) -> History:
+def _read_history(
+    body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str], memory: ChatMemory
+) -> History:
     """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
-        history = responses_items.read(source.values, source.param, upstream_names)
+        history = responses_items.read(source.values, source.param, upstream_names, memory)
     else:
-        history = chat_messages.read(source.values)
+        history = chat_messages.read(source.values, memory)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content

@@ -23,11 +23,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
-from deepseek_cursor_proxy.memo import Beginnings
+from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, memory, object_at, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -59,7 +60,10 @@ def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
 
 
 def read(
-    items: Any, param: str = "input", upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None
+    items: Any,
+    param: str = "input",
+    upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None,
+    memory: ChatMemory = NO_MEMORY,
 ) -> History:
     """The history of an `input`; a string is one user message.
 
@@ -69,12 +73,11 @@ def read(
         return History((Message("user", items),))
     if not isinstance(items, list):
         raise bad_field(param, "a string or a list of items")
-    under = tuple((upstream_names or {}).items())
-    count, known = _known.longest(items, under)
-    reader = known.copy() if known is not None else _Reader(upstream_names or {})
-    for index, item in enumerate(items[count:], count):
+    lookup = memory.look_up(_PARSE, items, tuple((upstream_names or {}).items()))
+    reader = lookup.result.copy() if lookup.result is not None else _Reader(upstream_names or {})
+    for index, item in enumerate(items[lookup.count :], lookup.count):
         reader.read(item, f"{param}[{index}]")
-    _known.keep(tuple(items), reader.copy(), under)
+    lookup.store(reader.copy())
     return reader.history()
 
 
@@ -211,8 +214,7 @@ class _Reader:
         self._turn = _Turn()
 
 
-# As in `messages`: an item that comes back is the same object as before, and so are its messages.
-_known: Beginnings[Any, _Reader] = Beginnings(16 * 1024 * 1024, memory)
+_PARSE: Stage[Any, _Reader] = Stage("parse items", json_size)
 
 
 def _keep_parts(item: Json, found: list[Message]) -> list[Message]:

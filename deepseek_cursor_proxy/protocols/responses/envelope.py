@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.memo import Mapped
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
-    memory,
     object_at,
     optional,
     optional_name,
@@ -29,7 +28,7 @@ from deepseek_cursor_proxy.protocols.request.fields import (
 )
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.redaction import safe_text
 
 _SEALED = "reasoning.encrypted_content"
@@ -146,13 +145,9 @@ def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     return {**inside, "input": list(items)}
 
 
-# The items of a chat that comes back are the same objects as before (see growing_json), so their results are, too.
-_unsealed_items: Mapped[Json, Json] = Mapped(16 * 1024 * 1024, memory, memory)
-
-
-def unseal(items: Sequence[Json], opener: Opener) -> list[Json]:
+def unseal(items: Sequence[Json], opener: Opener, memory: ChatMemory = NO_MEMORY) -> list[Json]:
     """The items, with reasoning and summaries that we had sealed in plain text again."""
-    return _unsealed_items.of(items, lambda item: _unseal(item, opener), opener.owner)
+    return unseal_each(items, lambda item: _unseal(item, opener), opener, memory)
 
 
 def _unseal(item: Json, opener: Opener) -> Json:

@@ -6,7 +6,6 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint
-from deepseek_cursor_proxy.api.growing_json import GrowingJson
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -37,7 +36,7 @@ class EndpointTestCase(SocketTestCase):
         self.addCleanup(store.close)
         self.services = Services.build(config, store)
         self.addCleanup(self.services.close)
-        self.endpoint = Endpoint(self.services, GrowingJson())
+        self.endpoint = Endpoint(self.services)
         self.received: list[ClientRequest] = []
         self.bodies_read = 0
 

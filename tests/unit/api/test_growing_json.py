@@ -6,10 +6,9 @@ from unittest.mock import patch
 
 from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.api import growing_json
-from deepseek_cursor_proxy.api.growing_json import GrowingJson
+from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, ChatMemory
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH, decode_json_object, encode_json
-from deepseek_cursor_proxy.memo import MOST_ITEMS
 
 
 def chat(turns: int, **more: Any) -> dict[str, Any]:
@@ -24,20 +23,33 @@ def outcome(decode: Any, body: bytes) -> Any:
         return str(error), error.code
 
 
+class Bodies:
+    """Decodes bodies with a memory of its own, however short they are."""
+
+    def __init__(self, max_bytes: int = 1_000_000) -> None:
+        self.memory = ChatMemory(max_bytes)
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        return growing_json.decode(body, self.memory, min_bytes=0)
+
+    def prefixes(self) -> list[Any]:
+        return [entry.result for entry in self.memory.entries(growing_json._DECODE)]
+
+
 class TestGrowingJson(unittest.TestCase):
-    def assert_read_alike(self, bodies: GrowingJson, body: bytes) -> None:
+    def assert_read_alike(self, bodies: Bodies, body: bytes) -> None:
         self.assertEqual(outcome(decode_json_object, body), outcome(bodies.decode, body))
 
     def test_a_chat_that_grows_is_read_as_if_it_were_new(self) -> None:
         for forms in ({}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (",", ":")}):
             with self.subTest(forms):
-                bodies = GrowingJson(shortest=0)
+                bodies = Bodies()
                 for turns in (1, 2, 2, 3, 7, 4, 0, 5):
                     body = json.dumps(chat(turns, tools=[{"n": turns}], stream=True), **forms).encode()
                     self.assert_read_alike(bodies, body)
 
     def test_what_was_read_before_is_not_read_again(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         before = bodies.decode(encode_json(chat(5)))
         with patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan:
             after = bodies.decode(encode_json(chat(6, stream=True)))
@@ -49,7 +61,7 @@ class TestGrowingJson(unittest.TestCase):
         self.assertEqual(3, scan.call_count)
 
     def test_items_are_known_again_like_messages(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         before, after = (
             bodies.decode(encode_json({"input": chat(turns)["messages"], "stream": True})) for turns in (5, 6)
         )
@@ -59,7 +71,7 @@ class TestGrowingJson(unittest.TestCase):
         self.assertEqual(chat(5), bodies.decode(encode_json(chat(5))))
 
     def test_a_changed_message_is_read_and_all_behind_it(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         bodies.decode(encode_json(chat(9)))
         for changed in range(9):
             edited = chat(9)
@@ -67,14 +79,14 @@ class TestGrowingJson(unittest.TestCase):
             self.assert_read_alike(bodies, encode_json(edited))
 
     def test_fields_in_front_of_the_messages_count(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         for model in ("a", "b", "a"):
             self.assertEqual(model, bodies.decode(encode_json({**chat(3), "model": model}))["model"])
 
     def test_a_damaged_body_is_told_about_as_ever(self) -> None:
         rng = random.Random(1)
         whole = encode_json(chat(6, tools=[1, {"a": [None, 1.5]}]))
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         for _ in range(600):
             bodies.decode(encode_json(chat(rng.randrange(1, 6))))
             at = rng.randrange(len(whole))
@@ -113,13 +125,13 @@ class TestGrowingJson(unittest.TestCase):
             b'{"input":"hi","messages":[%b,1]}' % message,
         ):
             with self.subTest(body):
-                bodies = GrowingJson(shortest=0)
+                bodies = Bodies()
                 self.assert_read_alike(bodies, body)
                 self.assert_read_alike(bodies, b'{"messages":[%b]}' % message)
                 self.assert_read_alike(bodies, body)
 
     def test_depth_is_bounded_wherever_it_is_new(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         bodies.decode(encode_json(chat(3)))
         for levels in (MAX_JSON_DEPTH - 3, MAX_JSON_DEPTH - 2, MAX_JSON_DEPTH - 1, MAX_JSON_DEPTH):
             deep: Any = 1
@@ -131,37 +143,31 @@ class TestGrowingJson(unittest.TestCase):
                     self.assert_read_alike(bodies, encode_json(body))
 
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
-        bodies = GrowingJson(shortest=0)
+        bodies = Bodies()
         with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(growing_json, "MAX_JSON_VALUES", 40):
             for count in range(1, 60, 3):
                 self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
 
     def test_memory_is_bounded(self) -> None:
-        bodies = GrowingJson(shortest=0)
-        with patch.object(growing_json, "_MOST_BYTES", 20_000):
-            for number in range(50):
-                bodies.decode(encode_json({"messages": [{"content": f"{number}" + "x" * 3000}, 2]}))
-                bodies.decode(encode_json({"messages": [{"content": "x" * 30_000}]}))
-        kept = [len(piece.raw) for known in bodies._recent for piece in known.pieces]
-        self.assertLess(0, sum(kept))
-        self.assertLess(2 * sum(kept), 20_000)
+        bodies = Bodies(40_000)
+        for number in range(50):
+            bodies.decode(encode_json({"messages": [{"content": f"{number}" + "x" * 3000}, 2]}))
+            bodies.decode(encode_json({"messages": [{"content": "x" * 30_000}]}))
+        known = [prefix.length for prefix in bodies.prefixes()]
+        self.assertLess(0, sum(known))
+        self.assertLess(2 * sum(known), 40_000)
 
     def test_small_values_take_memory_too(self) -> None:
-        bodies = GrowingJson(shortest=0)
-        with patch.object(growing_json, "_MOST_BYTES", 100_000):
-            bodies.decode(encode_json({"messages": [[{}] * 2000]}))
-        self.assertEqual((), bodies._recent)
+        bodies = Bodies(400_000)
+        bodies.decode(encode_json({"messages": [[{}] * 2000]}))
+        self.assertEqual([], bodies.prefixes())
 
-    def test_what_cannot_be_kept_is_read_in_one_go(self) -> None:
-        for name, body, pieces in (
+    def test_a_body_that_cannot_be_remembered_is_parsed_in_one_go(self) -> None:
+        for name, body, calls in (
             ("large", {"messages": ["x" * 20_000]}, 0),
-            ("many", {"messages": [1] * (MOST_ITEMS + 9)}, MOST_ITEMS + 2),
+            ("many", {"messages": [1] * (MAX_ITEMS + 9)}, MAX_ITEMS + 2),
         ):
-            bodies = GrowingJson(shortest=0)
-            with (
-                self.subTest(name),
-                patch.object(growing_json, "_MOST_BYTES", 39_000),
-                patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan,
-            ):
+            bodies = Bodies(4 * 39_000)
+            with self.subTest(name), patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan:
                 self.assertEqual(body, bodies.decode(encode_json(body)))
-                self.assertEqual(pieces, scan.call_count)
+                self.assertEqual(calls, scan.call_count)

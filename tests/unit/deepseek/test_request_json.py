@@ -2,6 +2,7 @@ import json
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -22,8 +23,11 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 
 class TestEncode(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = ChatMemory()
+
     def body(self, request: ChatRequest) -> bytes:
-        return request_json.encode(request, chat_api.payload(request))
+        return request_json.encode(request, self.memory)
 
     def test_the_upstream_body_is_the_json_of_the_payload_every_time(self) -> None:
         for name, request in {

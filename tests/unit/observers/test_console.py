@@ -64,7 +64,7 @@ class TestConsole(ConsoleTestCase):
                 "├ #7 sent       231 kB · accepted after 0.42 s",
                 "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
             ],
-            self.lines(received(), Restored(7, prepared, False), Sent(7, {}, 231_000, 0.42), finished()),
+            self.lines(received(), Restored(7, prepared, False), Sent(7, dict, 231_000, 0.42), finished()),
         )
 
     def test_a_request_without_an_exchange_has_one_line_without_keys_or_controls(self) -> None:
@@ -120,14 +120,14 @@ class TestConsole(ConsoleTestCase):
                 "├ #7 sent       2 kB · accepted after 1.50 s · 2 retries",
                 "└ #7 ended      DeepSeek is busy. (503) · 1 retry · 8.3 s",
             ],
-            self.lines(Sent(7, {}, 2000, 1.5, 2), failed),
+            self.lines(Sent(7, dict, 2000, 1.5, 2), failed),
         )
 
     def test_the_console_prints_prompt_and_answer_only_with_verbose(self) -> None:
         events = (
             received(),
             Restored(7, PreparedRequest(REQUEST, NOBODY, TURNS), False),
-            Sent(7, {"a": 1}, 5, 0.1),
+            Sent(7, lambda: {"a": 1}, 5, 0.1),
             finished(),
         )
         self.assertNotIn("secret", "".join(self.lines(*events)))
@@ -136,7 +136,7 @@ class TestConsole(ConsoleTestCase):
             self.assertIn(words, "".join(loud))
 
     def test_verbose_prints_text_of_any_language_and_no_control_sequence(self) -> None:
-        event = Sent(7, {"content": "你好\x1b[2J\x9b\u202e"}, 5, 0.1)
+        event = Sent(7, lambda: {"content": "你好\x1b[2J\x9b\u202e"}, 5, 0.1)
         self.assertIn('"你好\\u001b[2J\\u009b\\u202e"', self.lines(event, verbose=True)[1])
 
     def test_the_console_uses_colours_only_when_asked_to(self) -> None:

@@ -5,6 +5,7 @@ import string
 import unittest
 from collections.abc import Sequence
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
@@ -309,18 +310,19 @@ class TestGrownHistory(unittest.TestCase):
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
         for chat in (None, "a chat"):
-            whole = _some_messages(rng, 40)
+            memory, whole = ChatMemory(), _some_messages(rng, 40)
             for _ in range(40):
                 # Also from an earlier message on, in another way.
                 whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
-                grown, fresh = (identity.identify(ME, each, chat) for each in (whole, [Message(*m) for m in whole]))
-                self.assertEqual(_everything(fresh), _everything(grown))
+                grown = identity.identify(ME, whole, chat, memory)
+                self.assertEqual(_everything(identity.identify(ME, whole, chat)), _everything(grown))
 
     def test_callers_and_chats_with_equal_histories_share_no_identity(self) -> None:
         whole = _some_messages(random.Random(2), 12)
-        mine, others = identity.identify(ME, whole), identity.identify(b"you", whole)
+        memory = ChatMemory()
+        mine, others = (identity.identify(namespace, whole, None, memory) for namespace in (ME, b"you"))
         self.assertTrue(_all(mine).isdisjoint(_all(others)))
-        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat").conversation)
+        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat", memory).conversation)
 
 
 def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:

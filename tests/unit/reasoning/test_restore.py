@@ -1,6 +1,7 @@
 import unittest
 from collections.abc import Collection, Sequence
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
@@ -22,8 +23,9 @@ def block(reasoning: str) -> str:
 class Memory:
     """A store in a dict."""
 
-    def __init__(self) -> None:
-        self.found: dict[bytes, Sequence[str]] = {}
+    def __init__(self, found: dict[bytes, Sequence[str]] | None = None) -> None:
+        self.found = {} if found is None else found
+        self.chats = ChatMemory()
 
     def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
         for key in identity.identify(ME, before).answer_keys(answer).record_keys():
@@ -37,7 +39,8 @@ class Memory:
         self, *messages: Message, strategy: str = "recover", tools: bool = True, thinking: bool = True
     ) -> PreparedRequest:
         request = _request(messages, tools, thinking)
-        return prepare(request, identity.identify(ME, messages), self.found, strategy)
+        history = identity.identify(ME, messages, None, self.chats)
+        return prepare(request, history, self.found, strategy, self.chats)
 
     def prepare_retry(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
         history, request = identity.identify(ME, messages), _request(messages, True, True)
@@ -418,8 +421,8 @@ class TestGrownHistory(unittest.TestCase):
 
     def assert_restored_alike(self, *messages: Message, tools: bool = True, thinking: bool = True) -> None:
         known, new = (
-            self.memory.prepare(*each, strategy="placeholder", tools=tools, thinking=thinking)
-            for each in (messages, [Message(*message) for message in messages])
+            memory.prepare(*messages, strategy="placeholder", tools=tools, thinking=thinking)
+            for memory in (self.memory, Memory(self.memory.found))
         )
         self.assertEqual((new.request, new.turns, new.aliases), (known.request, known.turns, known.aliases))
 
@@ -429,13 +432,12 @@ class TestGrownHistory(unittest.TestCase):
 
     def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
         """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
-        chat = [Message(*message) for message in self.chat]
-        ends = [at for at, message in enumerate(chat, 1) if message.role == "tool"]
+        ends = [at for at, message in enumerate(self.chat, 1) if message.role == "tool"]
         before: tuple[Message, ...] = ()
         for end in ends[3:]:
             # From the second time on a turn is found by its sent key.
             for _ in range(2):
-                prepared = self.memory.prepare(*chat[:end], strategy="placeholder")
+                prepared = self.memory.prepare(*self.chat[:end], strategy="placeholder")
                 self.memory.record_aliases(prepared)
                 pairs = zip(before, prepared.request.messages, strict=False)
                 self.assertEqual([], [one for one, other in pairs if one == other and one is not other])

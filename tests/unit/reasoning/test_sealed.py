@@ -1,9 +1,11 @@
 import random
 import tracemalloc
 import unittest
+from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.errors import TooLarge
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 SECRET = b"s" * 32
 TEXTS = ("", " ", "Let me think.", "多" * 1000, "half \ud83d", "a\x00b", "x" * 100_000)
@@ -69,3 +71,36 @@ class TestSealer(unittest.TestCase):
             self.assertLess(tracemalloc.get_traced_memory()[1], 3_000_000)
         finally:
             tracemalloc.stop()
+
+
+class TestUnsealEach(unittest.TestCase):
+    """Over the JSON values of a history, with the values of a known beginning as they were."""
+
+    def setUp(self) -> None:
+        self.memory = ChatMemory(1_000_000)
+        self.calls: list[Any] = []
+
+    def unseal(self, values: list[Any], text: str | None = None) -> list[Any]:
+        def unseal(value: Any) -> Any:
+            self.calls.append(value)
+            return value if text is None else [text, value]
+
+        return unseal_each(values, unseal, Opener(Sealer(SECRET, b"caller"), 1000), self.memory)
+
+    def test_a_known_value_is_not_unsealed_again(self) -> None:
+        values = [[number] for number in range(12)]
+        first, second = self.unseal(values[:10], "x"), self.unseal(values, "x")
+        self.assertEqual(values, self.calls)
+        self.assertEqual([True] * 10, [old is new for old, new in zip(first, second[:10], strict=True)])
+        # A caller that changes its list changes that of no other.
+        second.clear()
+        self.assertEqual(12, len(self.unseal(values, "x")))
+
+    def test_unsealed_text_counts_and_an_unchanged_value_does_not_count_twice(self) -> None:
+        """A sealed reasoning is small, and the reasoning may be large."""
+        for text, expected in (("x", 20), ("x" * 13_000, 40), (None, 20)):
+            self.calls = []
+            values: list[Any] = [[number] for number in range(20)]
+            self.unseal(values, text and text + "y")
+            self.unseal(values, text and text + "y")
+            self.assertEqual(expected, len(self.calls))

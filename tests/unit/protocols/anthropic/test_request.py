@@ -5,6 +5,7 @@ import random
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.deepseek import chat_api
@@ -123,13 +124,17 @@ class TestThinking(unittest.TestCase):
         for number in range(6):
             answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
             chat += user(f"question {number}"), {"role": "assistant", "content": answer}
-        before, after = read(*chat[:8], system="Be brief."), read(*chat, system="Be brief.")
+        memory = ChatMemory()
+
+        def parsed(sealer: Sealer, count: int = len(chat)) -> tuple[Message, ...]:
+            body = {"max_tokens": 9, "messages": chat[:count], "system": "Be brief."}
+            return request.parse(body, CONFIG, sealer, memory).request.messages
+
+        before, after = parsed(SEALER, 8), parsed(SEALER)
         self.assertEqual([True] * 9, [old is new for old, new in zip(before, after[:9], strict=True)])
         self.assertEqual("hm 5", after[-1].reasoning)
-        others = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"secret", b"somebody else"))
-        self.assertEqual({"shown"}, {each.reasoning for each in others.request.messages[1::2]})
-        anew = request.parse({"max_tokens": 9, "messages": chat}, CONFIG, Sealer(b"another secret", b"caller"))
-        self.assertEqual({"shown"}, {each.reasoning for each in anew.request.messages[1::2]})
+        for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
+            self.assertEqual({"shown"}, {each.reasoning for each in parsed(other)[2::2]})
 
     def test_signatures_are_read_in_assistant_messages_only(self) -> None:
         self.assertNotIn("hm", str(read(user(self.block("hm", "")))[0]))

@@ -1,6 +1,7 @@
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import responses_items
@@ -134,31 +135,31 @@ class TestGrownHistory(unittest.TestCase):
         return items
 
     def test_items_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        whole = self.long_history()
+        memory, whole = ChatMemory(), self.long_history()
         for count in (*range(1, len(whole)), 20, 50, 30):
             with self.subTest(count):
-                self.assertEqual(responses_items.read(self.long_history()[:count]), responses_items.read(whole[:count]))
+                grown = responses_items.read(whole[:count], memory=memory)
+                self.assertEqual(responses_items.read(whole[:count]), grown)
 
     def test_items_that_come_back_become_the_same_message_objects(self) -> None:
-        whole = self.long_history()
-        before = responses_items.read(whole[:14]).messages
-        after = responses_items.read(whole).messages
+        memory, whole = ChatMemory(), self.long_history()
+        before, after = (responses_items.read(each, memory=memory).messages for each in (whole[:14], whole))
         self.assertGreater(len(before), 6)
         self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
 
     def test_items_are_read_again_if_upstream_names_differ(self) -> None:
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.long_history()]
-        names = []
+        memory, names = ChatMemory(), []
         for name in ("one", "two", "one"):
-            found = responses_items.read(items, upstream_names={("n", "Read"): name}).messages
+            found = responses_items.read(items, upstream_names={("n", "Read"): name}, memory=memory).messages
             names.append({each.name for message in found for each in message.tool_calls})
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_item(self) -> None:
-        whole = self.long_history()
-        responses_items.read(whole)
+        memory, whole = ChatMemory(), self.long_history()
+        responses_items.read(whole, memory=memory)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
-            responses_items.read([*whole, 5])
+            responses_items.read([*whole, 5], memory=memory)
 
 
 class TestOtherItems(unittest.TestCase):

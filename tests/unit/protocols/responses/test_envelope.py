@@ -4,6 +4,7 @@ import json
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, ResponseOptions, state
@@ -90,13 +91,14 @@ class TestUnseal(unittest.TestCase):
         items: list[Any] = []
         for number in range(8):
             items += {"type": "reasoning", "encrypted_content": owner.seal(f"hm {number}")}, {"type": "message"}
+        memory = ChatMemory()
         before, after = (
-            envelope.unseal(some, Opener(Sealer(b"secret", b"caller"), 1000)) for some in (items[:12], items)
+            envelope.unseal(some, Opener(Sealer(b"secret", b"caller"), 1000), memory) for some in (items[:12], items)
         )
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
         self.assertEqual("hm 7", after[14]["content"][0]["text"])
         for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
-            self.assertEqual(items, envelope.unseal(items, Opener(other, 1000)))
+            self.assertEqual(items, envelope.unseal(items, Opener(other, 1000), memory))
 
 
 class TestReferences(unittest.TestCase):

@@ -1,0 +1,158 @@
+"""The chat memory: what each stage made of recent chats, so that a stage processes only the new messages of a chat.
+
+A chat comes back every few seconds with its whole history and one turn more. Each stage looks up the longest beginning
+of its list that is known, and goes on from there:
+
+    stage      goes through                  result                          in
+    decode     the bytes of a body           JSON values                     api/growing_json
+    unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
+    parse      JSON values                   Messages                        protocols/request
+    identify   Messages                      their keys                      reasoning/identity
+    restore    keys                          Messages with reasoning         reasoning/restore
+    encode     Messages with reasoning       JSON bytes                      deepseek/request_json
+
+Only `decode` compares values. The others compare the identity of objects, so each of them finds a list only if the
+stage before it has returned the very same objects as for the last request. That is the rule for every result here: it
+is never changed, and a longer list gives the same objects again.
+
+All stages share one budget, the least recently used entries leave first; those of one chat are used together. Only time
+is saved: without memory (NO_MEMORY) every result is equal.
+"""
+
+import operator
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Eight chats of 200 tool turns, which are a megabyte each and some eight in all stages. Strings that stages share are
+# counted by each of them: half of this is really held.
+_MAX_BYTES = 64 * 1024 * 1024
+# A larger share for one entry would evict too many others.
+_LARGEST_SHARE = 4
+# Lookups go through all of them.
+_MAX_ENTRIES = 96
+# Shorter lists are processed as fast as they are looked up; no agent's chat is longer.
+MIN_ITEMS = 8
+MAX_ITEMS = 5000
+_BYTES_PER_ENTRY = 500
+_BYTES_PER_ITEM = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Generic[Item, Result]):
+    """One kind of entry: a constant of the module that computes it."""
+
+    name: str
+    # About how many bytes an item and what is made of it take.
+    item_size: Callable[[Item], int]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Entry(Generic[Item, Result]):
+    """The result of a stage for a list of items under some conditions."""
+
+    stage: Stage[Item, Result]
+    items: Sequence[Item]
+    conditions: object
+    result: Result
+    items_size: int
+    result_size: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.items_size + self.result_size
+
+
+class ChatMemory:
+    """Called by any thread. The lock protects `_entries` and `_size`; entries and their results never change."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        # Least recently used first.
+        self._entries: dict[Entry[Any, Any], None] = {}
+        self._size = 0
+
+    @property
+    def max_entry_bytes(self) -> int:
+        return self._max_bytes // _LARGEST_SHARE
+
+    def look_up(
+        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object = None
+    ) -> "Lookup[Item, Result]":
+        """The longest known beginning of a list; `conditions` are everything else that the result depends on."""
+        best: Entry[Item, Result] | None = None
+        if MIN_ITEMS <= len(items) <= MAX_ITEMS:
+            for each in self.entries(stage):
+                is_longer = best is None or len(each.items) > len(best.items)
+                if is_longer and each.conditions == conditions and _begins_with(items, each.items):
+                    best = each
+        return Lookup(self, stage, items, conditions, best)
+
+    def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
+        with self._lock:
+            return [each for each in self._entries if each.stage is stage]
+
+    def put(self, entry: Entry[Any, Any], replaced: Collection[Entry[Any, Any]] = ()) -> None:
+        """Add an entry in place of those that it continues; without effect if it is too large."""
+        if entry.size > self.max_entry_bytes:
+            return
+        with self._lock:
+            for each in replaced:
+                self._remove(each)
+            self._entries[entry] = None
+            self._size += entry.size
+            while self._size > self._max_bytes or len(self._entries) > _MAX_ENTRIES:
+                self._remove(next(iter(self._entries)))
+
+    def _remove(self, entry: Entry[Any, Any]) -> None:
+        # Another thread may have removed it already.
+        if entry in self._entries:
+            del self._entries[entry]
+            self._size -= entry.size
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Generic[Item, Result]):
+    """A list of items and the entry for its longest known beginning. Used by one thread."""
+
+    memory: ChatMemory = field(repr=False)
+    stage: Stage[Item, Result]
+    items: Sequence[Item]
+    conditions: object
+    entry: Entry[Item, Result] | None
+
+    @property
+    def count(self) -> int:
+        """How many of the items are known."""
+        return len(self.entry.items) if self.entry is not None else 0
+
+    @property
+    def result(self) -> Result | None:
+        """The result for these items; None if none are known."""
+        return self.entry.result if self.entry is not None else None
+
+    def store(self, result: Result, result_size: int = 0) -> None:
+        """Remember the result for all items; `result_size` is what `item_size` does not count."""
+        if not MIN_ITEMS <= len(self.items) <= MAX_ITEMS:
+            return
+        items_size = self.entry.items_size if self.entry is not None else _BYTES_PER_ENTRY
+        for item in self.items[self.count :]:
+            items_size += _BYTES_PER_ITEM + self.stage.item_size(item)
+            if items_size + result_size > self.memory.max_entry_bytes:
+                # Counting all of it would take as long as it is large.
+                return
+        entry = Entry(self.stage, tuple(self.items), self.conditions, result, items_size, result_size)
+        self.memory.put(entry, (self.entry,) if self.entry is not None else ())
+
+
+def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
+    return len(known) <= len(items) and all(map(operator.is_, known, items))
+
+
+# For callers without a chat: tests, and requests that are made once.
+NO_MEMORY = ChatMemory(0)
