@@ -1,8 +1,8 @@
-"""The bodies of HTTP/1.1 as bytes, both directions: how long one is, and what is in it.
+"""Bodies of HTTP/1.1 messages, requests and responses: where one ends, and the payload in its framing.
 
-A body has one kind of length and the numbers in it are plain digits: what two readers could understand differently is
-refused, as in heads (see http1). A client's fault is a ProtocolError or TooLarge with the status to answer; DeepSeek's
-is a ValueError, which upstream translates. Reading is linear in the bytes, however they were split.
+A body has one kind of length, and the numbers in it are plain digits: as in `heads`, what two readers could understand
+differently is refused. A client's fault is a ProtocolError or TooLarge with the status to answer, DeepSeek's a
+ValueError, which `upstream` translates. Reading is linear in the bytes, however they were split.
 """
 
 import re
@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
 from deepseek_cursor_proxy.http1.heads import TEXT, TOKEN, Fault, RequestHead, ResponseHead, bad_response
 
 LAST_CHUNK = b"0\r\n\r\n"
-_MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; nobody needs extensions or trailers, but RFC 9112 has them
+_MAX_SIZE_LINE, _MAX_TRAILERS = 4096, 16 * 1024  # bytes; no client uses extensions or trailers, but RFC 9112 has them
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e]*+)?\r\n")
 _DATA_END = re.compile(rb"\r\n")
@@ -24,7 +24,7 @@ class IncompleteBody(ValueError):
 
 
 class BodyDecoder:
-    """Turns the bytes after a head into payload until it is complete; those past the body's end are its `rest`."""
+    """Turns the bytes behind a head into payload until it is complete; `rest` has those behind the body."""
 
     is_complete = False
     rest = b""
@@ -54,7 +54,7 @@ def response_decoder(head: ResponseHead, *, request_method: str) -> BodyDecoder:
 def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
     length, coding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
     if coding is not None:
-        if length is not None or head.version < (1, 1):  # this is what smuggling looks like
+        if length is not None or head.version < (1, 1):  # used to smuggle requests
             raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
         if coding.lower() != "chunked":
             raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", 501)
@@ -64,10 +64,10 @@ def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fau
     # int() alone also takes signs, underscores, white space and the digits of other scripts.
     if not (length.isascii() and length.isdigit() and len(length) <= 19):
         raise fault(f"Content-Length {length[:40]!a} is not a number of 1 to 19 digits.", 400)
-    return LengthBody(_within(limit, int(length)))
+    return LengthBody(_check_size(int(length), limit))
 
 
-def _within(limit: int | None, size: int) -> int:
+def _check_size(size: int, limit: int | None) -> int:
     if limit is not None and size > limit:
         raise TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
     return size
@@ -91,16 +91,16 @@ class UntilCloseBody(BodyDecoder):
 
 
 class ChunkedBody(BodyDecoder):
-    """The data of chunks; extensions and trailers are checked and dropped. Without a limit any amount is read."""
+    """The payload of chunks; extensions and trailers are checked and dropped. No limit means any size."""
 
     def __init__(self, limit: int | None, fault: Fault) -> None:
         self._limit, self._fault = limit, fault
-        self._total = self._left = 0  # of all chunks so far, and what the current one still lacks
+        self._total = self._left = 0  # bytes of all chunks so far, and those that the current one lacks
         self._line = bytearray()
-        self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+        self._expected, self._max_line = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
-        single = self._single(data)
+        single = self._single_chunk(data)
         if single is not None and (self._limit is None or self._total + len(single) <= self._limit):
             self._total += len(single)
             return single
@@ -113,7 +113,7 @@ class ChunkedBody(BodyDecoder):
                 piece = data[position : position + self._left]
                 payload.append(piece)
                 self._left -= len(piece)
-            elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._room:
+            elif not self._line and (match := self._expected.match(data, position)) and len(match[0]) <= self._max_line:
                 piece = match[0]
                 self._take_line(match)
             else:
@@ -123,7 +123,7 @@ class ChunkedBody(BodyDecoder):
         self.rest += data[position:]
         return b"".join(payload)
 
-    def _single(self, data: bytes) -> bytes | None:
+    def _single_chunk(self, data: bytes) -> bytes | None:
         """What is in it if this is one chunk and nothing else: so events are written, and so most of them arrive."""
         if self._expected is not _SIZE_LINE or self._left or self._line:
             return None
@@ -150,7 +150,7 @@ class ChunkedBody(BodyDecoder):
     def _feed_line(self, piece: bytes) -> None:
         self._line += piece
         match = self._expected.fullmatch(bytes(self._line)) if piece.endswith(b"\n") else None
-        if len(self._line) > self._room or (match is None and piece.endswith(b"\n")):
+        if len(self._line) > self._max_line or (match is None and piece.endswith(b"\n")):
             raise self._fault("A line between the chunks of the body is malformed or too long.", 400)
         if match is not None:
             self._line.clear()
@@ -159,12 +159,12 @@ class ChunkedBody(BodyDecoder):
     def _take_line(self, match: re.Match[bytes]) -> None:
         if self._expected is _SIZE_LINE:
             self._left = int(match[1], 16)
-            self._total = _within(self._limit, self._total + self._left)
-            self._expected, self._room = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
+            self._total = _check_size(self._total + self._left, self._limit)
+            self._expected, self._max_line = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
         elif self._expected is _DATA_END:
-            self._expected, self._room = _SIZE_LINE, _MAX_SIZE_LINE
+            self._expected, self._max_line = _SIZE_LINE, _MAX_SIZE_LINE
         else:
-            self._room -= len(match[0])
+            self._max_line -= len(match[0])
             self.is_complete = match[0] == b"\r\n"
 
 

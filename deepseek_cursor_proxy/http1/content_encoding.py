@@ -1,17 +1,17 @@
-"""Undoing Content-Encoding, with a bound: a kilobyte of gzip can hold a gigabyte of nothing."""
+"""Decodes Content-Encoding with a bound: a megabyte of gzip can hold a gigabyte of zeros."""
 
 import zlib
 from collections.abc import Iterator
 
 
 class DecodedTooLarge(ValueError):
-    """What comes out exceeds the bound."""
+    """The decoded bytes exceed the bound."""
 
 
-# What comes out at once: a packet of a bomb unpacks to sixty megabytes, and whoever splits those into lines has more.
+# The most that is decoded at once: one packet can decode to sixty megabytes, which take more when split into lines.
 _PIECE_BYTES = 64 * 1024
-# Text packs to a tenth, a stream of chunks to a twentieth. Beyond a hundredth it is a bomb, however small the whole:
-# a gigabyte of empty lines fits into a megabyte and keeps a reader busy for minutes.
+# Text compresses to a tenth, a stream of chunks to a twentieth. Below a hundredth it is a bomb, however small: a
+# gigabyte of empty lines fits into a megabyte and keeps a reader busy for minutes.
 _MOST_RATIO = 100
 _UNSUSPICIOUS_BYTES = 1024 * 1024
 # A file of several gzip members is legal; one of thousands only keeps us busy.
@@ -19,7 +19,7 @@ _MOST_MEMBERS = 16
 
 
 class ContentDecoder:
-    """Undoes one content coding piece by piece; `feed` raises TooMuch past the limit and ValueError for damage."""
+    """Decodes one body piece by piece; raises DecodedTooLarge past the limit and ValueError for damage."""
 
     def __init__(self, coding: str, limit: int) -> None:
         self._window = _WINDOW_BITS.get(coding)
@@ -30,7 +30,7 @@ class ContentDecoder:
 
     @property
     def is_identity(self) -> bool:
-        """Whether there is nothing to undo, only to count."""
+        """Whether the bytes are not encoded and only counted."""
         return self._zlib is None
 
     @property
@@ -41,7 +41,7 @@ class ContentDecoder:
         return b"".join(self.decode_pieces(data))
 
     def decode_pieces(self, data: bytes) -> Iterator[bytes]:
-        """The same, a bounded amount at a time."""
+        """Like `decode`, a bounded amount at a time."""
         if self._zlib is not None:
             yield from self._inflate(data)
         elif data:
@@ -51,16 +51,16 @@ class ContentDecoder:
         assert self._zlib is not None
         assert self._window is not None
         piece = b""
-        # Everything may be read and something still wait to be written: a full piece is rarely the last.
+        # zlib may have read all of `data` and still hold output: a full piece is rarely the last.
         while data or len(piece) == _PIECE_BYTES:
             if data and self._zlib.eof:
-                # What follows the end must be another member; a finished one would only pile it up.
+                # What follows the end must be another member; the finished object would only collect it.
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
                     raise ValueError("the compressed content has too many members")
                 self._zlib = zlib.decompressobj(self._window)
             try:
-                # One byte more than allowed is enough to know.
+                # One byte more than allowed proves that it is too large.
                 piece = self._zlib.decompress(data, min(self._left + 1, _PIECE_BYTES))
             except zlib.error as error:
                 raise ValueError(f"the compressed content is damaged ({error})") from None
@@ -69,26 +69,26 @@ class ContentDecoder:
             data = rest
             self._given += len(piece)
             if self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read):
-                raise _too_much()
+                raise _too_large()
             if piece:
                 yield self.count(piece)
 
     def count(self, data: bytes) -> bytes:
-        """The same bytes; TooMuch when these are too many by now."""
+        """The same bytes; DecodedTooLarge when there are too many by now."""
         self._left -= len(data)
         if self._left < 0:
-            raise _too_much()
+            raise _too_large()
         return data
 
 
-def _too_much() -> DecodedTooLarge:
+def _too_large() -> DecodedTooLarge:
     return DecodedTooLarge("the unpacked content is too large")
 
 
-# 32 lets zlib tell gzip from zlib by itself, which forgives servers that call the one the other.
+# 32 lets zlib detect gzip or zlib itself, which forgives servers that call the one the other.
 _WINDOW_BITS = {"gzip": 32 + zlib.MAX_WBITS, "x-gzip": 32 + zlib.MAX_WBITS, "deflate": 32 + zlib.MAX_WBITS}
 
 
 def can_decode(coding: str) -> bool:
-    """Whether a Content-Encoding, in lower case, can be undone."""
+    """Whether we can decode this Content-Encoding (in lower case)."""
     return coding in ("", "identity") or coding in _WINDOW_BITS

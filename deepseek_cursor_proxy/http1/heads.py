@@ -1,9 +1,9 @@
-"""HTTP/1.1 as bytes, both directions: heads, read strictly and written safely. Bodies are framing's part.
+"""Heads of HTTP/1.1 messages, requests and responses: read strictly, written safely.
 
-Whatever two readers could understand differently is refused, because the second reader is where smuggling happens:
-lines end in CRLF only, numbers are plain digits, a header that decides something comes once. A client's fault is a
-ProtocolError with the status to answer; DeepSeek's is a ValueError, which upstream translates. Reading is linear in the
-bytes, however they were split. This file knows no sockets and no time.
+The reader refuses what two readers could understand differently, because that is how requests are smuggled past one
+of them: lines end in CRLF only, numbers are plain digits, a header that decides something comes once. A client's fault
+is a ProtocolError with the status to answer, DeepSeek's a ValueError, which `upstream` translates. Reading is linear in
+the bytes, however they were split. This file knows no sockets and no time; bodies are the subject of `bodies`.
 """
 
 import re
@@ -17,26 +17,28 @@ from deepseek_cursor_proxy.errors import ProtocolError
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
 MAX_TARGET_BYTES = 16 * 1024
+
 Fault = Callable[[str, int], Exception]  # ProtocolError towards a client, bad_response towards DeepSeek
 _MAX_FIRST_LINE = 32 + 1 + MAX_TARGET_BYTES + len(" HTTP/1.1\r\n")
-_MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body; the fifth is a malformed head
+_MAX_EMPTY_LINES = 4  # before a head. RFC 9112 2.2: old clients send one after a body
 
-_SHORT_HEAD = 8192  # far from every bound
-_SHORT_LINE, _KNOWN_LINES = 256, 256  # clients send the same lines with every request: these are read once
+_SHORT_HEAD = 8192  # bytes; far from every bound
+# Clients send the same lines with every request; the parsed form of short ones is cached.
+_SHORT_LINE, _CACHED_LINES = 256, 256
 
-# Possessive quantifiers keep a refusal as cheap as a match: there is nothing to try again.
+# Possessive quantifiers keep a refusal as cheap as a match: nothing is tried again.
 TOKEN, TEXT = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]", r"[\t\x20-\x7e\x80-\xff]"
 _FIELD = re.compile(rf"({TOKEN}++):({TEXT}*+)".encode())
 # A fragment is the client's own business (RFC 9112 3.2.1), and readers differ about where it leaves the path.
 _REQUEST_LINE = re.compile(rf"({TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-9])".encode())
 _STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {TEXT}*+)?".encode())
-# A registered name without RFC 3986's sub-delims: DNS has none, and a comma is two Hosts somebody merged.
+# A registered name without RFC 3986's sub-delims: DNS has none, and a comma means two Hosts that were merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
 _HOST = re.compile(rf"(?=.{{1,261}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)  # DNS ends at 255, a port at :65535
 _ABSOLUTE = re.compile(rf"\Ahttps?://{_AUTHORITY}(?=[/?]|\Z)", re.IGNORECASE | re.ASCII)
 _LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-# Two of these are two opinions about where a body ends, who is asking or what was sent.
+# Twice, these would contradict each other about where a body ends, who calls or what was sent.
 _SINGLE = {"content-length", "transfer-encoding", "host", "authorization", "api-key", "x-api-key"}
 _SINGLE |= {"content-type", "content-encoding", "expect"}
 
@@ -54,7 +56,8 @@ class ResponseHead(NamedTuple):
     headers: dict[str, str]
 
 
-def bad_response(message: str, _: int) -> ValueError:  # in place of ProtocolError: nobody is there to be told a status
+def bad_response(message: str, _: int) -> ValueError:
+    """A server's fault: nobody answers a server with a status."""
     return ValueError(message)
 
 
@@ -68,11 +71,11 @@ class HeadBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of a head has come; empty lines before it do not count."""
+        """Whether nothing of the head has come; empty lines before it do not count."""
         return not self._buffer
 
     def feed(self, data: bytes) -> bytes | None:
-        """The head without its blank line once it is there; what follows it waits for `take_rest`."""
+        """The head without its blank line, once it is complete; `take_rest` has the bytes behind it."""
         searched = max(0, len(self._buffer) - 3)
         self._buffer += data
         while self._checked == 0 and self._empty_lines < _MAX_EMPTY_LINES and self._buffer.startswith(b"\r\n"):
@@ -86,23 +89,23 @@ class HeadBuffer:
         return head
 
     def take_rest(self) -> bytes:
-        """Hands over the bytes after the head."""
+        """The bytes behind the head, handed over once."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest
 
     def _check(self, size: int) -> None:
-        # The byte rules are applied only up to the bound that counts now, so a bound reached first is reported first.
+        # The byte rules apply only up to the bound that counts now, so a bound reached first is reported first.
         in_first_line = self._lines == 0 and self._buffer.find(b"\n", self._checked, _MAX_FIRST_LINE) < 0
         bound, status = (_MAX_FIRST_LINE, 414) if in_first_line else (MAX_HEAD_BYTES, 431)
         fresh = self._buffer[self._checked : min(size, bound)]
         lines_left = MAX_FIELDS + 2 - self._lines  # the first line and the blank one are no fields
         if fresh.count(b"\r\n") > lines_left:
             del fresh[len(fresh) - len(fresh.split(b"\r\n", lines_left + 1)[-1]) :]
-        waits = fresh.endswith(b"\r")  # for the LF in the next packet
+        is_cut = fresh.endswith(b"\r")  # its LF comes in the next packet
         pairs = fresh.count(b"\r\n")
-        if fresh.count(b"\n") != pairs or fresh.count(b"\r") != pairs + waits or fresh.translate(None, _LINE_BYTES):
+        if fresh.count(b"\n") != pairs or fresh.count(b"\r") != pairs + is_cut or fresh.translate(None, _LINE_BYTES):
             raise self._fault("The head has a control character or a line that does not end in CRLF.", 400)
-        self._checked += len(fresh) - waits
+        self._checked += len(fresh) - is_cut
         self._lines += pairs
         if size > bound or pairs > lines_left:
             raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)
@@ -164,16 +167,16 @@ def parse_whole_head(data: bytes, parse: Callable[[bytes], Head]) -> ReceivedHea
 
 
 def parse_request_head(head: bytes) -> RequestHead:
-    """A head that HeadBuffer let pass, as values; or a ProtocolError with the status to answer."""
+    """The values of a head that HeadBuffer let pass; or a ProtocolError with the status to answer."""
     line, *fields = head.split(b"\r\n")
-    method, target, version = _known_request_line(line) if len(line) <= _SHORT_LINE else _read_request_line(line)
-    headers = _fields(fields, ProtocolError)
+    method, target, version = _cached_request_line(line) if len(line) <= _SHORT_LINE else _parse_request_line(line)
+    headers = _parse_fields(fields, ProtocolError)
     if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
         raise ProtocolError("The Host header is missing or not of the form host[:port].")
     return RequestHead(method, target, version, headers)
 
 
-def _read_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
+def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
         raise ProtocolError("The request line is not of the form `METHOD target HTTP/1.1`.")
@@ -188,22 +191,22 @@ def _read_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     return method, target, version
 
 
-_known_request_line = lru_cache(_KNOWN_LINES)(_read_request_line)
+_cached_request_line = lru_cache(_CACHED_LINES)(_parse_request_line)
 
 
 def parse_response_head(head: bytes) -> ResponseHead:
-    """A head that HeadBuffer let pass, as values; or a ValueError."""
+    """The values of a head that HeadBuffer let pass; or a ValueError."""
     line, *fields = head.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(line)
     if match is None:
         raise ValueError("the status line is not of the form `HTTP/1.1 200 OK`")
-    return ResponseHead(int(match[2]), (1, int(match[1])), _fields(fields, bad_response))
+    return ResponseHead(int(match[2]), (1, int(match[1])), _parse_fields(fields, bad_response))
 
 
-def _fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
+def _parse_fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
-        field = _known_field(line) if len(line) <= _SHORT_LINE else _read_field(line)
+        field = _cached_field(line) if len(line) <= _SHORT_LINE else _parse_field(line)
         if field is None:
             start = line.partition(b":")[0][:40].decode("latin-1")  # never the value: it may be a key
             raise fault(f"The header line that begins with {start!a} is not a plain, unfolded `Name: value`.", 400)
@@ -216,12 +219,12 @@ def _fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
     return headers
 
 
-def _read_field(line: bytes) -> tuple[str, str] | None:
+def _parse_field(line: bytes) -> tuple[str, str] | None:
     match = _FIELD.fullmatch(line)
     return match and (match[1].lower().decode(), match[2].strip(b" \t").decode("latin-1"))
 
 
-_known_field = lru_cache(_KNOWN_LINES)(_read_field)
+_cached_field = lru_cache(_CACHED_LINES)(_parse_field)
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -253,20 +256,20 @@ def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
 
 
 def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """The head of an answer to a client; refuses a header that would become two."""
-    return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}".encode(), headers)
+    """The head of a reply to a client; refuses a header that would become two."""
+    return _join_head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}".encode(), headers)
 
 
 def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of a request to DeepSeek; refuses a target or a header that would become two."""
-    return _head(_request_line(method, target), headers)
+    return _join_head(_request_line(method, target), headers)
 
 
-def _head(first_line: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
-    return b"\r\n".join([first_line, *[_line(name, value) for name, value in headers], b"", b""])
+def _join_head(first_line: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
+    return b"\r\n".join([first_line, *[_field_line(name, value) for name, value in headers], b"", b""])
 
 
-@lru_cache(_KNOWN_LINES)
+@lru_cache(_CACHED_LINES)
 def _request_line(method: str, target: str) -> bytes:
     line = f"{method} {target} HTTP/1.1".encode()
     if not _REQUEST_LINE.fullmatch(line):
@@ -274,8 +277,8 @@ def _request_line(method: str, target: str) -> bytes:
     return line
 
 
-@lru_cache(_KNOWN_LINES)
-def _line(name: str, value: str) -> bytes:
+@lru_cache(_CACHED_LINES)
+def _field_line(name: str, value: str) -> bytes:
     line = f"{name}: {value}".encode("latin-1")
     match = _FIELD.fullmatch(line)
     if match is None or len(match[1]) != len(name):

@@ -1,8 +1,9 @@
 """Server-Sent Events: bytes into events by the WHATWG rules, and our own events into bytes.
 
-The parser looks at every byte once, so a line of any length may come in pieces of any size, and it decodes whole lines
-only, so a character cut in two is safe. The writer keeps what it is given on one line: upstream's text reaches a
-client as JSON inside `data` or as a comment, never as a line of its own. This file knows neither HTTP nor JSON.
+The parser looks at every byte once, so a line of any length may come in pieces of any size, and decodes whole lines
+only, so a character may be cut in two. At the end of a stream an event without its blank line is dropped, by the rules.
+The writer puts each text on one line: upstream's text reaches a client as JSON inside `data` or as a comment, never as
+a line of its own. This file knows neither HTTP nor JSON.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 DONE = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
-# C0, DEL and C1, which reach terminals as commands, and all that str.splitlines in a client takes for a line's end.
+# C0, DEL and C1, which terminals take for commands, and all that str.splitlines in a client takes for a line end.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029])
-# Keeping a line takes more than its text: millions of short ones would pass any limit of bytes.
+# A line takes more memory than its text: millions of short ones would pass any limit of bytes.
 _MOST_LINES = 100_000
 
 
@@ -34,11 +35,11 @@ class EventTooLarge(ValueError):
 
 
 class Parser:
-    """Cuts a stream into events. Used by the one thread that reads the stream."""
+    """Parses one stream. Used by the one thread that reads it."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
         self._limit = limit
-        self._room = limit  # what the event under way may still take
+        self._bytes_left = limit  # of the current event
         self._line = bytearray()
         self._data: list[bytes] = []
         self._name = ""
@@ -51,7 +52,7 @@ class Parser:
         return not (self._line or self._data or self._name or self._is_after_cr or self._is_at_start)
 
     def feed(self, data: bytes) -> list[Event | Comment]:
-        """What these bytes complete, in their order."""
+        """The events and comments that these bytes complete, in order."""
         if self._is_after_cr or b"\r" in data:
             data = self._with_lf_only(data)
         lines = data.split(b"\n")
@@ -59,7 +60,7 @@ class Parser:
         found = self._take_lines(lines) if lines else []
         if unfinished:
             self._line += unfinished
-            if len(self._line) > self._room:
+            if len(self._line) > self._bytes_left:
                 raise self._too_large()
         return found
 
@@ -72,29 +73,20 @@ class Parser:
             self._is_at_start = False
         found: list[Event | Comment] = []
         for line in lines:
-            if len(line) > self._room or len(self._data) > _MOST_LINES:
+            if len(line) > self._bytes_left or len(self._data) > _MOST_LINES:
                 raise self._too_large()
             if line.startswith(b"data: "):
                 self._data.append(line[6:])
-                self._room -= len(line)
+                self._bytes_left -= len(line)
             elif line:
-                found += self._take_other(line)
+                found += self._take_field(line)
             else:
                 if self._data:
                     found.append(Event(b"\n".join(self._data).decode("utf-8", "replace"), self._name))
                     self._data.clear()
-                    self._room = self._limit
+                    self._bytes_left = self._limit
                 self._name = ""
         return found
-
-    def close(self) -> list[Event | Comment]:
-        """The stream has ended: by the rules an event without its blank line is dropped, as is a line without its end.
-
-        Always empty: `feed` has already reported every complete line, also one that ended in CR.
-        """
-        self._line.clear()
-        self._data.clear()
-        return []
 
     def _with_lf_only(self, data: bytes) -> bytes:
         # An LF right after a CR belongs to it, also when the CR ended the last piece.
@@ -102,16 +94,16 @@ class Parser:
         self._is_after_cr = data.endswith(b"\r") if data else self._is_after_cr
         return fresh.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _take_other(self, line: bytes) -> list[Comment]:
+    def _take_field(self, line: bytes) -> list[Comment]:
         field, _, value = line.partition(b":")
         match field:
             case b"data":
-                self._data.append(value)  # with no space after the colon, or no colon at all
-                self._room -= len(line)
+                self._data.append(value)  # without a space after the colon, or without a colon
+                self._bytes_left -= len(line)
             case b"event":
                 self._name = value.removeprefix(b" ").decode("utf-8", "replace")
             case b"id" | b"retry":
-                pass  # they steer reconnecting, which a POST never does
+                pass  # for reconnecting, which a POST never does
             case _:
                 text = _on_one_line(line.decode("utf-8", "replace"))
                 return [Comment(text)] if text else []
@@ -122,16 +114,16 @@ class Parser:
 
 
 def event(data: bytes, name: str = "") -> bytes:
-    """One event, as bytes; `data` is JSON from `encode_json`, which has no line breaks."""
+    """The bytes of one event; `data` is JSON from `encode_json`, which has no line breaks."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data) if name else b"data: %b\n\n" % data
 
 
 def comment(line: str) -> bytes:
-    """One comment, as bytes; the line of a Comment is written as it came, any other text after a colon."""
+    """The bytes of one comment; the line of a Comment is written as it came, any other text after a colon."""
     text = _on_one_line(line)
     return (text if text.startswith(":") else f": {text}").encode("utf-8", "replace") + b"\n\n"
 
 
 def _on_one_line(text: str) -> str:
-    # Looking first is ten times as fast as translating what needs no translation.
+    # The check is ten times as fast as a translation that changes nothing.
     return text if text.isprintable() else text.translate(_CONTROLS)

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, Decoded
 
 
 class TestUnpacker(unittest.TestCase):
-    def test_every_known_coding_is_undone_in_any_pieces(self) -> None:
+    def test_every_known_coding_is_decoded_in_any_pieces(self) -> None:
         data = bytes(range(256)) * 50
         for coding, packed in {
             "": data,
@@ -27,7 +27,7 @@ class TestUnpacker(unittest.TestCase):
         with self.assertRaises(DecodedTooLarge):
             ContentDecoder("gzip", 1000).decode(gzip.compress(b"\0" * 10_000_000))
 
-    def test_what_packs_well_comes_out_little_by_little(self) -> None:
+    def test_what_compresses_well_is_decoded_in_bounded_pieces(self) -> None:
         data = random.Random(1).randbytes(40) * 25_000
         packed = gzip.compress(data)
         decoder = ContentDecoder("gzip", len(data))
@@ -45,12 +45,12 @@ class TestUnpacker(unittest.TestCase):
                 given += len(piece)
         self.assertLess(given, 3_000_000)
 
-    def test_text_that_packs_as_well_as_text_does_is_no_bomb(self) -> None:
+    def test_text_that_compresses_as_text_does_is_no_bomb(self) -> None:
         chunk = '{"id":"5f3a","object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"%d"}}]}'
         data = "".join(chunk % random.Random(at).randrange(10**5) for at in range(20_000)).encode()
         self.assertEqual(data, ContentDecoder("gzip", len(data)).decode(gzip.compress(data, 9)))
 
-    def test_plain_content_has_the_same_limit(self) -> None:
+    def test_content_that_is_not_encoded_has_the_same_limit(self) -> None:
         with self.assertRaises(DecodedTooLarge):
             ContentDecoder("", 3).decode(b"four")
 
@@ -61,13 +61,13 @@ class TestUnpacker(unittest.TestCase):
             pieces = [decoder.decode(packed[start : start + step]) for start in range(0, len(packed), step)]
             self.assertEqual(b"one two", b"".join(pieces))
 
-    def test_what_follows_the_end_must_be_another_member_and_these_are_few(self) -> None:
+    def test_bytes_after_a_gzip_member_are_one_of_a_few_more_members(self) -> None:
         """A finished decompressor piles up whatever it is fed, at quadratic cost."""
         for tail in (b"\0" * 100, b"junk", gzip.compress(b"") * 100):
             with self.assertRaises(ValueError):
                 ContentDecoder("gzip", 1000).decode(gzip.compress(b"{}") + tail)
 
-    def test_damage_is_an_error(self) -> None:
+    def test_damaged_gzip_is_an_error(self) -> None:
         with self.assertRaises(ValueError):
             ContentDecoder("gzip", 1000).decode(b"this is not gzip")
 
@@ -76,6 +76,6 @@ class TestUnpacker(unittest.TestCase):
         decoder.decode(gzip.compress(b"hello")[:-4])
         self.assertFalse(decoder.is_complete)
 
-    def test_unknown_codings_are_told_apart(self) -> None:
+    def test_unknown_codings_cannot_be_decoded(self) -> None:
         self.assertTrue(can_decode("gzip"))
         self.assertFalse(can_decode("br"))
