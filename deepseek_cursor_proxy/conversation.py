@@ -126,6 +126,11 @@ class Delta(NamedTuple):
     run: Run | None = None
 
     @property
+    def may_end_call(self) -> bool:
+        """Whether the arguments of a call may be complete with it."""
+        return bool(self.calls) and self.calls[-1].arguments.endswith("}")
+
+    @property
     def size(self) -> int:
         """How many characters it says."""
         said = len(self.reasoning or "") + len(self.text or "")
@@ -181,7 +186,7 @@ class Reply:
 
     @property
     def is_empty(self) -> bool:
-        return not any(choice.has_anything for choice in self._choices.values())
+        return not any(choice.has_content for choice in self._choices.values())
 
     @property
     def is_finished(self) -> bool:
@@ -192,17 +197,17 @@ class Reply:
         found = self._choices.get(choice)
         return found.finish_reason if found else None
 
-    def has_anything(self, choice: int) -> bool:
+    def has_content(self, choice: int) -> bool:
         found = self._choices.get(choice)
-        return found is not None and found.has_anything
+        return found is not None and found.has_content
 
     def message(self, choice: int = 0) -> Message:
         """The assistant message as far as it has been said."""
         return self._choices.get(choice, _Choice()).message()
 
-    def thought_before_calls(self, choice: int = 0) -> str | None:
+    def reasoning_before_calls(self, choice: int = 0) -> str | None:
         """The reasoning that a display shows, if the model thought on behind its calls; None otherwise."""
-        return self._choices.get(choice, _Choice()).thought_before_calls()
+        return self._choices.get(choice, _Choice()).reasoning_before_calls()
 
 
 class _Choice:
@@ -231,21 +236,21 @@ class _Choice:
             self.finish_reason = delta.finish_reason
 
     @property
-    def has_anything(self) -> bool:
+    def has_content(self) -> bool:
         return bool(self._reasoning or self._text or self._calls)
 
-    def thought_before_calls(self) -> str | None:
+    def reasoning_before_calls(self) -> str | None:
         count = self._thoughts_before_calls
-        return joined(self._reasoning[:count]) if count is not None and count < len(self._reasoning) else None
+        return join_pieces(self._reasoning[:count]) if count is not None and count < len(self._reasoning) else None
 
     def message(self) -> Message:
         if self._message is None:
             calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
-            self._message = Message("assistant", joined(self._text), joined(self._reasoning), calls)
+            self._message = Message("assistant", join_pieces(self._text), join_pieces(self._reasoning), calls)
         return self._message
 
 
-def joined(pieces: list[str]) -> str:
+def join_pieces(pieces: list[str]) -> str:
     """The pieces as one text; a character that was cut into two surrogates becomes whole again."""
     text = "".join(pieces)
     try:
@@ -262,10 +267,10 @@ _INVISIBLE = "\ufeff\u200b"
 def is_blank(reasoning: str | None) -> bool:
     """Whether there is nothing to read in a reasoning; some clients write blanks where they have lost it."""
     begins = (reasoning or "").lstrip()
-    return not begins or (begins[0] in _INVISIBLE and not without_spaces(begins))
+    return not begins or (begins[0] in _INVISIBLE and not remove_spaces(begins))
 
 
-def without_spaces(text: str) -> str:
+def remove_spaces(text: str) -> str:
     """The text without white space, for telling whether a client changed nothing else in it."""
     return "".join(text.split()).translate(dict.fromkeys(map(ord, _INVISIBLE)))
 
@@ -283,4 +288,4 @@ class _Call:
         self._arguments.append(piece.arguments)
 
     def whole(self) -> ToolCall:
-        return ToolCall(self._id, self._name, joined(self._arguments))
+        return ToolCall(self._id, self._name, join_pieces(self._arguments))

@@ -116,7 +116,7 @@ class Endpoint:
 
 def show(exchange: OpenExchange, chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool) -> Batches:
     """The batches of an exchange as the client sees them, with the notice before the answer in their text."""
-    batches = exchange.batches(with_lulls=with_lulls)
+    batches = exchange.deltas(with_lulls=with_lulls)
     if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
         # Words of ours before it would make it no JSON; the log has them, too.
         return batches

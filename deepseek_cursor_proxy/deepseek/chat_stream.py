@@ -26,16 +26,30 @@ class ParsedEvents:
     batch: Batch = field(default_factory=list)
     # There was a chunk; comments, and data that tells a client nothing, bring no answer on.
     is_progress: bool = False
-    # Something of it is likely to be stored: an answer, or a call, may be complete.
-    is_weighty: bool = False
-    # How many items come before that.
-    light: int = 0
+    # An answer or a call may be complete with it, which is stored before the client gets it.
+    is_durable: bool = False
+    # How many items of the batch come before that.
+    early_count: int = 0
     is_done: bool = False
     problem: ProxyError | None = None
 
     @property
     def is_over(self) -> bool:
         return self.is_done or self.problem is not None
+
+    def take_early(self) -> "ParsedEvents":
+        """The items that need not be stored, taken off this."""
+        early = ParsedEvents(self.batch[: self.early_count])
+        self.batch = self.batch[self.early_count :]
+        return early
+
+    def raise_problem(self) -> None:
+        if self.problem is not None:
+            try:
+                raise self.problem
+            finally:
+                # An error that is held by what raised it is freed by the collector only.
+                self.problem = None
 
 
 class EventReader:
@@ -82,8 +96,8 @@ class EventReader:
         except ValueError:
             said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
-            if not said.is_weighty and any(map(_may_complete, deltas)):
-                said.is_weighty, said.light = True, len(said.batch)
+            if not said.is_durable and any(delta.finish_reason or delta.may_end_call for delta in deltas):
+                said.is_durable, said.early_count = True, len(said.batch)
             said.batch += deltas
             said.is_progress = said.is_progress or bool(deltas)
             return deltas
@@ -133,7 +147,3 @@ class StreamReader(EventReader):
         if stencil is not None:
             self._in_vain = 0 if self._has_fitted else self._in_vain + 1
             self._stencil, self._has_fitted = stencil, False
-
-
-def _may_complete(delta: Delta) -> bool:
-    return bool(delta.finish_reason or (delta.calls and delta.calls[-1].arguments.endswith("}")))

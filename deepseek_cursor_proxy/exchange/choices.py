@@ -86,7 +86,7 @@ class ChoicesExchange:
             raise
         return fan_out
 
-    def batches(self, *, with_lulls: bool = False) -> Batches:
+    def deltas(self, *, with_lulls: bool = False) -> Batches:
         """What the exchanges say, in the order they say it; their usage, added up, comes last."""
         total: dict[str, Any] = {}
         shape: dict[str, Any] = {}
@@ -171,7 +171,7 @@ class ChoicesExchange:
             exchange = self._exchanges[choice] = call()
             # It is accepted, which is as much as it has to say.
             self._say(choice, [])
-            with closing(exchange.batches()) as batches:
+            with closing(exchange.deltas()) as batches:
                 for batch in batches:
                     if not isinstance(batch, Lull) and not self._say(choice, batch):
                         return

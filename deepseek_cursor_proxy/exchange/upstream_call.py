@@ -1,12 +1,12 @@
-"""Getting an answer out of DeepSeek: prepare the request, send it, and send it again when there is hope.
+"""The calls of one exchange: send the prepared request, send it again while that can help, read the response.
 
-Two things are tried again, and only while the client has seen nothing of an answer: what passes by itself (DeepSeek is
-busy, a connection broke), and the refusal of a history for missing reasoning, which is sent once more with the turns in
-doubt as a transcript. Everything else is raised as it is.
+Two failures are worth another call, and only while the client has nothing of an answer: those that pass by themselves
+(DeepSeek is busy, a connection broke), and the refusal of a history for missing reasoning, which is sent once more with
+the turns in doubt as a transcript. Any other is raised as it is.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,27 +17,27 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange import response_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.observers.events import Event, Restored, Sent
-from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, StoredTexts, look_up, prepare, prepare_retry
+from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, StoredTexts, prepare_retry
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
 
 
 class CallContext(NamedTuple):
-    """Who asks: the root of their identities, the key to call DeepSeek with, and how to notice that they left.
+    """For whom DeepSeek is called: the root of the caller's identities, the key to call with, the client to watch.
 
-    The key is theirs, or with `is_held` the proxy's own, which they must never see.
+    The key is the caller's or, with `is_held`, the proxy's own, which no client may see.
     """
 
     namespace: bytes
     credential: str
     peer: Peer | None = None
     is_held: bool = False
-    # For the first call, when several are made at once; else each call gets its own.
+    # For the first call, when the slots of several calls were acquired at once; any other acquires its own.
     slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class CallContext(NamedTuple):
 
 
 class GenerationRequest(NamedTuple):
-    """A client's request, parsed and as it came, and what DeepSeek is to be asked in."""
+    """A client's request, parsed and as it came, and the API of DeepSeek to send it with."""
 
     request: ChatRequest
     body: Mapping[str, Any]
@@ -55,7 +55,7 @@ class GenerationRequest(NamedTuple):
 
 
 class UpstreamCall:
-    """The calls of one exchange, until one is answered. Used by the thread that runs the exchange."""
+    """The calls of one exchange, and the response of the last. Used by the thread that runs the exchange."""
 
     def __init__(self, number: int, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         self._number = number
@@ -66,13 +66,13 @@ class UpstreamCall:
         self._started = time.monotonic()
         self._slot = context.slot
         self._retries = Retries(services.config.retry_budget)
-        self._has_healed = False
-        self._emit: Callable[[Event], None] = services.observers.emit
-        self._found: StoredTexts = {}
+        self._has_repaired = False
+        self._stored: StoredTexts = {}
         self._tracker: ChatTracker | None = None
+        # Of the call that was accepted, until it is settled.
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
-        self.answer: UpstreamResponse | None = None
+        self.response: UpstreamResponse | None = None
 
     @property
     def divergence(self) -> Divergence | None:
@@ -83,74 +83,93 @@ class UpstreamCall:
     def retries(self) -> int:
         return self._retries.count
 
-    def open(self) -> None:
-        """Prepare the request and have it accepted; raises a ProxyError or ClientGone otherwise."""
-        request, config, memory = self._request, self._services.config, self._services.memory
-        history = identify(self._context.namespace, request.messages, request.conversation, memory)
-        self._found = look_up(request, history, self._services.reasoning_store.find)
-        self._tracker = ChatTracker(request, history, self._services.conversations, config.tool_order)
+    def send(self, prepared: PreparedRequest, stored: StoredTexts, tracker: ChatTracker) -> None:
+        """Have DeepSeek accept the request; raises a ProxyError or ClientGone otherwise."""
+        self._stored, self._tracker = stored, tracker
         try:
-            self._send(prepare(request, history, self._found, config.missing_reasoning_strategy, memory))
+            self._send(prepared)
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
-            self._heal()
+            self._repair()
 
-    def begin_again(self, error: UpstreamFailed, *, is_unsaid: bool, is_untold: bool) -> bool:
-        """Make the call once more if there is hope, and tell whether there was.
+    def read(self, *, with_lulls: bool) -> response_events.Events:
+        """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
+        assert self.response is not None
+        if not self._request.stream:
+            self.settle()
+            return response_events.read_whole(self.response, self._upstream_api.read_answer)
+        if not with_lulls:
+            # The first wait for DeepSeek may be long.
+            self.settle()
+        reader = self._upstream_api.open_reader()
+        return response_events.read_stream(self.response, reader, self.settle, with_lulls=with_lulls)
 
-        A refusal inside a good answer, as some gateways send it, is healed as long as the model has said nothing;
-        what passes by itself is tried again only before anything at all was told to the client.
+    def hurry(self) -> None:
+        """The answer is complete: its stream has to end soon."""
+        assert self.response is not None
+        self.response.hurry()
+
+    def retry(self, error: ProxyError, *, has_output: bool, has_content: bool) -> bool:
+        """Make the call once more if that can help; whether it was made.
+
+        A refusal inside a good answer, as some gateways send it, is repaired as long as the client has no content. A
+        failure that passes by itself is retried only as long as the client has no output at all.
         """
+        if not isinstance(error, UpstreamFailed):
+            return False
         assert self.prepared is not None
         if _is_reasoning_refusal(error):
-            if not is_unsaid:
+            if has_content:
                 raise _still_refused()
             self.close()
-            self._heal()
+            self._repair()
             return True
-        if not is_untold or not self._is_worth_another_try(error):
+        if has_output or not self._wait_for_retry(error):
             return False
         try:
             self._transmit(self.prepared)
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
-            self._heal()
+            self._repair()
         return True
 
-    def _is_worth_another_try(self, error: ProxyError) -> bool:
-        # Others may call while this one waits.
-        self.close()
-        return self._retries.wait(error, self._context.peer)
-
     def settle(self) -> None:
-        """Remember and tell that DeepSeek accepted the call; nothing of an answer has to wait for that. Idempotent.
+        """Record in the chat, and report, that DeepSeek accepted the call. Idempotent.
 
-        Before its end is seen, though: from then on the chat may go on.
+        No delta has to wait for that, but the end of the answer has: after it the client sends its next request.
         """
         if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()
-            self._emit(sent)
+            self._services.observers.emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.settle()
-        if self.answer is not None:
-            self.answer.close(was_complete=was_complete)
+        if self.response is not None:
+            self.response.close(was_complete=was_complete)
+
+    def _wait_for_retry(self, error: ProxyError) -> bool:
+        """Whether the call may be made again after this error; the wait until then is over."""
+        # First, so that others can have the slot meanwhile.
+        self.close()
+        return self._retries.wait(error, self._context.peer)
 
     def _send(self, prepared: PreparedRequest) -> None:
         assert self._tracker is not None
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
-        self._emit(Restored(self._number, self.prepared, self._has_healed, self._upstream_api, self.divergence))
+        self._services.observers.emit(
+            Restored(self._number, self.prepared, self._has_repaired, self._upstream_api, self.divergence)
+        )
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: PreparedRequest) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
-        # All choices of a request are asked for at once.
+        # The calls of all choices are made at once.
         if size * prepared.request.choices > most:
             raise TooLarge(
                 f"The history with its reasoning is larger than {most} bytes, which is more than DeepSeek takes. "
@@ -159,31 +178,30 @@ class UpstreamCall:
 
     def _transmit(self, prepared: PreparedRequest) -> None:
         body = self._upstream_api.encode(prepared.request, self._services.memory)
-        self.answer = self._call(body)
+        self.response = self._call(body)
         if prepared.request.stream:
-            self.answer.raise_unless_stream()
+            self.response.raise_unless_stream()
         payload = partial(self._upstream_api.payload, prepared.request)
         self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
     def _call(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
-                context, slot = self._context, self._admitted()
+                context, slot = self._context, self._acquire_slot()
                 return self._services.upstream.send(
                     body, context.credential, context.peer, slot, self._upstream_api.path
                 )
             except (UpstreamRefused, UpstreamDropped) as error:
-                if not self._is_worth_another_try(error):
-                    raise self._told(error) if isinstance(error, UpstreamRefused) else error from None
+                if not self._wait_for_retry(error):
+                    raise self._explain(error) if isinstance(error, UpstreamRefused) else error from None
 
-    def _admitted(self) -> Slot:
-        """The place that was brought, for the first call; one that is waited for, for any other."""
+    def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
         if slot is None:
             (slot,) = self._services.upstream.call_limits.of(self._request.model).acquire(self._context.peer)
         return slot
 
-    def _told(self, refusal: UpstreamRefused) -> ProxyError:
+    def _explain(self, refusal: UpstreamRefused) -> ProxyError:
         if refusal.status == 401 and self._context.is_held:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return UpstreamFailed(
@@ -193,15 +211,15 @@ class UpstreamCall:
             )
         return explain(refusal)
 
-    def _heal(self) -> None:
-        """DeepSeek misses reasoning that we thought it would do without: once more, with those turns as text."""
+    def _repair(self) -> None:
+        """Send the history once more, with the turns whose reasoning DeepSeek may miss as text."""
         assert self.prepared is not None
-        if self._has_healed:
+        if self._has_repaired:
             raise _still_refused()
-        self._has_healed = True
+        self._has_repaired = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
-            self._send(prepare_retry(self._request, self._found, self.prepared, strategy))
+            self._send(prepare_retry(self._request, self._stored, self.prepared, strategy))
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise

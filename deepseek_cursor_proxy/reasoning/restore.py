@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, without_spaces
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_images, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning
@@ -351,10 +351,10 @@ def _match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) 
     """The stored reasoning that the client sent with other white space; the same words prove which one it is."""
     if reasoning is None or is_blank(reasoning) or reasoning in stored.get(keys.exact, ()):
         return None
-    words = without_spaces(reasoning)
+    words = remove_spaces(reasoning)
     for proof in _PROOFS:
         texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
-        alike = {text for text in texts if without_spaces(text) == words}
+        alike = {text for text in texts if remove_spaces(text) == words}
         if len(alike) == 1 and reasoning not in alike:
             return StoreMatch(alike.pop(), proof, is_original=True)
         if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
@@ -437,8 +437,8 @@ def _shown_original(reasoning: str | None, blocks: Sequence[Block]) -> str | Non
         return None
     if reasoning in blocks[0].readings:
         return None
-    words = without_spaces(reasoning)
-    return next((each for each in blocks[0].readings if without_spaces(each) == words), None)
+    words = remove_spaces(reasoning)
+    return next((each for each in blocks[0].readings if remove_spaces(each) == words), None)
 
 
 def _reasoning_to_send(reasoning: str | None, turn: Turn) -> str | None:

@@ -11,7 +11,7 @@ chunks are spliced into events without being encoded again.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, joined
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, join_pieces
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
@@ -272,7 +272,7 @@ class _Call:
         """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
         if self._checked < len(self._arguments):
             self._checked = len(self._arguments)
-            self._was_whole = self._last == "}" and _is_object(joined(self._arguments))
+            self._was_whole = self._last == "}" and _is_object(join_pieces(self._arguments))
         return self._was_whole and bool(self.name)
 
     def take_unwritten(self) -> str:
@@ -303,7 +303,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        return joined(self._pieces)
+        return join_pieces(self._pieces)
 
     def write(self, text: str, strings: Iterable[bytes]) -> bytes:
         self._pieces.append(text)

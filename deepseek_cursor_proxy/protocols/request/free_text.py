@@ -14,7 +14,7 @@ Arguments that break off give the text up to there. Escapes that JSON does not h
 import json
 import re
 
-from deepseek_cursor_proxy.conversation import joined
+from deepseek_cursor_proxy.conversation import join_pieces
 
 FIELD = "input"
 
@@ -98,7 +98,7 @@ class FreeTextReader:
         self._surrogate = ""
         if self._state == "inside" and "\ud800" <= text[-1:] <= "\udbff":
             text, self._surrogate = text[:-1], text[-1]
-        return joined([text])
+        return join_pieces([text])
 
 
 def read_free_text(arguments: str) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, joined
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
@@ -113,13 +113,13 @@ class _Turn:
         if not self.thoughts:
             return None
         if self.id_suffix is not None:
-            return joined(self.thoughts)
+            return join_pieces(self.thoughts)
         return "\n\n".join([thought for thought in self.thoughts if not is_blank(thought)] or self.thoughts)
 
     def _content(self) -> str | Parts:
         texts = [each.content for each in self.messages if isinstance(each.content, str)]
         if self.id_suffix is not None and len(texts) == len(self.messages):
-            return joined(texts)
+            return join_pieces(texts)
         parts: list[Json] = []
         for each in self.messages:
             parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content

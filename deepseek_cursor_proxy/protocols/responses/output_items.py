@@ -11,7 +11,7 @@ done as well as incomplete.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, joined
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -71,7 +71,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        return joined(self._pieces)
+        return join_pieces(self._pieces)
 
     @property
     def is_done(self) -> bool:

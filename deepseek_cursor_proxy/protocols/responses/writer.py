@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, joined
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, join_pieces
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
@@ -227,7 +227,7 @@ class SummaryWriter(ResponseWriter):
         return self._heartbeat(Heartbeat("writing"))
 
     def end(self) -> bytes:
-        summary = joined(self._summary).strip()
+        summary = join_pieces(self._summary).strip()
         failure = early_end(self._finish_reason)
         if failure is None and (not summary or self._finish_reason in _INCOMPLETE):
             failure = UpstreamFailed("DeepSeek wrote no whole summary of this conversation. Try again.")

@@ -85,7 +85,7 @@ class TestJobs(SocketTestCase):
         asked = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
         try:
             exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
-            for _ in exchange.batches():
+            for _ in exchange.deltas():
                 job.say(b"said")
             self.ended.append("completed")
         except ClientGone:

@@ -169,11 +169,11 @@ class TestResponseReader(unittest.TestCase):
         self.assertEqual([Heartbeat(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
 
     def test_a_native_call_that_may_be_complete_may_be_stored(self) -> None:
-        reader, weighty = ResponseReader(), []
+        reader, durable = ResponseReader(), []
         for each in response(Answer(calls=CALLS[1:], piece=1)).events():
-            weighty += [each] if reader.read(each).is_weighty else []
-        self.assertIn(b'"delta":"}"', weighty[0])
-        self.assertIn(b"response.completed", weighty[-1])
+            durable += [each] if reader.read(each).is_durable else []
+        self.assertIn(b'"delta":"}"', durable[0])
+        self.assertIn(b"response.completed", durable[-1])
 
     def test_native_log_probabilities_come_with_their_text(self) -> None:
         entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}

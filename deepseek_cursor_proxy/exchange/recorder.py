@@ -1,0 +1,97 @@
+"""Which reasoning an exchange stores, when, and under which keys.
+
+a turn that ended        when its finish_reason is read, before the client sees it
+a turn with a call       when its first call is whole: some clients run a call as soon as they have all of it;
+                         further calls are stored with the end, until then the first one leads to the reasoning
+a turn that was cut      when the exchange closes: what the model thought by then; also without a call that was
+                         cut, which clients drop
+the reasoning we sent    with any of these, or when the exchange closes: DeepSeek has it in its cache
+"""
+
+from collections.abc import Iterable, Sequence
+
+from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
+from deepseek_cursor_proxy.deepseek import forced_tools, rules
+from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
+from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+
+_Entry = tuple[Sequence[bytes], str]
+
+
+class TurnRecorder:
+    """Stores the turns of one reply. Used by the thread that runs the exchange."""
+
+    def __init__(self, reply: Reply, store: ReasoningStore, call_id: str) -> None:
+        self._reply = reply
+        self._store = store
+        # Of a call that DeepSeek only wrote about; see forced_tools.
+        self._call_id = call_id
+        # Choices that are stored as they ended, and those stored with their first call.
+        self._ended: set[int] = set()
+        self._called: set[int] = set()
+        # What was stored by its exact key; a turn stored with its call may get more reasoning until it ends.
+        self._stored: dict[bytes, str] = {}
+        self._has_stored_aliases = False
+
+    def record_complete(self, batch: Batch, prepared: PreparedRequest) -> None:
+        """Store what this batch, which is part of the reply by now, completes."""
+        self._record_ended([choice for choice in self._reply.choices if self._reply.finish_reason(choice)], prepared)
+        called = {item.choice for item in batch if isinstance(item, Delta) and item.may_end_call}
+        for choice in called - self._ended - self._called:
+            message = self._reply.message(choice)
+            if all(rules.is_whole_call(call) for call in message.tool_calls):
+                self._called.add(choice)
+                self._record([message], [], prepared)
+
+    def record_rest(self, prepared: PreparedRequest) -> None:
+        """Store the turns that were cut, and the aliases if nothing was stored with them."""
+        for choice in self._reply.choices:
+            if self._reply.has_content(choice) and choice not in self._ended:
+                self._ended.add(choice)
+                message = self._reply.message(choice)
+                whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
+                is_cut = bool(whole) and len(whole) < len(message.tool_calls)
+                turns = [message, message._replace(tool_calls=whole)] if is_cut else [message]
+                self._record(turns, [self._reply.reasoning_before_calls(choice)] * len(turns), prepared)
+        if prepared.aliases and not self._has_stored_aliases:
+            self._store.record((), prepared.aliases)
+
+    def _record_ended(self, choices: Sequence[int], prepared: PreparedRequest) -> None:
+        new = [choice for choice in choices if choice not in self._ended]
+        self._ended.update(new)
+        shown = [self._reply.reasoning_before_calls(choice) for choice in new]
+        self._record([self._reply.message(choice) for choice in new], shown, prepared)
+
+    def _record(self, turns: Sequence[Message], shown: Sequence[str | None], prepared: PreparedRequest) -> None:
+        """Store the reasoning of turns; `shown` is the part of each that a client may have seen, None where it is all.
+
+        Each turn is stored as the client will echo it: a call that was only written about becomes a call, unless the
+        stream was cut before that.
+        """
+        converted = [forced_tools.convert_message(turn, prepared.request, self._call_id) for turn in turns]
+        turns = [*turns, *filter(None, converted)]
+        has_calls = any(turn.tool_calls for turn in turns)
+        names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
+        echoes = [echoed_message(turn, prepared.request.custom_tools, names) for turn in turns]
+        keys = [prepared.history.answer_keys(echo) for echo in echoes]
+        entries = [(each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
+        partial = [
+            KeyAlias(each.exact, each.partial_key(part), reasoning)
+            for each, part, (_, reasoning) in zip(keys, shown, entries, strict=False)
+            if part is not None
+        ]
+        # Most turns with calls are stored with the first of them, and get no reasoning after that.
+        new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
+        if new:
+            self._store.record(_merge(new), (*prepared.aliases, *partial), self._stored)
+            self._has_stored_aliases = True
+            self._stored.update((keys[0], reasoning) for keys, reasoning in new)
+
+
+def _merge(entries: Iterable[_Entry]) -> list[_Entry]:
+    """The entries with each reasoning once, under all its keys: one turn may be echoed in several forms."""
+    keys_of: dict[str, tuple[bytes, ...]] = {}
+    for keys, reasoning in entries:
+        keys_of[reasoning] = (*keys_of.get(reasoning, ()), *keys)
+    return [(keys, reasoning) for reasoning, keys in keys_of.items()]

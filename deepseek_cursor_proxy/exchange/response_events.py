@@ -1,0 +1,87 @@
+"""The body of an upstream response as parsed events, in an order in which no delta waits for slow work.
+
+    first event alone       all of a piece is parsed before any of it is handed on, and hundreds of events may have come
+                            with the first one, which the user waits for
+    cheap before durable    events that complete an answer or a call are stored before they are handed on, those in
+                            front of them are not
+
+A BLOCKING lull stands where slow work follows. `settle`, which records that DeepSeek accepted the call, runs behind the
+first of them, or when there is nothing to hand on yet. A Heartbeat travels in a batch of its own.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+
+Events = Generator[ParsedEvents | Lull, None, None]
+_Pieces = Generator[bytes | Heartbeat | Lull, None, None]
+
+
+def read_stream(
+    response: UpstreamResponse, reader: EventReader, settle: Callable[[], None], *, with_lulls: bool
+) -> Events:
+    """The events of a streamed response up to its [DONE] or the first problem."""
+    with closing(response.stream(with_lulls=with_lulls)) as pieces:
+        for piece in _first_event_alone(pieces, settle):
+            if isinstance(piece, Lull):
+                yield piece
+            elif isinstance(piece, Heartbeat):
+                yield ParsedEvents([piece])
+            else:
+                events = reader.read(piece)
+                if events.is_progress:
+                    response.note_progress()
+                elif events.batch or piece.isspace():
+                    # Nothing but comments and blank lines.
+                    response.note_keep_alive()
+                if events.is_durable:
+                    if events.early_count:
+                        yield events.take_early()
+                    yield BLOCKING
+                    settle()
+                yield events
+                if events.is_over:
+                    return
+
+
+def _first_event_alone(pieces: _Pieces, settle: Callable[[], None]) -> _Pieces:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            end = piece.find(b"\n\n") + 2
+            end = end if end >= 2 else len(piece)
+            yield piece[:end]
+            yield BLOCKING
+            settle()
+            if end < len(piece):
+                yield piece[end:]
+            break
+        settle()
+        yield piece
+    yield from pieces
+
+
+def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> Events:
+    """The one batch of a response that is not streamed, behind a Heartbeat for each of DeepSeek's keep-alives."""
+    with closing(response.reading()) as pieces:
+        for piece in pieces:
+            if isinstance(piece, Heartbeat):
+                yield ParsedEvents([piece])
+            else:
+                yield ParsedEvents([*read_answer(_json_object(piece))], is_durable=True)
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = decode_upstream_json(raw)
+    except ValueError:
+        raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
+    if not isinstance(body, dict):
+        raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
+    return body
