@@ -1,15 +1,13 @@
 """Messages while they are written: silence, comments, clients that leave, crowds."""
 
 import contextlib
-import select
 import threading
-import unittest
 from collections.abc import Iterator
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
-from deepseek_cursor_proxy.server import stream_loop as pumps
 from tests.proxy.faults.test_client_disconnects import WAYS, read_until
+from tests.support.driven_streams import DrivenStreams
 from tests.support.gauges import StartLine, eventually
 from tests.support.harness import PATIENCE
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
@@ -145,14 +143,8 @@ class TestTheStream(MessagesTestCase):
         self.assertEqual(2, len(self.fake.seen))
 
 
-@unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
-class TestTheStreamInACrowd(TestTheStream, TestSignsOfLife):
-    """Whatever holds for a stream holds for one that the pump drives."""
-
-    def setUp(self) -> None:
-        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
-        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
-        super().setUp()
+class TestDrivenStreams(DrivenStreams, TestTheStream, TestSignsOfLife):
+    pass
 
 
 class TestCrowds(MessagesTestCase):

@@ -3,9 +3,7 @@
 import http.client
 import json
 import secrets
-import select
 import threading
-import unittest
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +11,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
-from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.faults.test_client_disconnects import WAYS, read_until
 from tests.proxy.responses.test_background import first_response, types
+from tests.support.driven_streams import DrivenStreams
 from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
@@ -241,14 +239,8 @@ class TestACrowd(ResponsesTestCase):
         self.assertEqual([], problems)
 
 
-@unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
-class TestTheStreamInACrowd(TestTheStream):
-    """Whatever holds for a stream holds for one that the pump drives."""
-
-    def setUp(self) -> None:
-        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
-        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
-        super().setUp()
+class TestDrivenStreams(DrivenStreams, TestTheStream):
+    pass
 
 
 class TestUpgrades(ResponsesTestCase):

@@ -1,10 +1,8 @@
-"""One thread for many streams: whoever it drives, and whatever happens to one of them, the others go on."""
+"""One thread drives many streams; whatever happens to one of them, the others go on."""
 
 import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 import unittest
@@ -16,16 +14,11 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.lull import WaitHandle
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from tests.proxy import test_walkthrough
-from tests.proxy.chats import test_chunk_by_chunk
-from tests.proxy.faults import test_client_disconnects
-from tests.proxy.load import test_load
+from tests.support.driven_streams import needs_stream_loop
 from tests.support.gauges import eventually
-from tests.support.systems import ROOT
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 10.0
-LINUX_ONLY = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
 
 
 class Source:
@@ -80,7 +73,7 @@ class PumpTestCase(unittest.TestCase):
         return threads
 
 
-@LINUX_ONLY
+@needs_stream_loop
 class TestDriving(PumpTestCase):
     def test_many_are_driven_by_one_thread_until_theirs_has_to_go_on(self) -> None:
         streams = [Driven(self) for _ in range(20)]
@@ -206,7 +199,7 @@ class TestDriving(PumpTestCase):
         self.assertFalse(thread.is_alive())
 
 
-@LINUX_ONLY
+@needs_stream_loop
 class TestDescriptorReuse(PumpTestCase):
     """The system gives the number of a closed descriptor to the next connection, in the middle of a batch of events."""
 
@@ -316,24 +309,6 @@ class TestDescriptorReuse(PumpTestCase):
         self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
 
 
-# A Python that names neither; in a process of its own, because they are looked for at import.
-WITHOUT_THE_NAMES = """
-import select, sys, unittest
-for name in ("EPOLLRDHUP", "POLLRDHUP"):
-    vars(select).pop(name, None)
-names = "unit.server.test_stream_loop.TestDriving unit.net.test_wait proxy.test_walkthrough.TestAChat"
-unittest.main(None, argv=["", *("tests." + name for name in names.split())])
-"""
-
-
-@LINUX_ONLY
-class TestOtherPythons(unittest.TestCase):
-    def test_streams_are_driven_where_python_has_no_name_for_a_client_that_leaves(self) -> None:
-        """PyPy answered 500 to every chat."""
-        done = subprocess.run([sys.executable, "-c", WITHOUT_THE_NAMES], capture_output=True, text=True, cwd=ROOT)
-        self.assertEqual(0, done.returncode, done.stderr)
-
-
 class TestCounting(PumpTestCase):
     def test_a_few_wait_for_themselves(self) -> None:
         found = []
@@ -348,29 +323,3 @@ class TestCounting(PumpTestCase):
         enter(1)
         can = hasattr(select, "epoll")
         self.assertEqual([False] * pumps._FEW + [can, can] + [False], found)
-
-
-class InACrowd(unittest.TestCase):
-    """Whatever holds for a stream holds for one that the pump drives."""
-
-    def setUp(self) -> None:
-        self.enterContext(mock.patch.object(pumps, "_FEW", 0))
-        self.enterContext(mock.patch.object(pumps, "_IDLE_SECONDS", 0.02))
-        super().setUp()
-
-
-def _in_a_crowd(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
-    return LINUX_ONLY(type(f"{case.__name__}InACrowd", (InACrowd, case), {"__module__": __name__}))
-
-
-def _cases(module: object) -> list[type[unittest.TestCase]]:
-    found = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, unittest.TestCase)]
-    return [each for each in found if each.__module__ == module.__name__]  # type: ignore[attr-defined]
-
-
-def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    for module in (test_chunk_by_chunk, test_client_disconnects, test_walkthrough):
-        for case in _cases(module):
-            tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(case)))
-    tests.addTests(loader.loadTestsFromTestCase(_in_a_crowd(test_load.TestSlowness)))
-    return tests

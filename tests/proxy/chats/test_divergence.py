@@ -1,0 +1,71 @@
+"""Where a history diverges from the one before it, as the log tells."""
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.unit.chats.test_divergence import tool
+
+
+class TestDivergence(SocketTestCase):
+    def last_line(self, client: CursorClient, text: str) -> str:
+        """What the console says at the end of a request, which is before the client sees the end of its answer."""
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+            client.ask(text)
+        return logged.records[-1].getMessage()
+
+    def begin(self, store: ReasoningStore | None = None, **settings: Any) -> CursorClient:
+        self.running: RunningProxy = self.proxy(store, **settings)
+        return self.client(self.running)
+
+    def test_the_console_tells_where_a_chat_diverged(self) -> None:
+        client = self.begin()
+        for text in ("hi", "more", "and more"):
+            self.assertNotIn("diverged", self.last_line(client, text))
+        client.messages[3]["content"] = "edited"
+        line = self.last_line(client, "again")
+        self.assertRegex(line, r"in \(\d+ % cached\) .* diverged at message 3 \(user content\)")
+        self.assertNotIn("diverged", self.last_line(client, "once more"))
+        client.messages[0]["content"] = "Another prompt."
+        client.tools = [*client.tools, tool("grep")]
+        self.assertIn("diverged at system, tools (added grep) · ", self.last_line(client, "now"))
+
+    def test_shuffled_tools_diverge_only_in_the_client_s_order(self) -> None:
+        for order, expected in (("sticky", False), ("sorted", False), ("client", True)):
+            client = self.begin(tool_order=order)
+            client.tools = [tool("a"), tool("b")]
+            self.last_line(client, "hi")
+            client.tools = client.tools[::-1]
+            self.assertEqual(expected, "tools (reordered)" in self.last_line(client, "more"))
+
+    def test_interleaved_chats_with_one_opening_raise_no_false_alarm(self) -> None:
+        """Every chat has answers of its own; after the same first words nothing else is the same."""
+        client = self.begin()
+        chats = [self.client(self.running) for _ in range(6)]
+        self.fake.answer(*(Answer(reasoning="r", content=f"answer {number}") for number in range(18)))
+        for text in ("hi", "more", "and more"):
+            for chat in chats:
+                self.assertNotIn("diverged", self.last_line(chat, text))
+        client.tools, client.messages = [], [{"role": "system", "content": "Make a title."}]
+        self.assertNotIn("diverged", self.last_line(client, "hi"))
+        self.assertNotIn("diverged", self.last_line(chats[0], "go on"))
+
+    def test_after_a_restart_it_begins_anew(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            client = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
+            client.ask("hi")
+            self.running.close()
+            again = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
+            again.messages = client.messages
+            self.assertNotIn("diverged", self.last_line(again, "more"))
+            again.messages[1]["content"] = "ho"
+            again.messages[3]["content"] = "less"
+            self.assertNotIn("diverged", self.last_line(again, "another chat, then"))
+            again.messages[3]["content"] = "more"
+            self.assertIn("diverged at message 3", self.last_line(again, "the same"))
+            self.running.close()

@@ -1,0 +1,139 @@
+"""Requests by their path and method: what each gets."""
+
+import json
+from typing import Any
+
+from deepseek_cursor_proxy.api.routes import App
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import PATIENCE, SocketTestCase
+
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class TestApp(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = ReasoningStore(":memory:")
+        self.addCleanup(self.store.close)
+        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
+        self.addCleanup(services.close)
+        self.app = App(services.config, lambda: services)
+
+    def chat(self, **body: Any) -> HttpReply:
+        data = json.dumps({**BODY, **body}).encode()
+        headers = {"authorization": "Bearer sk-test"}
+        return self.app(HttpRequest("POST", "/v1/chat/completions", headers=headers, read_body=lambda: data))
+
+    def test_a_reply_is_a_value(self) -> None:
+        reply = self.chat()
+        assert isinstance(reply.body, bytes)
+        self.assertEqual(200, reply.status)
+        self.assertIn("Hello.", json.loads(reply.body)["choices"][0]["message"]["content"])
+
+    def test_a_stream_is_an_iterable_that_can_be_closed(self) -> None:
+        reply = self.chat(stream=True)
+        assert not isinstance(reply.body, bytes)
+        pieces = list(reply.body)
+        reply.body.close()
+        self.assertTrue(pieces[-1].endswith(b"data: [DONE]\n\n"))
+
+    def test_a_stream_closed_before_its_first_byte_ends_the_call(self) -> None:
+        self.fake.answer(Answer(content="x", stall_after=0))
+        reply = self.chat(stream=True)
+        assert not isinstance(reply.body, bytes)
+        reply.body.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_stream_closed_midway_keeps_its_partial_reasoning(self) -> None:
+        self.fake.answer(Answer(reasoning="Half a thought is a thought.", content="x", stall_after=2))
+        reply = self.chat(stream=True)
+        assert not isinstance(reply.body, bytes)
+        pieces = iter(reply.body)
+        seen = b""
+        while b"Half" not in seen:
+            seen += next(pieces)
+        reply.body.close()
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.assertEqual(1, self.store.stats().reasonings)
+
+    def test_a_busy_upstream_keeps_its_retry_after(self) -> None:
+        self.fake.answer(Failure(429, "slow down", headers=(("Retry-After", "3"), ("Set-Cookie", "a=b"))))
+        reply = self.chat()
+        self.assertEqual(429, reply.status)
+        self.assertEqual({"Content-Type": "application/json", "Retry-After": "3"}, dict(reply.headers))
+
+    def test_a_request_nested_deeper_than_python_can_go_is_refused(self) -> None:
+        deep: Any = 1
+        for _ in range(500):
+            deep = [deep]
+        reply = self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
+        self.assertIn(reply.status, (200, 400))
+
+
+class TestPaths(SocketTestCase):
+    """What a base URL that is slightly wrong leads to."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = ReasoningStore(":memory:")
+        self.addCleanup(self.store.close)
+        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
+        self.addCleanup(services.close)
+        self.app = App(services.config, lambda: services)
+
+    def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
+        data = json.dumps(body or {}).encode()
+        sent = {"authorization": "Bearer sk-test", **{name.replace("_", "-"): each for name, each in headers.items()}}
+        return self.app(HttpRequest(method, path, headers=sent, read_body=lambda: data))
+
+    def test_a_version_that_is_said_twice_is_said_once_on_all_apis(self) -> None:
+        bodies = {
+            "chat/completions": BODY,
+            "responses": {"input": "hi"},
+            "responses/input_tokens": {"input": "hi"},
+            "responses/compact": {"input": "hi"},
+            "messages": {**BODY, "max_tokens": 9},
+            "messages/count_tokens": BODY,
+        }
+        for path, body in bodies.items():
+            for before in ("/v1/v1/", "//v1//v1/", "/v1/v1/v1/"):
+                self.assertEqual(200, self.ask(before + path, body).status, path)
+        for path in ("models", "healthz"):
+            self.assertEqual(200, self.ask(f"/v1/v1/{path}", method="GET").status, path)
+
+    def test_a_path_that_nobody_serves_is_answered_in_its_api_with_the_remedy(self) -> None:
+        version = {"anthropic_version": "2023-06-01"}
+        for path, headers, is_anthropic, words in (
+            ("/v1/chat/complete", {}, False, "/v1/chat/completions: the base URL of OpenAI clients and Cursor ends in"),
+            ("/v2/responses", {}, False, "/v1/responses: the base URL of OpenAI clients ends in /v1"),
+            ("/v1/responses/a/b/c", version, False, "/v1/responses"),
+            ("/anthropic/v1/messages", {}, True, "ANTHROPIC_BASE_URL is the address of this proxy without /v1"),
+            ("/v1/messages/batches", {}, True, "ANTHROPIC_BASE_URL"),
+            ("/a/b/messages", version, True, "ANTHROPIC_BASE_URL"),
+            ("/v1/threads/t/messages", {}, False, "/v1/chat/completions"),
+            ("/", {}, False, "/v1/chat/completions"),
+        ):
+            with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
+                reply = self.ask(path, **headers)
+                assert isinstance(reply.body, bytes)
+                body = json.loads(reply.body)
+                self.assertEqual((404, is_anthropic), (reply.status, body.get("type") == "error"))
+                self.assertIn(words, body["error"]["message"])
+                self.assertIn(f"POST {path} refused: 404", logs.output[0])
+
+    def test_the_log_names_a_path_without_what_could_harm(self) -> None:
+        for path, expected in (
+            ("/v1/\x1b[31mred\n", "POST /v1/\\x1b[31mred\\n refused"),
+            ("/v1/" + "a/" * 900, "POST /v1/a/a"),
+            ("/v1/sk-0123456789abcdef0123456789abcdef", "POST /v1/*** refused"),
+            ("/v1/sk-short1234", "POST /v1/sk-*** refused"),
+            ("/v1/%73%6b-0123456789abcdef/x", "POST /v1/***/x refused"),
+        ):
+            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
+                self.ask(path)
+            self.assertIn(expected, logs.output[0])
+            self.assertLess(len(logs.output[0]), 500)

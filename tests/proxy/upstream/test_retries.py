@@ -1,0 +1,103 @@
+"""A call that fails in passing is tried again, and the client sees nothing of it."""
+
+import itertools
+import json
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
+from deepseek_cursor_proxy.upstream import retry
+from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
+
+CUT = Raw(b"")
+CUT_HEAD = Raw(b"HTTP/1.1 2")
+CUT_BODY = Raw(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"id"')
+EMPTY_STREAM = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+
+
+class RetryTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.01))
+
+    def ask(self, *steps: Step, stream: bool = True, **settings: Any) -> Any:
+        self.fake.forget()
+        self.fake.answer(*steps)
+        return self.client(self.proxy(**{"retry_budget": 5, **settings}), stream=stream).ask("hi").final
+
+
+class TestRetries(RetryTestCase):
+    def test_the_client_sees_nothing_of_what_passed(self) -> None:
+        for steps, stream in itertools.product(
+            (
+                [Failure(429)],
+                [Failure(500), Failure(502, body=b"<html>"), Failure(503), Failure(504, body=b"")],
+                [CUT],
+                [CUT_HEAD, CUT],
+            ),
+            (True, False),
+        ):
+            with self.subTest(steps=steps, stream=stream):
+                answer = self.ask(*steps, Answer(reasoning="R.", content="Good."), stream=stream)
+                self.assertEqual(200, answer.status)
+                self.assertTrue(answer.content.endswith("Good."))
+                self.assertEqual(len(steps) + 1, len(self.fake.seen))
+                self.assertEqual(1, len({json.dumps(seen.payload) for seen in self.fake.seen}))
+
+    def test_an_answer_cut_before_a_byte_of_it_was_relayed_is_asked_for_again(self) -> None:
+        for step, stream in ((CUT_BODY, False), (EMPTY_STREAM, True)):
+            answer = self.ask(step, Answer(content="Good."), stream=stream)
+            self.assertEqual((200, True), (answer.status, answer.is_whole))
+            self.assertEqual(2, len(self.fake.seen))
+
+    def test_an_answer_cut_after_a_byte_was_relayed_is_not(self) -> None:
+        for cut in (Answer(content="Half of it.", cut_after=2), Answer(content="x", cut_after=0, comments=1)):
+            answer = self.ask(cut, Answer(content="Good."))
+            self.assertEqual("upstream_error", answer.error["type"])
+            self.assertEqual(1, len(self.fake.seen))
+
+    def test_the_last_error_is_told_when_the_budget_is_spent(self) -> None:
+        for step, status in ((Failure(503, "busy"), 503), (CUT, 502)):
+            answer = self.ask(*[step] * 50, retry_budget=0.1)
+            self.assertEqual(status, answer.status)
+            self.assertTrue(1 < len(self.fake.seen) < 20, len(self.fake.seen))
+
+    def test_what_will_not_pass_is_told_at_once(self) -> None:
+        for failure in (Failure(401, "no"), Failure(402, "no"), Failure(400, "no"), Failure(429, "no", headers=LATER)):
+            answer = self.ask(failure)
+            self.assertEqual(failure.status, answer.status)
+            self.assertEqual(1, len(self.fake.seen))
+
+    def test_silence_is_not_tried_again(self) -> None:
+        answer = self.ask(Raw(b"", then_close=False), request_timeout=0.1)
+        self.assertEqual((504, 1), (answer.status, len(self.fake.seen)))
+
+    def test_a_refusal_after_a_failure_still_heals(self) -> None:
+        words = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        answer = self.ask(Failure(503), Failure(400, words), CUT, Answer(content="Good."))
+        self.assertEqual((200, 4), (answer.status, len(self.fake.seen)))
+
+    def test_a_client_that_leaves_while_we_wait_ends_it_at_once(self) -> None:
+        with (
+            mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 60.0),
+            self.assertLogs("deepseek_cursor_proxy", "INFO") as logged,
+        ):
+            with mock.patch.object(retry, "_LONGEST_PAUSE_SECONDS", 60.0):
+                self.fake.answer(Failure(503))
+                proxy = self.proxy(retry_budget=100)
+                sock = self.connect(proxy)
+                sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}]}))
+                while not self.fake.seen:
+                    self.fake.release.wait(0.01)
+                sock.close()
+                proxy.server.connections.wait_until_empty(PATIENCE)
+        self.assertEqual(1, len(self.fake.seen))
+        self.assertIn("client left", logged.output[-1])
+
+    def test_retries_are_told(self) -> None:
+        with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
+            self.ask(Failure(503), Failure(503), Answer(content="Good."))
+        self.assertEqual(1, sum(line.endswith(" · 2 retries") for line in logged.output))
+
+
+LATER = (("Retry-After", "30"),)
