@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_chats import words
-from tests.support.generated_talks import APIS, SYSTEM, Api, Talk, Turn
+from tests.support.generated_conversations import APIS, SYSTEM, Api, Conversation, Turn
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
 from tests.support.width import width
 
@@ -60,65 +60,67 @@ class TestTheLawAcrossApis(SocketTestCase):
     def test_a_talk_goes_on_in_another_api_after_a_restart(self) -> None:
         rng = random.Random(1)
         path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
-        talk, visible = Talk(CALLERS[0]), Visible(1, 1)
+        conversation, visible = Conversation(CALLERS[0]), Visible(1, 1)
         for number, api in enumerate(APIS * 3):
             with contextlib.closing(RunningProxy(self.fake.url, ReasoningStore(path))) as proxy:
                 with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-                    self.go_on(talk, visible, f"thought {number} ", api, connection, rng)
+                    self.go_on(conversation, visible, f"thought {number} ", api, connection, rng)
         self.assertEqual([], self.fake.refused)
 
     def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
         """The same talk of two callers, side by side, each through APIs of its own choice."""
         rng = random.Random(f"{seed} {number} who")
-        talks = [(Talk(key), Visible(seed, number)) for key in CALLERS]
+        talks = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
         for step in range(7):
-            for talk, visible in talks:
-                self.go_on(talk, visible, f"{talk.key} thinks {step}: ", rng.choice(APIS), connection, rng)
+            for conversation, visible in talks:
+                self.go_on(
+                    conversation, visible, f"{conversation.key} thinks {step}: ", rng.choice(APIS), connection, rng
+                )
 
     def go_on(
         self,
-        talk: Talk,
+        conversation: Conversation,
         visible: Visible,
         thought: str,
         api: Api,
         connection: http.client.HTTPConnection,
         rng: random.Random,
     ) -> None:
-        if not talk.turns or not talk.rounds[-1][1][-1].answer.calls:
-            talk.rounds.append((visible.question(), []))
+        if not conversation.turns or not conversation.rounds[-1][1][-1].answer.calls:
+            conversation.rounds.append((visible.question(), []))
         answer = visible.answer(thought)
         self.fake.answer(answer)
-        body = {**api.body(talk, rng), "model": "deepseek-v4-pro", "stream": rng.random() < 0.6}
-        connection.request("POST", api.path, json.dumps(body), {"Authorization": f"Bearer {talk.key}"})
+        body = {**api.body(conversation, rng), "model": "deepseek-v4-pro", "stream": rng.random() < 0.6}
+        connection.request("POST", api.path, json.dumps(body), {"Authorization": f"Bearer {conversation.key}"})
         reply = connection.getresponse()
         told = reply.read()
         self.assertEqual(200, reply.status, told)
-        self.check(talk, self.fake.accepted[-1])
+        self.check(conversation, self.fake.accepted[-1])
         turn = Turn(answer, [f"result of {call.id}" for call in answer.calls])
         api.keep(turn, told, is_stream=bool(body["stream"]))
-        talk.rounds[-1][1].append(turn)
+        conversation.rounds[-1][1].append(turn)
 
-    def check(self, talk: Talk, payload: dict[str, Any]) -> None:
+    def check(self, conversation: Conversation, payload: dict[str, Any]) -> None:
         """What DeepSeek got is the talk, and nothing of anybody else."""
         messages = payload["messages"]
         self.assertEqual({"role": "system", "content": SYSTEM}, messages[0])
         asked = [message["content"] for message in messages if message["role"] == "user"]
-        self.assertEqual([question for question, _ in talk.rounds], asked)
+        self.assertEqual([question for question, _ in conversation.rounds], asked)
         said = [message for message in messages if message["role"] == "assistant"]
-        thoughts = [turn.answer.reasoning or FILLER for turn in talk.turns]
+        thoughts = [turn.answer.reasoning or FILLER for turn in conversation.turns]
         self.assertEqual(thoughts, [message.get("reasoning_content") for message in said])
         self.assertEqual(
-            [turn.answer.content or "" for turn in talk.turns], [message["content"] or "" for message in said]
+            [turn.answer.content or "" for turn in conversation.turns], [message["content"] or "" for message in said]
         )
         calls = [call for message in said for call in message.get("tool_calls", ())]
-        expected = [call for turn in talk.turns for call in turn.answer.calls]
+        expected = [call for turn in conversation.turns for call in turn.answer.calls]
         self.assertEqual([call.id for call in expected], [call["id"] for call in calls])
         self.assertEqual(
             [json.loads(call.arguments) for call in expected],
             [json.loads(call["function"]["arguments"]) for call in calls],
         )
         results = [message["content"] for message in messages if message["role"] == "tool"]
-        self.assertEqual([result for turn in talk.turns for result in turn.results], results)
+        self.assertEqual([result for turn in conversation.turns for result in turn.results], results)
         for other in CALLERS:
-            if other != talk.key:
+            if other != conversation.key:
                 self.assertNotIn(other, json.dumps(payload))

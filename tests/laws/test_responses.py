@@ -9,7 +9,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.response_rows import unpack_json
 from deepseek_cursor_proxy.storage.responses import ResponseStore
-from tests.support.generated_chains import Proxy, Twins
+from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width
 
 CHAINS = width(200, 2_000, 20_000)
@@ -33,7 +33,7 @@ class TestChains(unittest.TestCase):
             # Two chains each.
             for seed in range(CHAINS // 2):
                 with self.subTest(seed=seed):
-                    twins = Twins(seed, proxy)
+                    twins = TwoCallers(seed, proxy)
                     for _ in range(3 if seed % 8 == 0 else 2):
                         twins.step()
                     if seed % 8 == 0:
@@ -44,6 +44,6 @@ class TestChains(unittest.TestCase):
         with contextlib.closing(Proxy(InstallationSecret(Path(":memory:")))) as proxy:
             for seed in range(width(1, 3)):
                 with self.subTest(seed=seed):
-                    twins = Twins(seed, proxy)
+                    twins = TwoCallers(seed, proxy)
                     for _ in range(20):
                         twins.step()

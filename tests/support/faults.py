@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tests.support.gauges import descriptors
 from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
-from tests.support.raw_upstream import Play, RawUpstream, wait_until
+from tests.support.polling import wait_until
+from tests.support.raw_upstream import RawUpstream, ScriptedReply
+from tests.support.resources import descriptors
 
 PATIENCE = 30.0
 TEXT = "Grüße, 漢字 😀."
@@ -120,15 +121,15 @@ class FaultTestCase(SocketTestCase):
     def _assert_descriptors_are_back(self, before: int) -> None:
         wait_until(lambda: descriptors() <= before)
 
-    def upstream(self, respond: Callable[[bytes], Play], **options: Any) -> RawUpstream:
+    def upstream(self, respond: Callable[[bytes], ScriptedReply], **options: Any) -> RawUpstream:
         upstream = RawUpstream(respond, **options)
         self.addCleanup(upstream.close)
         return upstream
 
-    def playing(self, plays: Sequence[Play], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
+    def scripted_proxy(self, plays: Sequence[ScriptedReply], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
         """A proxy whose upstream plays to a request the one that its last message names by number."""
 
-        def respond(request: bytes) -> Play:
+        def respond(request: bytes) -> ScriptedReply:
             payload = json.loads(request.partition(b"\r\n\r\n")[2])
             return plays[int(payload["messages"][-1]["content"])]
 
@@ -144,7 +145,7 @@ class FaultTestCase(SocketTestCase):
 
     def answered(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
         """What a client gets of these bytes of upstream's."""
-        proxy, _ = self.playing([Play.of(data, then)], display_reasoning=False, **settings)
+        proxy, _ = self.scripted_proxy([ScriptedReply.of(data, then)], display_reasoning=False, **settings)
         return self.ask(self.connect(proxy), stream=stream)
 
 

@@ -39,17 +39,17 @@ class Upstream:
         # Places are not given back here.
         self.call_limits = CallLimits(lambda model: 10**9, 0)
 
-    def send(self, body: bytes, *_: Any) -> "_Heard":
+    def send(self, body: bytes, *_: Any) -> "_FakeResponse":
         self.payload = json.loads(body)
         refusal = contract.refusal(self.payload)
         assert refusal is None, f"DeepSeek would refuse this: {refusal}"
-        return _Heard(Completion(self.says, self.payload, PrefixCache(), "1", 0))
+        return _FakeResponse(Completion(self.says, self.payload, PrefixCache(), "1", 0))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class _Heard:
+class _FakeResponse:
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 
@@ -85,8 +85,8 @@ class Proxy:
         reply = self._app(HttpRequest(method, path, headers=headers, read_body=lambda: data))
         if isinstance(reply.body, bytes):
             return reply.status, reply.body
-        with closing(reply.body) as body_:
-            return reply.status, b"".join(body_)
+        with closing(reply.body) as pieces:
+            return reply.status, b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
     def close(self) -> None:
         self.services.close()
@@ -94,7 +94,7 @@ class Proxy:
 
 
 @dataclass(frozen=True)
-class Said:
+class RecordedAnswer:
     """An answer: what was thought, and what the client got of it."""
 
     thought: str
@@ -132,17 +132,17 @@ def _function(call: Call, rng: random.Random) -> Json:
 @dataclass
 class Chain:
     key: str
-    history: list[Said | Json] = field(default_factory=list)
+    history: list[RecordedAnswer | Json] = field(default_factory=list)
     # All responses that were kept, and the last one, if it answered last.
     kept: list[str] = field(default_factory=list)
     last: str | None = None
 
     @property
     def thoughts(self) -> list[str]:
-        return [each.thought for each in self.history if isinstance(each, Said)]
+        return [each.thought for each in self.history if isinstance(each, RecordedAnswer)]
 
 
-class Twins:
+class TwoCallers:
     """The same chat of two callers; `words` makes up what both say, `ways` how each of them says it."""
 
     def __init__(self, seed: int, proxy: Proxy) -> None:
@@ -175,7 +175,7 @@ class Twins:
         """Everything once more, sealed, on a proxy that has never seen any of it."""
         other.upstream.says = Answer(reasoning="x", content="y")
         for chain in self.chains:
-            if all(each.items for each in chain.history if isinstance(each, Said)):
+            if all(each.items for each in chain.history if isinstance(each, RecordedAnswer)):
                 items = self._items(chain.history, is_sealed=True)
                 status, told = other.send("POST", PATH, chain.key, self._body(input=items, store=False))
                 assert status == 200, told
@@ -199,26 +199,26 @@ class Twins:
     def _body(self, **more: Any) -> Json:
         return {"tools": TOOLS, "stream": self._ways.random() < 0.5, **more}
 
-    def _through_chat(self, chain: Chain) -> Said:
+    def _through_chat(self, chain: Chain) -> RecordedAnswer:
         messages = [self._message(each) for each in chain.history]
         body = self._body(messages=messages)
         status, told = self._proxy.send("POST", "/v1/chat/completions", chain.key, body)
         assert status == 200, told
         chain.last = None
         says = self._proxy.upstream.says
-        return Said(says.reasoning or "", _shown_text(told.decode()), says.calls)
+        return RecordedAnswer(says.reasoning or "", _shown_text(told.decode()), says.calls)
 
-    def _message(self, each: Said | Json) -> Json:
-        if isinstance(each, Said):
+    def _message(self, each: RecordedAnswer | Json) -> Json:
+        if isinstance(each, RecordedAnswer):
             return each.message(self._ways)
         if each["type"] == "message":
             return {"role": "user", "content": each["content"][0]["text"]}
         return {"role": "tool", "tool_call_id": each["call_id"], "content": each["output"]}
 
-    def _through_responses(self, chain: Chain) -> Said:
+    def _through_responses(self, chain: Chain) -> RecordedAnswer:
         body = self._body(store=self._ways.random() < 0.8, include=["reasoning.encrypted_content"])
         if chain.last is not None and self._ways.random() < 0.6:
-            place = max(at for at, each in enumerate(chain.history) if isinstance(each, Said))
+            place = max(at for at, each in enumerate(chain.history) if isinstance(each, RecordedAnswer))
             body |= {"previous_response_id": chain.last, "input": chain.history[place + 1 :]}
         else:
             body["input"] = self._items(chain.history)
@@ -229,13 +229,13 @@ class Twins:
         chain.last = response["id"] if body["store"] else None
         chain.kept += [response["id"]] if body["store"] else []
         says = self._proxy.upstream.says
-        return Said(says.reasoning or "", response["output_text"], says.calls, tuple(response["output"]))
+        return RecordedAnswer(says.reasoning or "", response["output_text"], says.calls, tuple(response["output"]))
 
-    def _items(self, history: list[Said | Json], *, is_sealed: bool = False) -> list[Json]:
+    def _items(self, history: list[RecordedAnswer | Json], *, is_sealed: bool = False) -> list[Json]:
         return [
             item
             for each in history
-            for item in (each.echoed(self._ways, is_sealed=is_sealed) if isinstance(each, Said) else [each])
+            for item in (each.echoed(self._ways, is_sealed=is_sealed) if isinstance(each, RecordedAnswer) else [each])
         ]
 
     # The laws …
@@ -244,7 +244,7 @@ class Twins:
         messages = proxy.upstream.payload["messages"]
         sent = [each["reasoning_content"] for each in messages if each["role"] == "assistant"]
         assert sent == chain.thoughts, f"upstream saw {sent}, the model thought {chain.thoughts}"
-        asked = [each for each in chain.history if not isinstance(each, Said)]
+        asked = [each for each in chain.history if not isinstance(each, RecordedAnswer)]
         assert len(messages) == len(asked) + len(sent), "something was lost, or said twice"
 
     def _check_walls(self) -> None:

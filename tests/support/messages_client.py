@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
-from tests.support.responses_client import joined
+from tests.support.responses_client import join_utf16
 
 Json = dict[str, Any]
 PATH = "/v1/messages"
@@ -25,7 +25,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ClientReply:
     """A reply as it was read to its end."""
 
     status: int
@@ -54,7 +54,7 @@ class Told:
     def message(self) -> Json:
         """The message of a plain reply, or what a stream adds up to."""
         if self.headers.get("content-type", "").startswith("text/event-stream"):
-            return added_up(self.events)
+            return add_up_events(self.events)
         return self.value
 
 
@@ -69,7 +69,7 @@ def events(stream: bytes) -> list[Json]:
     return found
 
 
-def added_up(found: Sequence[Json]) -> Json:
+def add_up_events(found: Sequence[Json]) -> Json:
     """The message that the events of a whole stream add up to, as the official libraries do it."""
     said = [event for event in found if event["type"] != "ping"]
     assert said[0]["type"] == "message_start", found
@@ -100,7 +100,7 @@ def blocks(found: Sequence[Json]) -> list[Json]:
             name = _TEXTS[open_block["type"]][delta["type"]]
             assert delta[name], event
             assert "signature" not in written, event
-            written[name] = joined(written.get(name, ""), delta[name])
+            written[name] = join_utf16(written.get(name, ""), delta[name])
         else:
             assert kind == "content_block_stop", event
             close(open_block, written)
@@ -143,12 +143,12 @@ def without_ids(message: Json) -> Json:
 class MessagesTestCase(SocketTestCase):
     def send(
         self, proxy: RunningProxy, body: Any, *, path: str = PATH, headers: Mapping[str, str] | None = None
-    ) -> Told:
+    ) -> ClientReply:
         return self.ask(proxy, "POST", path, body, headers)
 
     def ask(
         self, proxy: RunningProxy, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> Told:
+    ) -> ClientReply:
         with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(
@@ -156,13 +156,13 @@ class MessagesTestCase(SocketTestCase):
             )
             reply = connection.getresponse()
             told = {name.lower(): value for name, value in reply.getheaders()}
-            return Told(reply.status, told, reply.read())
+            return ClientReply(reply.status, told, reply.read())
 
-    def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> Told:
+    def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> ClientReply:
         asked = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
         return self.send(proxy, {**asked, **THINKING, **body}, headers={"x-api-key": key})
 
-    def good(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
+    def complete(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
         """A message that succeeded, whose stream kept the laws if it was one."""
         told = self.create(proxy, *messages, **body)
         self.assertEqual(200, told.status, told.body)
@@ -173,7 +173,7 @@ class MessagesTestCase(SocketTestCase):
         return list(self.fake.accepted[request]["messages"])
 
     @contextlib.contextmanager
-    def asking(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
+    def open_stream(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
         """Somebody who has asked for a stream and not read it yet."""
         asked = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:

@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +22,15 @@ CLOSE, RESET, HANG, KEEP = "close", "reset", "hang", "keep"
 
 
 @dataclass(frozen=True)
-class Play:
+class ScriptedReply:
     """Bytes to say, each piece in a packet of its own, and what happens then."""
 
     pieces: Iterable[bytes]
     then: str = CLOSE
 
     @classmethod
-    def of(cls, data: bytes, then: str = CLOSE) -> "Play":
+    def of(cls, data: bytes, then: str = CLOSE) -> "ScriptedReply":
         return cls((data,), then)
-
-
-def wait_until(is_so: Callable[[], object], patience: float = 30.0) -> None:
-    """Look until it is so: for what can be seen but does not say so by itself."""
-    pause, deadline = threading.Event(), time.monotonic() + patience
-    while not is_so():
-        assert time.monotonic() < deadline, "it never came to that"
-        pause.wait(0.005)
 
 
 class RawServer:
@@ -111,7 +102,7 @@ class RawServer:
 class RawUpstream(RawServer):
     """Plays to every request what `respond` says of its bytes; with `tls`, inside TLS."""
 
-    def __init__(self, respond: Callable[[bytes], Play], *, tls: bool = False) -> None:
+    def __init__(self, respond: Callable[[bytes], ScriptedReply], *, tls: bool = False) -> None:
         self._respond = respond
         self._context = None
         self.requests: list[bytes] = []

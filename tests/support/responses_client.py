@@ -56,7 +56,7 @@ HOSTED: list[Json] = [{"type": kind, "id": f"h_{kind}", **rest} for kind, rest i
 
 
 @dataclass(frozen=True)
-class Told:
+class ClientReply:
     """A reply as it was read to its end."""
 
     status: int
@@ -147,7 +147,7 @@ def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
         kind, _, phase = event["type"].rpartition(".")
         if phase == "delta":
             assert output[event["output_index"]]["id"] == event["item_id"]
-            said[kind, event["item_id"]] = joined(said.get((kind, event["item_id"]), ""), event["delta"])
+            said[kind, event["item_id"]] = join_utf16(said.get((kind, event["item_id"]), ""), event["delta"])
         elif phase == "done" and kind in _TEXTS:
             assert said.pop((kind, event["item_id"]), "") == event[_TEXTS[kind]], event
     assert {item_id for _, item_id in said} <= {item["id"] for item in halves}, said
@@ -173,7 +173,7 @@ def texts(item: Json) -> list[str]:
     return parts + [item[name] for name in ("arguments", "input") if name in item]
 
 
-def joined(*texts: str) -> str:
+def join_utf16(*texts: str) -> str:
     """Texts as a client joins them whose strings are UTF-16, as those of most are."""
     return "".join(texts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
@@ -191,36 +191,36 @@ def kinds(items: Sequence[Json]) -> list[str]:
 
 
 class ResponsesTestCase(SocketTestCase):
-    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None, key: str = "sk-test") -> Told:
+    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None, key: str = "sk-test") -> ClientReply:
         with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
             reply = connection.getresponse()
             headers = {name.lower(): value for name, value in reply.getheaders()}
-            told = Told(reply.status, headers, reply.read())
+            told = ClientReply(reply.status, headers, reply.read())
         if told.status == 200 and told.body.startswith(b'{"id":"resp_') and told.value["object"] == "response":
             check_object(told.value)
         return told
 
-    def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> Told:
+    def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> ClientReply:
         """A response, whose stream keeps the laws if it is one."""
         told = self.send(proxy, "POST", PATH, {"input": input, **body}, key)
         if body.get("stream") and told.status == 200:
             check_stream(told.events)
         return told
 
-    def good(self, proxy: RunningProxy, input: Any, **body: Any) -> Json:
+    def complete(self, proxy: RunningProxy, input: Any, **body: Any) -> Json:
         """A response that succeeded."""
         told = self.create(proxy, input, **body)
         self.assertEqual(200, told.status, told.body)
         self.assertEqual("completed", told.response["status"], told.body)
         return told.response
 
-    def get(self, proxy: RunningProxy, response: Mapping[str, Any], rest: str = "", **details: Any) -> Told:
+    def get(self, proxy: RunningProxy, response: Mapping[str, Any], rest: str = "", **details: Any) -> ClientReply:
         return self.send(proxy, "GET", f"{PATH}/{response['id']}{rest}", **details)
 
     @contextlib.contextmanager
-    def asking(self, proxy: RunningProxy, input: Any, **body: Any) -> Iterator[socket.socket]:
+    def open_stream(self, proxy: RunningProxy, input: Any, **body: Any) -> Iterator[socket.socket]:
         """Somebody who has asked for a stream and not read it yet."""
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes({"input": input, "stream": True, **body}, path=PATH))

@@ -111,19 +111,19 @@ def _keys_in_the_wrong_place(stranger: _Stranger) -> None:
 
 
 def _evil_bodies() -> Iterator[Any]:
-    asking = _asking()
+    open_stream = _asking()
     yield "{" + EVIL
-    yield {**asking, EVIL: 1, KEY: 1}
+    yield {**open_stream, EVIL: 1, KEY: 1}
     for model in (EVIL, KEY, KEY + EVIL):
-        yield {**asking, "model": model}
+        yield {**open_stream, "model": model}
     for name in ("user", "reasoning_effort", "prompt_cache_key", "tool_choice", "response_format", "stop", "stream"):
-        yield {**asking, name: EVIL, "tools": [TOOL]}
-    yield {**asking, "metadata": {"cursorConversationId": EVIL}, "text": {EVIL: 1}, "reasoning": {EVIL: 1}}
-    yield {**asking, "tools": [{"type": EVIL, "name": KEY}, TOOL, {**TOOL, "function": {"name": EVIL}}]}
+        yield {**open_stream, name: EVIL, "tools": [TOOL]}
+    yield {**open_stream, "metadata": {"cursorConversationId": EVIL}, "text": {EVIL: 1}, "reasoning": {EVIL: 1}}
+    yield {**open_stream, "tools": [{"type": EVIL, "name": KEY}, TOOL, {**TOOL, "function": {"name": EVIL}}]}
     # The same chat with other tools: now the console tells which ones came and went.
-    yield {**asking, "tools": [TOOL]}
-    yield {**asking, "tools": [TOOL, {**TOOL, "function": {"name": EVIL + "2"}}]}
-    yield {**asking, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": EVIL}}}
+    yield {**open_stream, "tools": [TOOL]}
+    yield {**open_stream, "tools": [TOOL, {**TOOL, "function": {"name": EVIL + "2"}}]}
+    yield {**open_stream, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": EVIL}}}
     yield {"messages": [{"role": EVIL, "content": [{"type": EVIL, EVIL: KEY}]}]}
     yield {"input": [{"type": EVIL}, {"type": EVIL, "x": EVIL}]}
     call = {"id": EVIL, "type": "function", "function": {"name": EVIL, "arguments": EVIL}}

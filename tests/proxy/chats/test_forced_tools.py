@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy
-from tests.support.messages_client import MessagesTestCase, Told, added_up, events
+from tests.support.messages_client import ClientReply, MessagesTestCase, add_up_events, events
 from tests.unit.deepseek.test_forced_tools import ARGUMENTS, CALL_TEXT, CALLS, NAMED, NO_CALLS, tool
 
 
@@ -37,8 +37,8 @@ class TestForcedTools(MessagesTestCase):
     def messages(self, proxy: RunningProxy, stream: bool) -> tuple[Any, str]:
         tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("look_up", "other")]
         choice = {"type": "tool", "name": "look_up"}
-        reply: Told = self.create(proxy, tools=tools, tool_choice=choice, stream=stream)
-        message = added_up(reply.events) if stream else reply.value
+        reply: ClientReply = self.create(proxy, tools=tools, tool_choice=choice, stream=stream)
+        message = add_up_events(reply.events) if stream else reply.value
         calls = [block for block in message["content"] if block["type"] == "tool_use"]
         self.assertEqual("tool_use" if calls else "end_turn", message["stop_reason"])
         text = "".join(block["text"] for block in message["content"] if block["type"] == "text")

@@ -17,9 +17,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
-from tests.support.gauges import StartLine, descriptors, eventually
 from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.polling import eventually
+from tests.support.resources import ResourceBaseline, descriptors
 
 BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
 NOTHING = Raw(b"", then_stall=True)
@@ -69,19 +70,22 @@ class LeavingTestCase(SocketTestCase):
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
         route = {"base_url": self.fake.url, "key_env": "ROUTE_KEY"}
         self.running = self.proxy(passthrough={"deepseek-flash": route}, retry_budget=600, access_keys=["sk-test"])
-        self.start_line = StartLine(self.running.address)
+        self.start_line = ResourceBaseline(self.running.address)
 
     def assert_noticed(self, step: Step, *, stream: bool, until: bytes = b"", ways: Ways = WAYS) -> None:
         """Asks through every door and leaves in every way, once all calls stall or the client has read `until`."""
         for door, (fields, calls) in DOORS.items():
             for leave in ways:
-                with self.subTest(door, leave=leave.__name__), self.asking({"stream": stream, **fields}, step) as sock:
+                with (
+                    self.subTest(door, leave=leave.__name__),
+                    self.open_stream({"stream": stream, **fields}, step) as sock,
+                ):
                     if until:
                         read_until(sock, until)
                     else:
                         self.await_stalls(calls)
                     self.leave(sock, leave, calls)
-                    self.start_line.assert_reached(self)
+                    self.start_line.assert_restored(self)
 
     def leave(self, sock: socket.socket, leave: Callable[[socket.socket], None], calls: int = 1) -> bytes:
         """Leaves and sees all calls closed; what the connection still brought to somebody who only closed his half."""
@@ -94,7 +98,7 @@ class LeavingTestCase(SocketTestCase):
         return rest
 
     @contextlib.contextmanager
-    def asking(self, fields: dict[str, Any], step: Step) -> Iterator[socket.socket]:
+    def open_stream(self, fields: dict[str, Any], step: Step) -> Iterator[socket.socket]:
         """Somebody who has asked, and gets this step for an answer, as often as it takes."""
         self.fake.forget()
         self.fake.answer(*[step] * fields.get("n", 1))
@@ -130,10 +134,10 @@ class TestPhases(LeavingTestCase):
         busy = Failure(503, headers=(("Retry-After", "300"), ("Connection", "close")))
         for fields, calls in list(DOORS.values())[:2]:
             for leave in WAYS:
-                with self.subTest(calls=calls, leave=leave.__name__), self.asking(fields, busy) as sock:
+                with self.subTest(calls=calls, leave=leave.__name__), self.open_stream(fields, busy) as sock:
                     self.assertTrue(eventually(functools.partial(self.are_waiting, calls)))
                     self.leave(sock, leave, calls=0)
-                    self.start_line.assert_reached(self)
+                    self.start_line.assert_restored(self)
                     self.assertEqual(calls, len(self.fake.seen))
 
     def are_waiting(self, calls: int) -> bool:
@@ -150,7 +154,7 @@ class TestWhatIsKept(LeavingTestCase):
             for leave in WAYS:
                 with self.subTest(display=display, leave=leave.__name__):
                     self.running = self.proxy(display_reasoning=display)
-                    with self.asking({"stream": True}, SILENT) as sock:
+                    with self.open_stream({"stream": True}, SILENT) as sock:
                         self.await_stalls()
                         seen = read_until(sock, b"Half of it")
                         self.leave(sock, leave)
@@ -159,7 +163,7 @@ class TestWhatIsKept(LeavingTestCase):
 
     def test_a_stream_in_full_flow_is_kept_up_to_the_last_piece_that_was_sent(self) -> None:
         self.running = self.proxy(display_reasoning=False)
-        with self.asking({"stream": True}, ACTIVE) as sock:
+        with self.open_stream({"stream": True}, ACTIVE) as sock:
             seen = read_until(sock, b'"Four"')
             seen += self.leave(sock, by_half_closing)
         self.go_on(seen)

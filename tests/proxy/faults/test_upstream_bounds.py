@@ -28,7 +28,8 @@ from tests.support.faults import (
     head,
 )
 from tests.support.harness import request_bytes
-from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, Play, wait_until
+from tests.support.polling import wait_until
+from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, ScriptedReply
 from tests.support.width import width
 
 
@@ -51,7 +52,7 @@ class TestTime(FaultTestCase):
             while time.monotonic() < until and not over.wait(pause):
                 yield drop
 
-        upstream = self.upstream(lambda _: Play(pieces()))
+        upstream = self.upstream(lambda _: ScriptedReply(pieces()))
         proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.15, **settings})
         return self.ask(self.connect(proxy), stream=stream)
 
@@ -121,14 +122,14 @@ class TestTime(FaultTestCase):
 class TestTls(FaultTestCase):
     def test_a_stream_inside_tls_is_whole(self) -> None:
         for good in GOOD:
-            upstream = self.upstream(lambda _, good=good: Play.of(good.data), tls=True)  # type: ignore[misc]
+            upstream = self.upstream(lambda _, good=good: ScriptedReply.of(good.data), tls=True)  # type: ignore[misc]
             with mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(CERTIFICATE)}):
                 proxy = self.proxy(upstream_base_url=upstream.url)
                 with self.subTest(good.name):
                     self.assertEqual(WHOLE, self.ask(self.connect(proxy), stream=good.is_stream).verdict)
 
     def test_an_untrusted_certificate_is_told_and_nothing_is_sent(self) -> None:
-        upstream = self.upstream(lambda _: Play.of(GOOD[0].data), tls=True)
+        upstream = self.upstream(lambda _: ScriptedReply.of(GOOD[0].data), tls=True)
         for stream in (True, False):
             reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)), stream=stream)
             self.assertEqual((502, TOLD), (reply.status, reply.verdict))
@@ -138,7 +139,9 @@ class TestTls(FaultTestCase):
     def test_cut_inside_tls_is_told(self) -> None:
         good = GOOD[3]
         for then in (CLOSE, RESET):
-            upstream = self.upstream(lambda _, then=then: Play.of(good.data[: good.complete_at - 1], then), tls=True)  # type: ignore[misc]
+            upstream = self.upstream(
+                lambda _, then=then: ScriptedReply.of(good.data[: good.complete_at - 1], then), tls=True
+            )  # type: ignore[misc]
             with mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(CERTIFICATE)}):
                 reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)))
                 self.assertEqual(TOLD, reply.verdict)
@@ -149,16 +152,16 @@ class TestPlaces(FaultTestCase):
 
     def test_every_ending_gives_the_place_back(self) -> None:
         endings = [
-            Play.of(GOOD[3].data),
-            Play.of(GOOD[3].data[:200]),
-            Play.of(b"garbage"),
-            Play.of(head("Location: /", status="302 Found")),
-            Play.of(head(JSON, "Content-Length: 0", status="503 Busy")),
-            Play.of(head("Content-Type: text/html") + b"x"),
-            Play.of(b"", RESET),
+            ScriptedReply.of(GOOD[3].data),
+            ScriptedReply.of(GOOD[3].data[:200]),
+            ScriptedReply.of(b"garbage"),
+            ScriptedReply.of(head("Location: /", status="302 Found")),
+            ScriptedReply.of(head(JSON, "Content-Length: 0", status="503 Busy")),
+            ScriptedReply.of(head("Content-Type: text/html") + b"x"),
+            ScriptedReply.of(b"", RESET),
         ]
         # One place only: a place that is not given back makes the next call fail.
-        proxy, _ = self.playing(endings, max_upstream_calls=1, queue_timeout=0, retry_budget=0.01)
+        proxy, _ = self.scripted_proxy(endings, max_upstream_calls=1, queue_timeout=0, retry_budget=0.01)
         for _ in range(2):
             for number in range(len(endings)):
                 with self.subTest(number):
@@ -166,8 +169,12 @@ class TestPlaces(FaultTestCase):
                     self.assertNotEqual("rate_limit_exceeded", reply.error["code"] if reply.status != 200 else "")
 
     def test_waiting_for_another_try_holds_none(self) -> None:
-        endings = [Play.of(STREAM_HEAD), Play.of(b""), Play.of(head("Content-Length: 0", status="503 Busy"))]
-        proxy, _ = self.playing(endings)
+        endings = [
+            ScriptedReply.of(STREAM_HEAD),
+            ScriptedReply.of(b""),
+            ScriptedReply.of(head("Content-Length: 0", status="503 Busy")),
+        ]
+        proxy, _ = self.scripted_proxy(endings)
         held: list[int] = []
 
         def wait(*_: object) -> bool:
@@ -180,8 +187,13 @@ class TestPlaces(FaultTestCase):
         self.assertEqual([0, 0, 0], held)
 
     def test_a_client_that_leaves_gives_its_place_to_the_next(self) -> None:
-        proxy, upstream = self.playing(
-            [Play.of(b"", HANG), Play.of(STREAM_HEAD + EVENTS[2], HANG), Play.of(GOOD[3].data)], max_upstream_calls=1
+        proxy, upstream = self.scripted_proxy(
+            [
+                ScriptedReply.of(b"", HANG),
+                ScriptedReply.of(STREAM_HEAD + EVENTS[2], HANG),
+                ScriptedReply.of(GOOD[3].data),
+            ],
+            max_upstream_calls=1,
         )
         for number in (0, 1):
             with self.subTest(number):
@@ -194,7 +206,9 @@ class TestPlaces(FaultTestCase):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), 2).verdict)
 
     def test_one_that_leaves_the_queue_never_calls(self) -> None:
-        proxy, upstream = self.playing([Play.of(b"", HANG), Play.of(GOOD[3].data)], max_upstream_calls=1)
+        proxy, upstream = self.scripted_proxy(
+            [ScriptedReply.of(b"", HANG), ScriptedReply.of(GOOD[3].data)], max_upstream_calls=1
+        )
         first, second = self.connect(proxy), self.connect(proxy)
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
@@ -208,7 +222,7 @@ class TestPlaces(FaultTestCase):
         self.assertEqual(2, len(upstream.requests))
 
     def test_a_full_house_is_told_with_the_time_to_come_back(self) -> None:
-        proxy, upstream = self.playing([Play.of(b"", HANG)], max_upstream_calls=1, queue_timeout=0.05)
+        proxy, upstream = self.scripted_proxy([ScriptedReply.of(b"", HANG)], max_upstream_calls=1, queue_timeout=0.05)
         first = self.connect(proxy)
         first.sendall(request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
@@ -219,7 +233,7 @@ class TestPlaces(FaultTestCase):
             )
 
     def test_several_answers_at_once_need_no_more_places_than_there_are(self) -> None:
-        proxy, _ = self.playing([Play.of(GOOD[3].data)], max_upstream_calls=4, queue_timeout=PATIENCE)
+        proxy, _ = self.scripted_proxy([ScriptedReply.of(GOOD[3].data)], max_upstream_calls=4, queue_timeout=PATIENCE)
         with ThreadPoolExecutor(6) as pool:
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy), n=3), range(6)))
         for reply in replies:
@@ -229,7 +243,7 @@ class TestPlaces(FaultTestCase):
 
     def test_many_callers_share_a_few_places(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
-        proxy, upstream = self.playing([Play.of(GOOD[3].data, KEEP)], **settings)
+        proxy, upstream = self.scripted_proxy([ScriptedReply.of(GOOD[3].data, KEEP)], **settings)
         with ThreadPoolExecutor(24) as pool:
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
@@ -240,8 +254,8 @@ class TestPlaces(FaultTestCase):
 class TestMemory(FaultTestCase):
     """What an upstream can make us hold, in megabytes of ours (its own bytes are not counted)."""
 
-    def assert_bounded(self, data: Play, *, stream: bool) -> None:
-        proxy, _ = self.playing([data])
+    def assert_bounded(self, data: ScriptedReply, *, stream: bool) -> None:
+        proxy, _ = self.scripted_proxy([data])
         sock = self.connect(proxy)
         tracemalloc.start()
         try:
@@ -264,7 +278,7 @@ class TestMemory(FaultTestCase):
             bomb = packer.compress(start + unit * (size // len(unit)) + end) + packer.flush()
             for kind, stream in ((SSE, True), (JSON, False)):
                 with self.subTest(unit[:5], kind=kind):
-                    self.assert_bounded(Play.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)
+                    self.assert_bounded(ScriptedReply.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)
 
     def test_an_answer_without_end_is_not_held(self) -> None:
         call = {"index": 0, "id": "i" * 100, "function": {"name": "f", "arguments": "x" * 900}}
@@ -286,7 +300,7 @@ class TestMemory(FaultTestCase):
             ((head(JSON), *[mebibyte] * 40), False),
         ):
             with self.subTest(data[0]):
-                self.assert_bounded(Play(data), stream=stream)
+                self.assert_bounded(ScriptedReply(data), stream=stream)
 
 
 def _body(number: int) -> dict[str, object]:

@@ -32,7 +32,7 @@ from tests.support.faults import (
     head,
 )
 from tests.support.harness import RunningProxy
-from tests.support.raw_upstream import CLOSE, HANG, KEEP, RESET, Play
+from tests.support.raw_upstream import CLOSE, HANG, KEEP, RESET, ScriptedReply
 from tests.support.width import IS_LONG, width
 
 SEED = 20_261_116
@@ -53,7 +53,7 @@ def cuts(good: Good, *, sample: int = BODY_SAMPLE) -> list[int]:
 
 class TestAnyByte(FaultTestCase):
     def test_the_good_answers_are_good(self) -> None:
-        proxy, _ = self.playing([Play.of(good.data) for good in GOOD])
+        proxy, _ = self.scripted_proxy([ScriptedReply.of(good.data) for good in GOOD])
         for number, good in enumerate(GOOD):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
@@ -80,15 +80,15 @@ class TestAnyByte(FaultTestCase):
                     self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)
 
     def test_bytes_one_by_one_change_nothing(self) -> None:
-        plays = [Play([good.data[at : at + 1] for at in range(len(good.data))]) for good in GOOD]
-        proxy, _ = self.playing(plays)
+        plays = [ScriptedReply([good.data[at : at + 1] for at in range(len(good.data))]) for good in GOOD]
+        proxy, _ = self.scripted_proxy(plays)
         for number, good in enumerate(GOOD):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
 
     def assert_told(self, good: Good, then: str, at: list[int], **settings: Any) -> None:
-        plays = [Play.of(good.data[:cut], then) for cut in at]
-        proxy, _ = self.playing(plays, **settings)
+        plays = [ScriptedReply.of(good.data[:cut], then) for cut in at]
+        proxy, _ = self.scripted_proxy(plays, **settings)
         workers = 16 if then == HANG else 2
         with ThreadPoolExecutor(workers) as pool:
             shares = pool.map(lambda first: self.share(proxy, good, range(first, len(at), workers)), range(workers))
@@ -123,7 +123,7 @@ class TestTheTable(FaultTestCase):
         return reply
 
     def test_redirects_are_never_followed(self) -> None:
-        elsewhere = self.upstream(lambda _: Play.of(GOOD[0].data))
+        elsewhere = self.upstream(lambda _: ScriptedReply.of(GOOD[0].data))
         for status in (300, 301, 302, 303, 304, 305, 307, 308):
             for stream in (True, False):
                 for place in (elsewhere.url, f"{elsewhere.url}/chat/completions", f"//127.0.0.1:{elsewhere.port}/"):
@@ -135,8 +135,8 @@ class TestTheTable(FaultTestCase):
     def test_whoever_answers_neither_yes_nor_no_is_asked_nothing_more(self) -> None:
         for status in ("304 Not Modified", "204 No Content", "302 Found"):
             with self.subTest(status):
-                odd = Play.of(head("Content-Length: 0", status=status), KEEP)
-                proxy, upstream = self.playing([odd, Play.of(GOOD[0].data)])
+                odd = ScriptedReply.of(head("Content-Length: 0", status=status), KEEP)
+                proxy, upstream = self.scripted_proxy([odd, ScriptedReply.of(GOOD[0].data)])
                 self.assertEqual(502, self.ask(self.connect(proxy), 0).status)
                 self.assertTrue(upstream.hung_up.wait(PATIENCE))
 
@@ -295,8 +295,8 @@ class TestTheTable(FaultTestCase):
     def test_characters_may_be_split_at_every_byte(self) -> None:
         data = b"".join(EVENTS)
         bytes_of_characters = [at for at in range(1, len(data)) if data[at] >= 0x80]
-        plays = [Play([STREAM_HEAD + data[:at], data[at:]]) for at in bytes_of_characters]
-        proxy, _ = self.playing(plays)
+        plays = [ScriptedReply([STREAM_HEAD + data[:at], data[at:]]) for at in bytes_of_characters]
+        proxy, _ = self.scripted_proxy(plays)
         sock = self.connect(proxy)
         for number, at in enumerate(bytes_of_characters):
             with self.subTest(at):
@@ -358,7 +358,7 @@ class TestTheTable(FaultTestCase):
             data = STREAM_HEAD + event(delta(tool_calls=[call])) + event(delta("tool_calls"))
             with self.subTest(arguments[:10]):
                 tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "f2"}}]
-                proxy, _ = self.playing([Play.of(data)])
+                proxy, _ = self.scripted_proxy([ScriptedReply.of(data)])
                 reply = self.ask(self.connect(proxy), tools=tools)
                 self.assertNotIn("error", reply.events[-1])
                 called = {"role": "assistant", "tool_calls": [{**call, "index": None}]}

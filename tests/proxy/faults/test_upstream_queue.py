@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, FaultTestCase, chunk, head
 from tests.support.harness import RunningProxy, read_reply, request_bytes
-from tests.support.raw_upstream import Play
+from tests.support.raw_upstream import ScriptedReply
 
 QUESTION: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 # By path, what is asked there.
@@ -38,7 +38,7 @@ def queued(request: bytes, seconds: float = QUEUED, blank: bytes = b": keep-aliv
 
 class TestQueue(FaultTestCase):
     def queueing(self, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n", **settings: Any) -> RunningProxy:
-        upstream = self.upstream(lambda request: Play(queued(request, seconds, blank)))
+        upstream = self.upstream(lambda request: ScriptedReply(queued(request, seconds, blank)))
         settings = {"request_timeout": SILENCE, "heartbeat_interval": 0.1, **settings}
         return self.proxy(upstream_base_url=upstream.url, **settings)
 
@@ -89,7 +89,7 @@ class TestQueue(FaultTestCase):
 
     def test_silence_in_the_queue_is_still_silence(self) -> None:
         pieces = [STREAM_HEAD, b": keep-alive\n\n"]
-        upstream = self.upstream(lambda _: Play(pieces, "hang"))
+        upstream = self.upstream(lambda _: ScriptedReply(pieces, "hang"))
         proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=SILENCE)
         _, body = self.told(proxy, "/v1/chat/completions", stream=True)
         self.assertIn(b"went silent", body)

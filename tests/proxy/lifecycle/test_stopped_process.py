@@ -17,7 +17,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab import processes
 from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.support.harness import read_reply, request_bytes
-from tests.support.raw_upstream import Play, RawUpstream
+from tests.support.raw_upstream import RawUpstream, ScriptedReply
 
 QUESTION = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -44,7 +44,9 @@ class TestStoppedProcess(unittest.TestCase):
     def setUp(self) -> None:
         self.is_stopped, self.is_over = threading.Event(), threading.Event()
         self.calls = threading.Semaphore(0)
-        self.upstream = RawUpstream(lambda request: Play(self.answer(json.loads(request.partition(b"\r\n\r\n")[2]))))
+        self.upstream = RawUpstream(
+            lambda request: ScriptedReply(self.answer(json.loads(request.partition(b"\r\n\r\n")[2])))
+        )
         self.addCleanup(self.upstream.close)
         home = Path(self.enterContext(tempfile.TemporaryDirectory()))
         flags = [*FLAGS, "--heartbeat-interval", "0.3", "--no-display-reasoning"]

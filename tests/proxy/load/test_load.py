@@ -27,9 +27,9 @@ from deepseek_cursor_proxy.lab import processes
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.server import client_connection
-from tests.support.gauges import StartLine
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.resources import ResourceBaseline
 from tests.support.width import width
 
 BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -151,7 +151,7 @@ class TestSlowness(CrowdTestCase):
 
     def test_heads_that_drip_are_cut_short_while_others_are_served(self) -> None:
         proxy = self.proxy(header_timeout=0.25)
-        start = StartLine(proxy.address)
+        start = ResourceBaseline(proxy.address)
         slow = self.crowd(proxy, 50)
         with self.dripping(slow, b"GET /healthz HTTP/1.1\r\nX: "):
             probe = self.connect(proxy)
@@ -160,17 +160,17 @@ class TestSlowness(CrowdTestCase):
             self.assertEqual([408] * 50, [read_reply(sock)[0] for sock in slow])
         for sock in (*slow, probe):
             sock.close()
-        start.assert_reached(self)
+        start.assert_restored(self)
 
     def test_bodies_that_drip_are_cut_short_and_cost_no_call(self) -> None:
         proxy = self.proxy(body_timeout=0.25)
-        start = StartLine(proxy.address)
+        start = ResourceBaseline(proxy.address)
         slow = self.crowd(proxy, 30)
         with self.dripping(slow, request_bytes(b" " * 1_000_000)[:-1_000_000]):
             self.assertEqual([408] * 30, [read_reply(sock)[0] for sock in slow])
         for sock in slow:
             sock.close()
-        start.assert_reached(self)
+        start.assert_restored(self)
         self.assertEqual([], self.fake.seen)
 
     @contextlib.contextmanager
@@ -198,7 +198,7 @@ class TestSlowness(CrowdTestCase):
         count, proxy = 6, self.proxy(write_timeout=0.15)
         # More than the buffers between DeepSeek and a client hold.
         self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
-        start = StartLine(proxy.address)
+        start = ResourceBaseline(proxy.address)
         socks = []
         for _ in range(count):
             sock = socket.socket()
@@ -214,7 +214,7 @@ class TestSlowness(CrowdTestCase):
             # What lay between us and him; as much was held for him in the proxy, and paid for.
             self.assertLess(sum(map(len, iter(partial(sock.recv, 65536), b""))), 1_000_000)
             sock.close()
-        start.assert_reached(self)
+        start.assert_restored(self)
 
 
 class TestGarbage(SocketTestCase):

@@ -1,8 +1,8 @@
 """How long a request is: counted without asking DeepSeek, for whoever has a key."""
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from tests.support.gauges import eventually
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user
+from tests.support.polling import eventually
 
 COUNT = f"{PATH}/count_tokens"
 
@@ -27,7 +27,7 @@ class TestCounting(MessagesTestCase):
 
     def test_thinking_counts_where_deepseek_will_read_it_also_when_it_was_emptied(self) -> None:
         self.fake.answer(Answer("A long thought. " * 50, "Yes."))
-        said = assistant(self.good(self.running, tools=TOOLS))
+        said = assistant(self.complete(self.running, tools=TOOLS))
         emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in said["content"]]
         whole = self.count(user("q"), said, user("go on"), tools=TOOLS)
         self.assertEqual(whole, self.count(user("q"), {**said, "content": emptied}, user("go on"), tools=TOOLS))
@@ -38,7 +38,7 @@ class TestCounting(MessagesTestCase):
         before = self.count(question)
         counter = self.running.server.services().counter
         for _ in range(8):
-            told = self.good(self.running, question)["usage"]
+            told = self.complete(self.running, question)["usage"]
             self.assertTrue(eventually(lambda: counter._sampler is None))
         true = told["input_tokens"] + told["cache_read_input_tokens"]
         after = self.count(question)

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
 from tests.proxy.faults.test_client_disconnects import read_until
 from tests.support.harness import PATIENCE, request_bytes
-from tests.support.messages_client import PATH, TOOLS, MessagesTestCase, Told, assistant, blocks, kinds, user
+from tests.support.messages_client import PATH, TOOLS, ClientReply, MessagesTestCase, assistant, blocks, kinds, user
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."
@@ -20,8 +20,8 @@ class TestUsage(MessagesTestCase):
         proxy = self.proxy()
         for stream in (True, False):
             words = user(f"{stream} words " * 100)
-            first = self.good(proxy, words, stream=stream)
-            answer = self.good(proxy, words, assistant(first), user("go on"), stream=stream)
+            first = self.complete(proxy, words, stream=stream)
+            answer = self.complete(proxy, words, assistant(first), user("go on"), stream=stream)
             usage = answer["usage"]
             self.assertGreater(usage["cache_read_input_tokens"], 100)
             self.assertEqual(0, usage["cache_creation_input_tokens"])
@@ -39,7 +39,7 @@ class TestUsage(MessagesTestCase):
     def test_an_answer_that_counts_nothing_has_a_usage_all_the_same(self) -> None:
         end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         self.fake.answer(Raw(HEAD + PIECE + end))
-        usage = self.good(self.proxy(), stream=True)["usage"]
+        usage = self.complete(self.proxy(), stream=True)["usage"]
         self.assertEqual({"input_tokens", "output_tokens"}, {name for name in usage if "cache" not in name})
 
 
@@ -58,7 +58,7 @@ class TestStopReasons(MessagesTestCase):
             for stream in (True, False):
                 with self.subTest(expected, stream=stream):
                     self.fake.answer(answer)
-                    message = self.good(self.proxy(), tools=TOOLS, stream=stream)
+                    message = self.complete(self.proxy(), tools=TOOLS, stream=stream)
                     self.assertEqual((expected, None), (message["stop_reason"], message["stop_sequence"]))
 
     def test_a_stop_sequence_is_told_where_upstream_tells_it(self) -> None:
@@ -67,20 +67,20 @@ class TestStopReasons(MessagesTestCase):
         )
         for word, expected in ((b"END", ("stop_sequence", "END")), (b"other", ("end_turn", None))):
             self.fake.answer(Raw(HEAD + PIECE + end % word))
-            message = self.good(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
+            message = self.complete(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
             self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
 
     def test_a_call_that_was_cut_short_is_still_told(self) -> None:
         """As far as it is whole, which is also what the official packages make of the stream."""
         cut = Call(CALL.id, CALL.name, '{"path": "a.py", "line": 1')
         self.fake.answer(Answer(calls=(cut,), finish_reason="length"))
-        message = self.good(self.proxy(), tools=TOOLS)
+        message = self.complete(self.proxy(), tools=TOOLS)
         self.assertEqual(("max_tokens", ["tool_use"]), (message["stop_reason"], kinds(message)))
         self.assertEqual("a.py", message["content"][0]["input"]["path"])
 
 
 class TestRefusals(MessagesTestCase):
-    def assert_told(self, told: Told, status: int, kind: str, *, is_final: bool) -> None:
+    def assert_told(self, told: ClientReply, status: int, kind: str, *, is_final: bool) -> None:
         self.assertEqual((status, kind), (told.status, told.error["type"]), told.body)
         self.assertEqual(told.value["request_id"], told.headers["request-id"])
         self.assertEqual("false" if is_final else None, told.headers.get("x-should-retry"))
@@ -200,7 +200,7 @@ class TestBreaks(MessagesTestCase):
         said = blocks([event for event in told.events if event["type"].startswith("content_block")])
         self.assertEqual("Half of it", said[1]["text"])
         dropped = {"role": "assistant", "content": said[1:]}
-        self.good(proxy, user("q"), dropped, user("go on"), tools=TOOLS)
+        self.complete(proxy, user("q"), dropped, user("go on"), tools=TOOLS)
         self.assert_upstream_saw("A thought.")
 
 
@@ -210,7 +210,7 @@ class TestTakingLong(MessagesTestCase):
     def test_blanks_come_before_a_message_that_takes_long(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
-        with self.asking(proxy, stream=False) as sock:
+        with self.open_stream(proxy, stream=False) as sock:
             seen = read_until(sock, b"\r\n1\r\n \r\n1\r\n ")
             self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK\r\n"), seen)
             self.fake.release.set()
@@ -222,7 +222,7 @@ class TestTakingLong(MessagesTestCase):
     def test_one_that_breaks_by_then_breaks_off(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.2)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
-        with self.asking(proxy, stream=False) as sock:
+        with self.open_stream(proxy, stream=False) as sock:
             seen = b""
             while piece := sock.recv(65536):
                 seen += piece
@@ -233,7 +233,7 @@ class TestTakingLong(MessagesTestCase):
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
-            with self.asking(proxy, stream=False) as sock:
+            with self.open_stream(proxy, stream=False) as sock:
                 seen = read_until(sock, b"\r\n1\r\n ")
                 self.fake.release.set()
                 while piece := sock.recv(65536):
@@ -244,7 +244,7 @@ class TestTakingLong(MessagesTestCase):
     def test_a_client_that_leaves_meanwhile_ends_the_call(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
-        with self.asking(proxy, stream=False) as sock:
+        with self.open_stream(proxy, stream=False) as sock:
             read_until(sock, b"\r\n1\r\n ")
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.fake.release.set()

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.proxy.requests import test_fuzz
 from tests.support.fuzzing import mutated, mutated_value
-from tests.support.messages_client import TOOLS, Told, added_up, events, result, user
+from tests.support.messages_client import TOOLS, ClientReply, add_up_events, events, result, user
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 CALLS = [{"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": {"q": "x"}} for number in (1, 2)]
@@ -72,7 +72,7 @@ class TestBodies(test_fuzz.TestBodies):
     def assert_answered(self, reply: HttpReply, name: str) -> None:
         self.assertIn(reply.status, self.STATUSES, name)
         if isinstance(reply.body, bytes):
-            told = Told(reply.status, {}, reply.body)
+            told = ClientReply(reply.status, {}, reply.body)
             self.assertTrue(told.value["type"] == "message" if reply.status == 200 else told.error["message"], name)
             return
         try:
@@ -80,5 +80,5 @@ class TestBodies(test_fuzz.TestBodies):
         finally:
             reply.body.close()
         if "partial_json" not in str(found):
-            self.assertEqual("message", added_up(found)["type"], name)
+            self.assertEqual("message", add_up_events(found)["type"], name)
         self.assertEqual("message_stop", found[-1]["type"], name)

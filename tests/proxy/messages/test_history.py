@@ -43,7 +43,7 @@ class HistoryTestCase(MessagesTestCase):
 
     def called(self, proxy: RunningProxy, **body: Any) -> Json:
         self.fake.answer(CALLING)
-        return self.good(proxy, tools=TOOLS, **body)
+        return self.complete(proxy, tools=TOOLS, **body)
 
     def signature(self, message: Json) -> str:
         return str(message["content"][0]["signature"])
@@ -53,7 +53,7 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
     """It knows no thinking blocks: it reads content[0].text, and sends back what it got."""
 
     def assert_restored(self, proxy: RunningProxy, *chat: Json, **body: Any) -> Json:
-        answer = self.good(proxy, *chat, tools=TOOLS, thinking=None, **body)
+        answer = self.complete(proxy, *chat, tools=TOOLS, thinking=None, **body)
         self.assertNotIn("thinking", kinds(answer))
         return answer
 
@@ -90,13 +90,13 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
         proxy = self.proxy(messages_thinking="always")
         for stream in (True, False):
             self.fake.answer(DONE)
-            self.assertEqual(["thinking", "text"], kinds(self.good(proxy, thinking=None, stream=stream)))
+            self.assertEqual(["thinking", "text"], kinds(self.complete(proxy, thinking=None, stream=stream)))
 
     def test_who_turned_it_off_is_told_none_even_if_the_model_thinks(self) -> None:
         """Some who serve DeepSeek's models do not know how to turn it off."""
         for setting in ("requested", "always"):
             self.fake.answer(streamed({"reasoning_content": "Hm."}, {"content": "Hi."}))
-            answer = self.good(self.proxy(messages_thinking=setting), thinking={"type": "disabled"}, stream=True)
+            answer = self.complete(self.proxy(messages_thinking=setting), thinking={"type": "disabled"}, stream=True)
             self.assertEqual(["text"], kinds(answer))
 
     def test_a_silent_thought_keeps_the_stream_alive(self) -> None:
@@ -140,7 +140,7 @@ class TestThinking(HistoryTestCase):
             for name, echo in echoes.items():
                 with self.subTest(name, stream=stream):
                     self.fake.answer(DONE)
-                    self.good(proxy, user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
+                    self.complete(proxy, user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
                     self.assert_upstream_saw(THOUGHT)
                     bodies.add(json.dumps(self.sent()))
             self.assertEqual(1, len(bodies))
@@ -150,7 +150,7 @@ class TestThinking(HistoryTestCase):
         message = self.called(self.with_new_store())
         for echo in (assistant(message), with_thinking(message, thinking="")):
             for stream in (True, False):
-                self.good(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
+                self.complete(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
                 self.assert_upstream_saw(THOUGHT)
 
     def test_signatures_that_are_not_ours_open_nothing_there_and_are_no_error(self) -> None:
@@ -170,14 +170,14 @@ class TestThinking(HistoryTestCase):
             with self.subTest(name):
                 self.fake.forget()
                 echo = with_thinking(message, thinking="", signature=other)
-                self.good(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+                self.complete(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
                 self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
     def test_another_secret_opens_nothing(self) -> None:
         message = self.called(self.with_new_store())
         echo = with_thinking(message, thinking="")
-        self.good(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+        self.complete(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
         self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
         self.assertEqual([], self.fake.refused)
 
@@ -188,7 +188,7 @@ class TestThinking(HistoryTestCase):
             self.assertEqual("", message["content"][0]["thinking"])
             self.assertNotIn("First look.", json.dumps(message))
             for later in (proxy, self.with_new_store()):
-                self.good(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+                self.complete(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
                 self.assert_upstream_saw(THOUGHT)
 
     def test_thinking_that_went_on_in_the_midst_of_the_text_comes_back_as_it_was(self) -> None:
@@ -205,12 +205,12 @@ class TestThinking(HistoryTestCase):
         head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
         proxy = self.proxy()
-        message = self.good(proxy, tools=TOOLS, stream=True)
+        message = self.complete(proxy, tools=TOOLS, stream=True)
         self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
         emptied, dropped = with_thinking(message, thinking=""), with_thinking(message)
         unsigned = with_thinking(message, signature="")
         for echo in (assistant(message), emptied, unsigned, dropped):
-            self.good(proxy, user("q"), echo, user("go on"), tools=TOOLS)
+            self.complete(proxy, user("q"), echo, user("go on"), tools=TOOLS)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Well, no.", self.sent()[1]["content"])
 
@@ -223,25 +223,25 @@ class TestThinking(HistoryTestCase):
         head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
         proxy = self.proxy()
-        message = self.good(proxy, tools=TOOLS, stream=True)
+        message = self.complete(proxy, tools=TOOLS, stream=True)
         for stream in (True, False):
             dropped = with_thinking(message)
-            self.good(proxy, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
+            self.complete(proxy, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Let me look.", self.sent()[1]["content"])
 
     def test_plain_turns_are_restored_as_well(self) -> None:
         proxy = self.proxy()
         self.fake.answer(DONE)
-        first = self.good(proxy, tools=TOOLS)
-        self.good(proxy, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
+        first = self.complete(proxy, tools=TOOLS)
+        self.complete(proxy, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
         self.assert_upstream_saw("Now I know.")
 
     def test_a_call_without_a_thought_is_no_call_whose_thought_was_lost(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
-        first = self.good(proxy, tools=TOOLS)
-        self.good(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        first = self.complete(proxy, tools=TOOLS)
+        self.complete(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
         roles = [message["role"] for message in self.sent()]
         self.assertEqual((["user", "assistant", "tool"], []), (roles, self.fake.refused))
 
@@ -249,7 +249,7 @@ class TestThinking(HistoryTestCase):
         redacted = {"type": "redacted_thinking", "data": "x"}
         for block in (redacted, {"type": "thinking", "thinking": "", "signature": FOREIGN}):
             said = {"role": "assistant", "content": [block, {"type": "text", "text": "Hi."}]}
-            self.good(self.proxy(), user("q"), said, user("go on"), tools=TOOLS)
+            self.complete(self.proxy(), user("q"), said, user("go on"), tools=TOOLS)
             self.assertEqual("Hi.", self.sent()[1]["content"])
             self.assertNotIn("redacted", str(self.sent()))
 
@@ -269,7 +269,7 @@ class TestSystem(HistoryTestCase):
             (None, None),
         ):
             with self.subTest(system):
-                self.good(self.proxy(), system=system)
+                self.complete(self.proxy(), system=system)
                 first = self.sent()[0]
                 self.assertEqual(expected, first["content"] if first["role"] == "system" else None)
 
@@ -280,11 +280,11 @@ class TestSystem(HistoryTestCase):
                 {"type": "text", "text": f"x-anthropic-billing-header: {version}"},
                 {"type": "text", "text": "Hi."},
             ]
-            usage = self.good(proxy, user("words " * 50), system=system)["usage"]
+            usage = self.complete(proxy, user("words " * 50), system=system)["usage"]
         self.assertGreater(usage["cache_read_input_tokens"], 0)
 
     def test_systems_between_messages_stay_where_they_are(self) -> None:
-        self.good(self.proxy(), user("q"), {"role": "system", "content": "Tools: 12."}, system="Lead.")
+        self.complete(self.proxy(), user("q"), {"role": "system", "content": "Tools: 12."}, system="Lead.")
         self.assertEqual(["system", "user", "system"], [message["role"] for message in self.sent()])
         self.assertEqual("Tools: 12.", self.sent()[-1]["content"])
 
@@ -294,7 +294,7 @@ class TestResults(HistoryTestCase):
         """What DeepSeek sees behind two calls when these blocks answer them."""
         proxy = self.proxy()
         message = self.called(proxy, model=model)
-        self.good(proxy, user("q"), assistant(message), user(*blocks), tools=TOOLS, model=model)
+        self.complete(proxy, user("q"), assistant(message), user(*blocks), tools=TOOLS, model=model)
         self.assertEqual([], self.fake.refused)
         return self.sent()[2:]
 
@@ -309,7 +309,7 @@ class TestResults(HistoryTestCase):
     def test_results_in_messages_of_their_own_are_put_into_the_order_of_their_calls(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
-        self.good(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
+        self.complete(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
 
     def test_what_is_said_before_or_between_results_does_not_change_their_order(self) -> None:
@@ -319,7 +319,7 @@ class TestResults(HistoryTestCase):
         one, two = user(RESULTS[0]), user(RESULTS[1])
         for said in ((system, user(*RESULTS[::-1])), (two, text, one), (two, system, one, text), (text, two, one)):
             with self.subTest(said):
-                self.good(proxy, user("q"), assistant(message), *said, tools=TOOLS)
+                self.complete(proxy, user("q"), assistant(message), *said, tools=TOOLS)
                 self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
 
     def test_every_content_that_a_result_may_have(self) -> None:
@@ -347,25 +347,25 @@ class TestResults(HistoryTestCase):
 
     def test_pictures_of_users_as_well(self) -> None:
         said = user(PICTURE, {"type": "text", "text": "What is it?"})
-        self.good(self.proxy(), said, model="deepseek-flash")
+        self.complete(self.proxy(), said, model="deepseek-flash")
         self.assertEqual(["image_url", "text"], [part["type"] for part in self.sent()[0]["content"]])
-        self.good(self.proxy(), said)
+        self.complete(self.proxy(), said)
         self.assertRegex(self.sent()[0]["content"], r"^\[image: .*\]\nWhat is it\?$")
 
     def test_a_result_that_nobody_asked_for_stays_readable(self) -> None:
-        self.good(self.proxy(), user(result("toolu_1", "an orphan")), tools=TOOLS)
+        self.complete(self.proxy(), user(result("toolu_1", "an orphan")), tools=TOOLS)
         self.assertIn("an orphan", self.sent()[0]["content"])
 
     def test_a_call_that_nobody_answered_is_answered(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
-        self.good(proxy, user("q"), assistant(message), user("never mind"), tools=TOOLS)
+        self.complete(proxy, user("q"), assistant(message), user("never mind"), tools=TOOLS)
         self.assertEqual((2, []), (sum(each["role"] == "tool" for each in self.sent()), self.fake.refused))
 
     def test_arguments_reach_deepseek_as_the_client_has_them(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
-        self.good(proxy, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+        self.complete(proxy, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
         calls = self.sent()[1]["tool_calls"]
         expected = [json.loads(each.arguments) for each in (CALL, OTHER_CALL)]
         self.assertEqual(expected, [json.loads(call["function"]["arguments"]) for call in calls])
@@ -380,11 +380,11 @@ class TestTools(HistoryTestCase):
         loaded = {**TOOLS[0], "name": "loaded", "defer_loading": False}
         search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
         typed = {**TOOLS[0], "name": "typed", "type": "custom"}
-        self.good(self.proxy(), tools=[*TOOLS, deferred, loaded, search, typed])
+        self.complete(self.proxy(), tools=[*TOOLS, deferred, loaded, search, typed])
         self.assertEqual(["loaded", "read_file", "typed"], self.offered())
-        self.good(self.proxy(), tools=[search, deferred], tool_choice={"type": "auto"})
+        self.complete(self.proxy(), tools=[search, deferred], tool_choice={"type": "auto"})
         self.assertEqual([], self.offered())
-        self.good(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
+        self.complete(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
         self.assertEqual(["later", "read_file"], self.offered())
 
     def test_a_choice_that_forces_turns_thinking_off(self) -> None:
@@ -400,7 +400,7 @@ class TestTools(HistoryTestCase):
             for stream in (True, False):
                 with self.subTest(choice, stream=stream):
                     self.fake.answer(Answer(content="Looking.", calls=(CALL,)))
-                    message = self.good(self.proxy(), tools=TOOLS, tool_choice=choice, stream=stream)
+                    message = self.complete(self.proxy(), tools=TOOLS, tool_choice=choice, stream=stream)
                     sent = self.fake.accepted[-1]
                     self.assertEqual((expected, {"type": thinking}), (sent.get("tool_choice"), sent["thinking"]))
                     self.assertEqual("tool_use", message["stop_reason"])
@@ -408,8 +408,8 @@ class TestTools(HistoryTestCase):
     def test_a_forced_call_is_followed_by_thinking_again(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
-        first = self.good(proxy, tools=TOOLS, tool_choice={"type": "any"})
-        self.good(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"})
+        self.complete(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
 
     def test_a_forced_call_that_was_only_written_down_is_followed_by_thinking_again(self) -> None:
@@ -417,8 +417,8 @@ class TestTools(HistoryTestCase):
             self.fake.forget()
             proxy = self.proxy()
             self.fake.answer(Answer(content='{"name": "read_file", "input": {"path": "a.py"}}'))
-            first = self.good(proxy, tools=TOOLS, tool_choice={"type": "any"}, stream=stream)
+            first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"}, stream=stream)
             [call] = first["content"]
             self.assertEqual(("tool_use", {"path": "a.py"}), (call["type"], call["input"]))
-            self.good(proxy, user("q"), assistant(first), user(result(call["id"])), tools=TOOLS, stream=stream)
+            self.complete(proxy, user("q"), assistant(first), user(result(call["id"])), tools=TOOLS, stream=stream)
             self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])

@@ -10,7 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.harness import PATIENCE
 from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user, without_ids
-from tests.support.raw_upstream import Play, RawUpstream
+from tests.support.raw_upstream import RawUpstream, ScriptedReply
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
@@ -21,7 +21,7 @@ class TestMakingOne(MessagesTestCase):
     def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
         self.fake.answer(CALLING, CALLING)
         proxy = self.proxy()
-        answers = [self.good(proxy, tools=TOOLS, stream=stream) for stream in (True, False)]
+        answers = [self.complete(proxy, tools=TOOLS, stream=stream) for stream in (True, False)]
         for answer in answers:
             self.assertEqual(["thinking", "text", "tool_use", "tool_use"], kinds(answer))
             thought, said, *calls = answer["content"]
@@ -44,7 +44,7 @@ class TestMakingOne(MessagesTestCase):
             for stream in (True, False):
                 with self.subTest(expected, stream=stream):
                     self.fake.answer(answer)
-                    self.assertEqual(expected, kinds(self.good(self.proxy(), tools=TOOLS, stream=stream)))
+                    self.assertEqual(expected, kinds(self.complete(self.proxy(), tools=TOOLS, stream=stream)))
 
     def test_the_events_of_a_stream_come_in_order(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
@@ -82,7 +82,7 @@ class TestMakingOne(MessagesTestCase):
             self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
 
     def test_fields_go_to_deepseek_in_its_words(self) -> None:
-        self.good(
+        self.complete(
             self.proxy(),
             system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
             temperature=0.5,
@@ -103,12 +103,14 @@ class TestMakingOne(MessagesTestCase):
 
     def test_a_schema_for_the_answer_is_told_to_deepseek(self) -> None:
         schema = {"type": "object", "properties": {"title": {"type": "string"}}}
-        self.good(self.proxy(), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}})
+        self.complete(
+            self.proxy(), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+        )
         sent = self.fake.accepted[-1]
         self.assertEqual({"type": "json_object"}, sent["response_format"])
         self.assertIn('"title"', sent["messages"][0]["content"])
         for form in (None, {}, {"type": "a form of tomorrow"}):
-            self.good(self.proxy(), output_config={"format": form})
+            self.complete(self.proxy(), output_config={"format": form})
             self.assertNotIn("response_format", self.fake.accepted[-1])
 
     def test_what_means_nothing_to_deepseek_is_taken_and_left_out(self) -> None:
@@ -123,11 +125,11 @@ class TestMakingOne(MessagesTestCase):
             "some_field_of_tomorrow": {"x": 1},
             "betas": ["a"],
         }
-        self.good(self.proxy(), **ignored)
+        self.complete(self.proxy(), **ignored)
         self.assertFalse(set(ignored) & set(self.fake.accepted[-1]))
 
     def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
-        self.assertEqual("Hello.", self.good(self.proxy(), n=3, stream=True)["content"][-1]["text"])
+        self.assertEqual("Hello.", self.complete(self.proxy(), n=3, stream=True)["content"][-1]["text"])
         self.assertEqual(1, len(self.fake.seen))
 
     def test_thinking_can_be_turned_off(self) -> None:
@@ -137,7 +139,7 @@ class TestMakingOne(MessagesTestCase):
             ({"type": "adaptive"}, "enabled"),
             (None, "enabled"),
         ):
-            answer = self.good(self.proxy(), thinking=thinking, output_config={"effort": "high"})
+            answer = self.complete(self.proxy(), thinking=thinking, output_config={"effort": "high"})
             self.assertEqual({"type": expected}, self.fake.accepted[-1]["thinking"])
             self.assertEqual(expected == "enabled" and thinking is not None, "thinking" in kinds(answer))
 
@@ -165,7 +167,7 @@ class TestModels(MessagesTestCase):
         ):
             for stream in (True, False):
                 with self.subTest(asked, **settings):
-                    self.assertEqual(asked, self.good(self.proxy(**settings), model=asked, stream=stream)["model"])
+                    self.assertEqual(asked, self.complete(self.proxy(**settings), model=asked, stream=stream)["model"])
                     self.assertEqual(expected, self.fake.accepted[-1]["model"])
 
     def test_the_list_has_the_shape_of_whoever_asks(self) -> None:
@@ -207,7 +209,7 @@ class TestPassingOn(MessagesTestCase):
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
         self.said = b""
-        self.other = self.enterContext(RawUpstream(lambda request: Play.of(self.said)))
+        self.other = self.enterContext(RawUpstream(lambda request: ScriptedReply.of(self.said)))
         routes = {"claude-real-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
         self.running = self.proxy(passthrough=routes, access_keys=["sk-test"])
         self.body: Json = {"model": "claude-real-1", "max_tokens": 5, "messages": [], "stream": True, "odd": [1.50]}
@@ -222,7 +224,7 @@ class TestPassingOn(MessagesTestCase):
         self.assertTrue(head.startswith(b"POST /v1/messages HTTP/1.1\r\n"), head)
         self.assertNotIn(b"sk-test", head)
         self.assertEqual([], self.fake.seen)
-        self.assertEqual("Hello.", self.good(self.running, model="claude-opus-4-5")["content"][-1]["text"])
+        self.assertEqual("Hello.", self.complete(self.running, model="claude-opus-4-5")["content"][-1]["text"])
 
     def test_a_break_is_told_in_the_shape_of_this_api(self) -> None:
         self.said = EVENTS + b"Content-Length: 900\r\n\r\n: x\n\n"

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, Told, assistant, result, user
+from tests.support.messages_client import PATH, TOOLS, ClientReply, Json, MessagesTestCase, assistant, result, user
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -28,7 +28,7 @@ class TestRefusals(MessagesTestCase):
         super().setUp()
         self.running = self.proxy()
 
-    def assert_refused(self, told: Told, status: int = 400) -> None:
+    def assert_refused(self, told: ClientReply, status: int = 400) -> None:
         self.assertEqual(status, told.status, told.body[:300])
         self.assertEqual("invalid_request_error", told.error["type"])
         self.assertTrue(told.error["message"])
@@ -55,13 +55,13 @@ class TestRefusals(MessagesTestCase):
             for stream in (True, False):
                 with self.subTest(body, stream=stream):
                     self.assert_refused(self.create(self.running, **{"stream": stream, **body}))
-        self.good(self.running)
+        self.complete(self.running)
 
     def test_bodies_that_are_no_objects_are_refused(self) -> None:
         for body in (b"", b" ", b"{", b"[]", b"null", b"\xff", b'"q"', b'{"messages": NaN}'):
             with self.subTest(body):
                 self.assert_refused(self.send(self.running, body))
-        self.good(self.running)
+        self.complete(self.running)
 
     def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
         for depth in (50, 90, 200, 500, 100_000):
@@ -83,7 +83,7 @@ class TestRefusals(MessagesTestCase):
                 with self.subTest(depth=depth, body=str(body)[:40]):
                     self.assertIn(told.status, (200, 400), told.body[:300])
                     self.assertTrue(told.status == 200 or told.error)
-        self.good(self.running)
+        self.complete(self.running)
 
     def test_other_methods_are_told_which_there_are(self) -> None:
         for method in ("GET", "DELETE", "PUT"):
@@ -105,31 +105,31 @@ class TestOddities(MessagesTestCase):
         ):
             for role in ("user", "assistant", "system"):
                 with self.subTest(block, role=role):
-                    self.good(proxy, user("q"), {"role": role, "content": [block]}, user("go on"), tools=TOOLS)
+                    self.complete(proxy, user("q"), {"role": role, "content": [block]}, user("go on"), tools=TOOLS)
                     self.assertIn("the weather", str(self.sent()[1]["content"]))
         self.assertEqual([], self.fake.refused)
 
     def test_blocks_of_the_wrong_role_stay_readable(self) -> None:
         said = {"role": "assistant", "content": [result("a", "an answer to itself"), {"type": "text", "text": "x"}]}
-        self.good(self.proxy(), user(USE), said, user("go on"), tools=TOOLS)
+        self.complete(self.proxy(), user(USE), said, user("go on"), tools=TOOLS)
         self.assertIn("a.py", self.sent()[0]["content"])
         self.assertIn("an answer to itself", self.sent()[1]["content"])
 
     def test_roles_of_tomorrow_are_users(self) -> None:
-        self.good(self.proxy(), {"role": "narrator", "content": "Once upon a time."}, {"role": "", "content": "q"})
+        self.complete(self.proxy(), {"role": "narrator", "content": "Once upon a time."}, {"role": "", "content": "q"})
         self.assertEqual(["user", "user"], [message["role"] for message in self.sent()])
 
     def test_results_without_calls_and_twice_stay_readable(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
-        first = self.good(proxy, tools=TOOLS)
+        first = self.complete(proxy, tools=TOOLS)
         answers = [
             result(CALL.id, "one"),
             result(CALL.id, "another"),
             result("toolu_x", "of nobody"),
             result("", "empty"),
         ]
-        self.good(proxy, user("q"), assistant(first), user(*answers), tools=TOOLS)
+        self.complete(proxy, user("q"), assistant(first), user(*answers), tools=TOOLS)
         sent = str(self.sent())
         for words in ("one", "another", "of nobody", "empty"):
             self.assertIn(words, sent)
@@ -153,11 +153,11 @@ class TestOddities(MessagesTestCase):
     def test_half_characters_reach_deepseek_as_they_were(self) -> None:
         for stream in (True, False):
             said = {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}
-            self.good(self.proxy(), user("a\ud800b"), said, user("c"), system="\ud83d", stream=stream)
+            self.complete(self.proxy(), user("a\ud800b"), said, user("c"), system="\ud83d", stream=stream)
             self.assertEqual(["\ud83d", "a\ud800b", "\udc00", "c"], [each["content"] for each in self.sent()])
 
     def test_messages_that_end_with_the_assistant_are_asked_all_the_same(self) -> None:
-        self.good(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
+        self.complete(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
         self.assertEqual("{", self.sent()[-1]["content"])
 
 
@@ -180,15 +180,15 @@ class TestSizes(MessagesTestCase):
         ):
             began = time.monotonic()
             with self.subTest(block["type"]):
-                self.good(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
+                self.complete(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
                 self.quickly(began)
 
     def test_a_thought_of_megabytes_is_signed_and_comes_back(self) -> None:
         proxy, began = self.proxy(), time.monotonic()
         thought = "".join(f"thought {number} " for number in range(width(80_000, 400_000)))
         self.fake.answer(Answer(reasoning=thought, content="x", piece=100_000))
-        first = self.good(proxy, tools=TOOLS, thinking={"type": "adaptive", "display": "omitted"}, stream=True)
-        self.good(proxy, user("q"), assistant(first), user("go on"), tools=TOOLS)
+        first = self.complete(proxy, tools=TOOLS, thinking={"type": "adaptive", "display": "omitted"}, stream=True)
+        self.complete(proxy, user("q"), assistant(first), user("go on"), tools=TOOLS)
         self.assert_upstream_saw(thought)
         self.quickly(began)
 
@@ -200,7 +200,7 @@ class TestSizes(MessagesTestCase):
             thought = {"type": "thinking", "thinking": f"thought {number}", "signature": ""}
             history += [user(f"question {number}"), {"role": "assistant", "content": [thought, use]}]
             history.append(user(result(use["id"])))
-        self.good(proxy, *history, tools=TOOLS)
+        self.complete(proxy, *history, tools=TOOLS)
         self.assert_upstream_saw(*[f"thought {number}" for number in range(turns)])
         self.quickly(began)
 
@@ -209,6 +209,6 @@ class TestSizes(MessagesTestCase):
         ids = [f"toolu_{number}" for number in range(width(1500, 5000))]
         thought = {"type": "thinking", "thinking": "All of them.", "signature": ""}
         said = {"role": "assistant", "content": [thought, *({**USE, "id": each} for each in ids)]}
-        self.good(proxy, user("q"), said, user(*map(result, reversed(ids))), tools=TOOLS)
+        self.complete(proxy, user("q"), said, user(*map(result, reversed(ids))), tools=TOOLS)
         self.assertEqual(ids, [each["tool_call_id"] for each in self.sent()[2:]])
         self.quickly(began)

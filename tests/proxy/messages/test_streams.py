@@ -8,10 +8,11 @@ from unittest import mock
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from tests.proxy.faults.test_client_disconnects import WAYS, read_until
 from tests.support.driven_streams import DrivenStreams
-from tests.support.gauges import StartLine, eventually
 from tests.support.harness import PATIENCE
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
-from tests.support.raw_upstream import Play, RawUpstream
+from tests.support.polling import eventually
+from tests.support.raw_upstream import RawUpstream, ScriptedReply
+from tests.support.resources import ResourceBaseline
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -32,7 +33,7 @@ class TestSignsOfLife(MessagesTestCase):
     def test_pings_may_come_inside_of_a_block(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "y", piece=5, stall_after=2))
-        with self.asking(proxy) as sock:
+        with self.open_stream(proxy) as sock:
             seen = read_until(sock, b"event: ping")
             self.fake.release.set()
             seen += read_until(sock, b"event: message_stop")
@@ -54,8 +55,8 @@ class TestSignsOfLife(MessagesTestCase):
                 yield b": keep-alive\n\n"
             yield end
 
-        upstream = self.enterContext(RawUpstream(lambda request: Play(pieces(request))))
-        with self.asking(self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.1)) as sock:
+        upstream = self.enterContext(RawUpstream(lambda request: ScriptedReply(pieces(request))))
+        with self.open_stream(self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.1)) as sock:
             seen = read_until(sock, b"event: ping")
             has_pinged.set()
             seen += read_until(sock, b"event: message_stop")
@@ -64,7 +65,7 @@ class TestSignsOfLife(MessagesTestCase):
     def test_a_forced_answer_that_is_held_back_pings_as_well(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer(content="Some words.", piece=4, stall_after=3))
-        with self.asking(proxy, tools=TOOLS, tool_choice={"type": "any"}) as sock:
+        with self.open_stream(proxy, tools=TOOLS, tool_choice={"type": "any"}) as sock:
             seen = read_until(sock, b"event: ping")
             self.assertNotIn(b"Some", seen)
             self.fake.release.set()
@@ -74,26 +75,26 @@ class TestSignsOfLife(MessagesTestCase):
 class TestTheStream(MessagesTestCase):
     def test_a_client_that_leaves_ends_the_call_and_what_was_thought_is_kept(self) -> None:
         proxy = self.proxy()
-        start_line = StartLine(proxy.address)
+        start_line = ResourceBaseline(proxy.address)
         for leave in WAYS:
             with self.subTest(leave.__name__):
                 self.fake.forget()
                 self.fake.answer(Answer(f"A thought {leave.__name__}.", "Half of it.", piece=100, stall_after=3))
-                with self.asking(proxy, messages=[user(leave.__name__)]) as sock:
+                with self.open_stream(proxy, messages=[user(leave.__name__)]) as sock:
                     self.assertIn(b"A thought by_", read_until(sock, b"Half of it."))
                     leave(sock)
                     self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-                start_line.assert_reached(self)
+                start_line.assert_restored(self)
         said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
         for leave in WAYS:
-            self.good(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
+            self.complete(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
     def test_a_bug_while_remembering_costs_no_place(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
         with mock.patch.object(proxy.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
-            with self.asking(proxy) as sock:
+            with self.open_stream(proxy) as sock:
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
@@ -103,13 +104,13 @@ class TestTheStream(MessagesTestCase):
         for stream in (True, False):
             self.fake.forget()
             self.fake.answer(Answer(content="y", stall_after=0))
-            with self.asking(self.proxy(), stream=stream):
+            with self.open_stream(self.proxy(), stream=stream):
                 self.fake.stalls.get(timeout=PATIENCE)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_the_first_event_does_not_wait_for_the_answer(self) -> None:
         self.fake.answer(Answer(content="y", stall_after=0))
-        with self.asking(self.proxy()) as sock:
+        with self.open_stream(self.proxy()) as sock:
             self.assertIn(b"event: message_start", read_until(sock, b"\n\n"))
             self.fake.release.set()
             read_until(sock, b"event: message_stop")
@@ -123,7 +124,7 @@ class TestTheStream(MessagesTestCase):
 
         def ask() -> None:
             try:
-                found = self.good(proxy, stream=True, tools=TOOLS)
+                found = self.complete(proxy, stream=True, tools=TOOLS)
                 assert kinds(found) == ["thinking", "text", "tool_use"]
                 assert [found["content"][0]["thinking"], found["content"][1]["text"]] == [text, text]
             except BaseException as error:
@@ -139,7 +140,7 @@ class TestTheStream(MessagesTestCase):
     def test_a_busy_deepseek_is_tried_again_before_anything_is_said(self) -> None:
         proxy = self.proxy(retry_budget=60)
         self.fake.answer(Failure(503, headers=(("Retry-After", "0"),)), Answer(content="Hi."))
-        self.assertEqual(["text"], kinds(self.good(proxy, stream=True)))
+        self.assertEqual(["text"], kinds(self.complete(proxy, stream=True)))
         self.assertEqual(2, len(self.fake.seen))
 
 
@@ -152,7 +153,7 @@ class TestCrowds(MessagesTestCase):
         proxy = self.proxy()
         self.fake.answer(*[Answer("A thought.", "Some words.", piece=5, stall_after=2)] * 10)
         with contextlib.ExitStack() as stack:
-            socks = [stack.enter_context(self.asking(proxy)) for _ in range(10)]
+            socks = [stack.enter_context(self.open_stream(proxy)) for _ in range(10)]
             seen = [read_until(sock, b"thinking_delta") for sock in socks]
             self.assertTrue(eventually(lambda: self.fake.stalls.qsize() == 10))
             self.fake.release.set()

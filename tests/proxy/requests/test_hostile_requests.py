@@ -14,7 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
-from tests.support.raw_upstream import wait_until
+from tests.support.polling import wait_until
 
 
 class EdgeTest(SocketTestCase):

@@ -37,7 +37,7 @@ class AgentTestCase(ResponsesTestCase):
         self.running: RunningProxy = self.proxy()
 
     def ask(self, history: list[Json], **body: Any) -> list[Json]:
-        answer = self.good(
+        answer = self.complete(
             self.running,
             history,
             stream=True,

@@ -12,8 +12,8 @@ from unittest import mock
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.faults.test_client_disconnects import read_to_the_end, read_until
-from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, RunningProxy, request_bytes
+from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, question
 from tests.support.width import width
 
@@ -103,13 +103,13 @@ class TestComingToAnEnd(BackgroundTestCase):
         self.assertEqual((400, "previous_response_id"), (told.status, told.error["param"]))
         self.fake.release.set()
         self.finished(proxy, queued)
-        self.good(proxy, "and?", previous_response_id=queued["id"])
+        self.complete(proxy, "and?", previous_response_id=queued["id"])
         self.assert_upstream_saw("A thought.")
 
     def test_a_client_that_leaves_does_not_stop_it(self) -> None:
         proxy = self.proxy()
         self.fake.answer(STALLED)
-        with self.asking(proxy, "q", background=True) as sock:
+        with self.open_stream(proxy, "q", background=True) as sock:
             head = read_until(sock, b"A thought.")
         response = first_response(head)
         self.fake.release.set()

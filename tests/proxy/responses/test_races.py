@@ -7,8 +7,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.proxy.responses.test_background import BackgroundTestCase, dechunked
-from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE
+from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, check_stream, events
 
 ENDS = ("completed", "cancelled")
@@ -79,9 +79,9 @@ class TestRaces(BackgroundTestCase):
             self.assertEqual([200, 404], sorted(told))
 
     def test_many_who_go_on_from_the_same_response(self) -> None:
-        first = self.good(self.running, "q")
+        first = self.complete(self.running, "q")
         found: list[Json] = []
-        at_once(*[lambda: found.append(self.good(self.running, "and?", previous_response_id=first["id"]))] * 6)
+        at_once(*[lambda: found.append(self.complete(self.running, "and?", previous_response_id=first["id"]))] * 6)
         self.assertEqual(6, len({each["id"] for each in found}))
         for each in found:
             self.assertEqual(each, self.get(self.running, each).value)

@@ -4,7 +4,17 @@ import json
 import time
 from typing import Any
 
-from tests.support.responses_client import HOSTED, OPAQUE, PATH, TOOLS, Json, ResponsesTestCase, Told, output, question
+from tests.support.responses_client import (
+    HOSTED,
+    OPAQUE,
+    PATH,
+    TOOLS,
+    ClientReply,
+    Json,
+    ResponsesTestCase,
+    output,
+    question,
+)
 from tests.support.width import width
 
 MARK = "0123456789abcdef" * 2
@@ -27,7 +37,7 @@ class TestRefusals(ResponsesTestCase):
         super().setUp()
         self.running = self.proxy()
 
-    def assert_refused(self, told: Told, status: int, param: str | None = None) -> None:
+    def assert_refused(self, told: ClientReply, status: int, param: str | None = None) -> None:
         self.assertEqual(status, told.status, told.body[:300])
         self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
         self.assertEqual((param, "invalid_request_error"), (told.error["param"], told.error["type"]))
@@ -35,7 +45,7 @@ class TestRefusals(ResponsesTestCase):
         self.assertEqual([], self.fake.seen)
 
     def assert_alive(self) -> None:
-        self.good(self.running, "Are you there?")
+        self.complete(self.running, "Are you there?")
         self.assertEqual(1, self.running.server.services().responses.stats().responses)
 
     def test_fields_that_are_wrong_are_named(self) -> None:
@@ -104,7 +114,7 @@ class TestRefusals(ResponsesTestCase):
         self.assert_alive()
 
     def test_questions_about_a_response_that_make_no_sense_are_named(self) -> None:
-        found = self.good(self.running, "q")
+        found = self.complete(self.running, "q")
         self.fake.forget()
         for rest, param in (
             ("/input_items?limit=0", "limit"),
@@ -147,35 +157,35 @@ class TestOddities(ResponsesTestCase):
                     self.assertIn(told.status, (200, 400), told.body[:300])
                     if told.status == 200:
                         self.assertEqual(told.value, self.get(proxy, told.value).value)
-        self.good(proxy, "Are you there?")
+        self.complete(proxy, "Are you there?")
 
     def test_half_characters_come_back_as_they_were(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             asked = [question("a\ud800b"), {"role": "assistant", "content": "\udc00"}, question("c")]
-            first = self.good(proxy, asked, instructions="\ud83d", metadata={"\ud800": "\udfff"}, stream=stream)
+            first = self.complete(proxy, asked, instructions="\ud83d", metadata={"\ud800": "\udfff"}, stream=stream)
             self.assertEqual({"\ud800": "\udfff"}, first["metadata"])
             listed = self.get(proxy, first, "/input_items?order=asc").value["data"]
             self.assertEqual("a\ud800b", listed[0]["content"][0]["text"])
-            self.good(proxy, "go on", previous_response_id=first["id"], stream=stream)
+            self.complete(proxy, "go on", previous_response_id=first["id"], stream=stream)
 
     def test_items_of_hosted_tools_are_never_what_the_user_said(self) -> None:
         proxy, chat = self.proxy(), [question("q")]
         before: list[Json] = []
         for item in HOSTED:
             chat += [item, {"role": "assistant", "content": "a"}, question(f"after {item['type']}")]
-            self.good(proxy, chat)
+            self.complete(proxy, chat)
             sent = self.fake.accepted[-1]["messages"]
             self.assertEqual(before, sent[: len(before)], "a prefix that was sent stays")
             before = sent
         self.assertNotIn(OPAQUE, json.dumps(self.fake.accepted[-1]))
         self.assertEqual(["q"] + [f"after {item['type']}" for item in HOSTED], users(before))
-        first = self.good(proxy, chat)
-        self.good(proxy, "go on", previous_response_id=first["id"])
+        first = self.complete(proxy, chat)
+        self.complete(proxy, "go on", previous_response_id=first["id"])
         self.assertEqual(before, self.fake.accepted[-1]["messages"][: len(before)])
 
     def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
-        found = self.good(self.proxy(), "q", n=3, stream=True)
+        found = self.complete(self.proxy(), "q", n=3, stream=True)
         self.assertEqual((1, "Hello."), (len(self.fake.seen), found["output_text"]))
 
     def test_thousands_of_items_cost_no_more_than_their_number(self) -> None:
@@ -183,8 +193,8 @@ class TestOddities(ResponsesTestCase):
         turns = range(width(500, 2500))
         items = [item for number in turns for item in turn(number)]
         began = time.monotonic()
-        first = self.good(proxy, items, tools=TOOLS)
-        second = self.good(proxy, "and now?", tools=TOOLS, previous_response_id=first["id"])
+        first = self.complete(proxy, items, tools=TOOLS)
+        second = self.complete(proxy, "and now?", tools=TOOLS, previous_response_id=first["id"])
         listed = self.get(proxy, second, "/input_items?limit=100").value
         self.assertEqual((100, True), (len(listed["data"]), listed["has_more"]))
         # Two seconds on a slow machine, all three; what grows with the square of the items would take minutes.
@@ -194,7 +204,7 @@ class TestOddities(ResponsesTestCase):
 
     def test_thousands_of_references_read_the_store_once(self) -> None:
         proxy = self.proxy()
-        first = self.good(proxy, "q")
+        first = self.complete(proxy, "q")
         references = [{"type": "item_reference", "id": first["output"][1]["id"]}, question("again")] * width(1000, 5000)
         began = time.monotonic()
         self.assertEqual(200, self.create(proxy, references).status)

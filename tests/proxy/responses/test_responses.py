@@ -24,7 +24,7 @@ class TestMakingOne(ResponsesTestCase):
     def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
         self.fake.answer(CALLING, CALLING)
         proxy = self.proxy()
-        answers = [self.good(proxy, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
+        answers = [self.complete(proxy, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
         for answer in answers:
             self.assertEqual(["reasoning", "message", "function_call", "function_call"], kinds(answer["output"]))
             thought, said, *calls = answer["output"]
@@ -39,7 +39,7 @@ class TestMakingOne(ResponsesTestCase):
 
     def test_an_answer_without_text_has_no_message(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
-        self.assertEqual(["reasoning", "function_call"], kinds(self.good(self.proxy(), "q", tools=TOOLS)["output"]))
+        self.assertEqual(["reasoning", "function_call"], kinds(self.complete(self.proxy(), "q", tools=TOOLS)["output"]))
 
     def test_the_object_tells_what_was_asked_for(self) -> None:
         asked = {
@@ -55,7 +55,7 @@ class TestMakingOne(ResponsesTestCase):
             "top_p": 0.5,
             "user": "me",
         }
-        answer = self.good(self.proxy(), "q", **asked, reasoning={"effort": "low", "summary": "auto"})
+        answer = self.complete(self.proxy(), "q", **asked, reasoning={"effort": "low", "summary": "auto"})
         self.assertEqual(asked, {name: answer[name] for name in asked})
         self.assertEqual({"effort": "low", "summary": "auto"}, answer["reasoning"])
         told = [answer[name] for name in ("object", "background", "store", "truncation", "error", "text")]
@@ -95,7 +95,7 @@ class TestMakingOne(ResponsesTestCase):
         proxy = self.proxy()
         for stream in (True, False):
             self.fake.answer(Answer(reasoning="Hm.", content='{"a": 1}'))
-            answer = self.good(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
+            answer = self.complete(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
             self.assertEqual('{"a": 1}', answer["output_text"])
 
     def test_a_refusal_before_the_answer_is_a_plain_error(self) -> None:
@@ -114,9 +114,9 @@ class TestChains(ResponsesTestCase):
     def chain(self, proxy: RunningProxy, stream: bool) -> list[dict[str, Any]]:
         """A tool loop and a question after it."""
         self.fake.answer(CALLING, DONE, Answer(reasoning="Third.", content="Bye."))
-        found = [self.good(proxy, "q", tools=TOOLS, stream=stream)]
+        found = [self.complete(proxy, "q", tools=TOOLS, stream=stream)]
         for asked in (RESULTS, "and now?"):
-            found.append(self.good(proxy, asked, tools=TOOLS, stream=stream, previous_response_id=found[-1]["id"]))
+            found.append(self.complete(proxy, asked, tools=TOOLS, stream=stream, previous_response_id=found[-1]["id"]))
         return found
 
     def test_a_chain_keeps_every_reasoning_byte_for_byte(self) -> None:
@@ -140,7 +140,7 @@ class TestChains(ResponsesTestCase):
             for number in range(8):
                 self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
                 taken.clear()
-                previous = self.good(proxy, f"question {number}", previous_response_id=previous)["id"]
+                previous = self.complete(proxy, f"question {number}", previous_response_id=previous)["id"]
         # The last thought, the last answer, and the question.
         self.assertEqual(["input[19]", "input[20]", "input[21]"], taken)
 
@@ -149,7 +149,7 @@ class TestChains(ResponsesTestCase):
         last = self.chain(proxy, stream=True)[-1]
         with proxy.store.database.transaction() as connection:
             connection.execute("DELETE FROM reasonings")
-        self.good(proxy, "still there?", tools=TOOLS, previous_response_id=last["id"])
+        self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=last["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
     def test_deleting_a_link_breaks_nothing_behind_it(self) -> None:
@@ -163,15 +163,15 @@ class TestChains(ResponsesTestCase):
             self.assertEqual(404, self.send(proxy, "DELETE", f"{PATH}/{link['id']}").status)
             told = self.create(proxy, "x", previous_response_id=link["id"])
             self.assertEqual((404, "previous_response_not_found"), (told.status, told.error["code"]))
-        self.good(proxy, "still there?", tools=TOOLS, previous_response_id=third["id"])
+        self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=third["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
     def test_instructions_are_not_inherited(self) -> None:
         proxy = self.proxy()
-        first = self.good(proxy, "q", instructions="Be brief.")
-        self.good(proxy, "again", previous_response_id=first["id"])
+        first = self.complete(proxy, "q", instructions="Be brief.")
+        self.complete(proxy, "again", previous_response_id=first["id"])
         self.assertEqual("user", self.fake.accepted[-1]["messages"][0]["role"])
-        self.good(proxy, "again", previous_response_id=first["id"], instructions="Be long.")
+        self.complete(proxy, "again", previous_response_id=first["id"], instructions="Be long.")
         sent = self.fake.accepted[-1]["messages"]
         self.assertEqual({"role": "system", "content": "Be long."}, sent[0])
         self.assertNotIn("Be brief.", json.dumps(sent))
@@ -179,18 +179,18 @@ class TestChains(ResponsesTestCase):
     def test_a_reference_stands_for_the_item(self) -> None:
         proxy = self.proxy()
         self.fake.answer(CALLING)
-        first = self.good(proxy, "q", tools=TOOLS)
+        first = self.complete(proxy, "q", tools=TOOLS)
         references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
-        self.good(proxy, [question("q"), *references, *RESULTS], tools=TOOLS)
+        self.complete(proxy, [question("q"), *references, *RESULTS], tools=TOOLS)
         self.assert_upstream_saw("First look.")
         self.assertEqual([CALL.id, OTHER_CALL.id], [call["id"] for call in calls_sent(self.fake)])
 
     def test_a_reference_reaches_what_is_inherited(self) -> None:
         proxy = self.proxy()
-        first = self.good(proxy, "The question.")
+        first = self.complete(proxy, "The question.")
         [asked] = self.get(proxy, first, "/input_items").value["data"]
         for again in ({"type": "item_reference", "id": asked["id"]}, {"id": asked["id"]}):
-            self.good(proxy, [again], previous_response_id=first["id"])
+            self.complete(proxy, [again], previous_response_id=first["id"])
             said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
             self.assertEqual(["The question."] * 2, said)
 
@@ -203,7 +203,7 @@ class TestChains(ResponsesTestCase):
                 broken = self.create(proxy, "q", tools=TOOLS, stream=True).response
                 self.assertEqual(("failed", "server_error"), (broken["status"], broken["error"]["code"]))
                 self.assertEqual(broken, self.get(proxy, broken).value)
-                self.good(proxy, "go on", tools=TOOLS, previous_response_id=broken["id"])
+                self.complete(proxy, "go on", tools=TOOLS, previous_response_id=broken["id"])
                 self.assertEqual([], self.fake.refused)
 
 
@@ -230,7 +230,7 @@ class TestWhoAsks(ResponsesTestCase):
 
     def test_without_a_key_nothing_is_told(self) -> None:
         proxy = self.proxy()
-        mine = self.good(proxy, "q")
+        mine = self.complete(proxy, "q")
         for method, rest in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
             self.assertEqual(401, self.send(proxy, method, f"{PATH}/{mine['id']}{rest}", key="").status)
 
@@ -239,7 +239,7 @@ class TestWhatIsKept(ResponsesTestCase):
     def test_what_is_not_to_be_kept_leaves_nothing(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
-            answer = self.good(proxy, "q", store=False, stream=stream)
+            answer = self.complete(proxy, "q", store=False, stream=stream)
             self.assertFalse(answer["store"])
             for told in (self.get(proxy, answer), self.get(proxy, answer, "/input_items")):
                 self.assertEqual((404, "response_not_found"), (told.status, told.error["code"]))
@@ -249,7 +249,7 @@ class TestWhatIsKept(ResponsesTestCase):
     def test_an_answer_can_be_asked_for_again(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
-            answer = self.good(proxy, "q", stream=stream)
+            answer = self.complete(proxy, "q", stream=stream)
             self.assertEqual(answer, self.get(proxy, answer).value)
             self.assertEqual(400, self.get(proxy, answer, "?stream=true").status)
             self.assertEqual(400, self.send(proxy, "POST", f"{PATH}/{answer['id']}/cancel").status)
@@ -257,8 +257,8 @@ class TestWhatIsKept(ResponsesTestCase):
     def test_the_items_it_was_asked_with_are_listed(self) -> None:
         proxy = self.proxy()
         self.fake.answer(CALLING)
-        first = self.good(proxy, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
-        second = self.good(proxy, RESULTS, tools=TOOLS, previous_response_id=first["id"])
+        first = self.complete(proxy, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
+        second = self.complete(proxy, RESULTS, tools=TOOLS, previous_response_id=first["id"])
         whole = self.get(proxy, second, "/input_items?order=asc").value["data"]
         expected = ["message", "message", "reasoning", "message", "function_call", "function_call"]
         self.assertEqual([*expected, *["function_call_output"] * 2], kinds(whole))
@@ -288,7 +288,7 @@ class TestWhatIsKept(ResponsesTestCase):
             may_store.wait(PATIENCE)
             put(*details)
 
-        with mock.patch.object(responses, "put", slow), self.asking(proxy, "q") as sock:
+        with mock.patch.object(responses, "put", slow), self.open_stream(proxy, "q") as sock:
             self.assertTrue(is_asked.wait(PATIENCE))
             seen = read_until(sock, b"event: response.output_item.done")
             sock.setblocking(False)

@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.faults.test_client_disconnects import WAYS, read_until
 from tests.proxy.responses.test_background import first_response, types
 from tests.support.driven_streams import DrivenStreams
-from tests.support.gauges import eventually
 from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.polling import eventually
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
 from tests.support.width import width
 
@@ -141,7 +141,7 @@ class TestTheStream(ResponsesTestCase):
                 self.fake.forget()
                 proxy = self.proxy()
                 self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
-                with self.asking(proxy, "q") as sock:
+                with self.open_stream(proxy, "q") as sock:
                     response = first_response(read_until(sock, b"Half of it"))
                     leave(sock)
                     self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
@@ -149,21 +149,21 @@ class TestTheStream(ResponsesTestCase):
                 found = self.get(proxy, response).value
                 self.assertEqual("Half of it", found["output_text"])
                 self.assertNotIn(found["status"], ("queued", "in_progress", "completed"))
-                self.good(proxy, "go on", tools=TOOLS, previous_response_id=response["id"])
+                self.complete(proxy, "go on", tools=TOOLS, previous_response_id=response["id"])
                 self.assert_upstream_saw("A thought.")
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
         for stream in (True, False):
             self.fake.forget()
             self.fake.answer(Answer(content="y", stall_after=0))
-            with self.asking(self.proxy(), "q", stream=stream):
+            with self.open_stream(self.proxy(), "q", stream=stream):
                 self.fake.stalls.get(timeout=PATIENCE)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_proxy_that_stops_tells_so_under_the_same_id(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
-        with self.asking(proxy, "q") as sock:
+        with self.open_stream(proxy, "q") as sock:
             seen = read_until(sock, b"Half of it")
             proxy.server.shutdown()
             proxy.server.drain(0)
@@ -225,7 +225,7 @@ class TestACrowd(ResponsesTestCase):
 
         def ask() -> None:
             try:
-                found = self.good(proxy, "q", stream=True, tools=TOOLS)
+                found = self.complete(proxy, "q", stream=True, tools=TOOLS)
                 assert [found["output_text"], found["output"][0]["content"][0]["text"]] == [text, text]
                 assert self.get(proxy, found).value == found
             except BaseException as error:
@@ -271,7 +271,7 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
     def sealed(self, proxy: RunningProxy, **details: str) -> list[Json]:
         """A history as opencode sends it: no ids, no reasoning, only the envelope."""
         self.fake.answer(Answer("A sealed thought.", calls=(CALL,)))
-        answer = self.good(proxy, "q", tools=TOOLS, store=False, include=[SEALED], **details)
+        answer = self.complete(proxy, "q", tools=TOOLS, store=False, include=[SEALED], **details)
         thought, call = ({name: each[name] for name in each if name != "id"} for each in answer["output"])
         self.assertEqual(["reasoning", "function_call"], kinds(answer["output"]))
         return [question("q"), {**thought, "content": None}, call, output(CALL.id)]
@@ -279,11 +279,11 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
     def test_the_envelope_restores_the_turn(self) -> None:
         history = self.sealed(self.with_new_store())
         for stream in (True, False):
-            self.good(self.with_new_store(), history, tools=TOOLS, stream=stream)
+            self.complete(self.with_new_store(), history, tools=TOOLS, stream=stream)
             self.assert_upstream_saw("A sealed thought.")
 
     def test_what_is_not_asked_for_is_not_sealed(self) -> None:
-        answer = self.good(self.proxy(), "q", store=False)
+        answer = self.complete(self.proxy(), "q", store=False)
         self.assertNotIn("encrypted_content", answer["output"][0])
 
     def test_envelopes_that_are_not_ours_are_not_opened(self) -> None:
@@ -310,7 +310,7 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
 
     def test_another_secret_opens_nothing(self) -> None:
         history = self.sealed(self.with_new_store())
-        self.good(self.proxy(), history, tools=TOOLS)
+        self.complete(self.proxy(), history, tools=TOOLS)
         self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
 
 
@@ -359,7 +359,7 @@ class TestLogprobs(ResponsesTestCase):
         proxy = self.proxy()
         self.fake.answer(self.answered(stream=True))
         first = self.create(proxy, "q", stream=True, top_logprobs=2).response
-        self.good(proxy, "go on", previous_response_id=first["id"])
+        self.complete(proxy, "go on", previous_response_id=first["id"])
         self.assertEqual("R雨", self.fake.accepted[-1]["messages"][1]["content"])
 
     def test_who_did_not_ask_is_told_none(self) -> None:

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
-from tests.support.raw_upstream import KEEP, Play, RawUpstream
+from tests.support.raw_upstream import KEEP, RawUpstream, ScriptedReply
 
 BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
@@ -84,7 +84,14 @@ class TestKeepAlive(UpstreamTestCase):
         """A kept connection on which a request gets no answer says nothing about what became of that request."""
         completion = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
         for budget, requests in ((0.0, 2), (1.0, 3)):
-            plays = iter([Play.of(completion, KEEP), Play.of(b""), Play.of(b""), Play.of(b"")])
+            plays = iter(
+                [
+                    ScriptedReply.of(completion, KEEP),
+                    ScriptedReply.of(b""),
+                    ScriptedReply.of(b""),
+                    ScriptedReply.of(b""),
+                ]
+            )
             with self.subTest(budget), RawUpstream(lambda _, plays=plays: next(plays)) as server:  # type: ignore[misc]
                 upstream = self.upstream(server.url, retry_budget=budget)
                 with closing(self.send(upstream)) as answer:

@@ -20,16 +20,17 @@ from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
 from deepseek_cursor_proxy.upstream.pool import Connection, Origin
 from tests.support.harness import SocketTestCase
-from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, Play, RawUpstream, TunnelProxy, wait_until
+from tests.support.polling import wait_until
+from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 20.0
 SECRET = "sk-this-key-must-not-travel"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
-ANSWER = Play.of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", KEEP)
+ANSWER = ScriptedReply.of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", KEEP)
 
 
-def answering(_: bytes) -> Play:
+def answering(_: bytes) -> ScriptedReply:
     return ANSWER
 
 
@@ -38,7 +39,7 @@ def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> Attempt:
 
 
 class ConnectingTestCase(SocketTestCase):
-    def upstream(self, respond: Callable[[bytes], Play] = answering, *, tls: bool = True) -> RawUpstream:
+    def upstream(self, respond: Callable[[bytes], ScriptedReply] = answering, *, tls: bool = True) -> RawUpstream:
         upstream = RawUpstream(respond, tls=tls)
         self.addCleanup(upstream.close)
         return upstream

@@ -12,8 +12,8 @@ from deepseek_cursor_proxy.exchange import background_jobs
 from deepseek_cursor_proxy.exchange.background_jobs import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.storage import event_log, pruner
-from tests.support.gauges import descriptors
-from tests.support.raw_upstream import wait_until
+from tests.support.polling import wait_until
+from tests.support.resources import descriptors
 from tests.unit.net.test_wait import Client, systems
 
 ME, YOU = b"m" * 32, b"y" * 32

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.lull import WaitHandle
 from deepseek_cursor_proxy.server import stream_loop as pumps
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.support.driven_streams import needs_stream_loop
-from tests.support.gauges import eventually
+from tests.support.polling import eventually
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 10.0

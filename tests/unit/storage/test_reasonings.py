@@ -12,7 +12,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage import reasonings, reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.gauges import eventually
+from tests.support.polling import eventually
 from tests.support.systems import needs_removable_open_files
 
 PATIENCE = 10.0

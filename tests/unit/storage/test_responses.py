@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.response_rows import pack_json
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from tests.support.gauges import eventually
+from tests.support.polling import eventually
 from tests.support.systems import needs_removable_open_files
 
 ME, YOU = b"m" * 32, b"y" * 32

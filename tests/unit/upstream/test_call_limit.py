@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
-from tests.support.raw_upstream import wait_until
+from tests.support.polling import wait_until
 from tests.unit.net.test_wait import Client, systems
 
 PATIENCE = 20.0

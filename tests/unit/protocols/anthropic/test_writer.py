@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
-from tests.support.messages_client import Json, added_up, blocks, events, kinds
+from tests.support.messages_client import Json, add_up_events, blocks, events, kinds
 from tests.support.width import width
 from tests.unit.protocols.responses.test_writer import completion
 
@@ -62,7 +62,7 @@ class TestAnthropicStream(unittest.TestCase):
             found = list(batches(rng, stream(rng, answer(rng))))
             data = writing.begin() + b"".join(map(writing.write, found)) + writing.end()
             with self.subTest(seed=seed):
-                reply = added_up(events(data))
+                reply = add_up_events(events(data))
                 self.assertEqual(writing.message(), reply)
                 self.assertEqual((5, 7), (reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]))
                 self.assert_says(reply, found, omits=omits)
@@ -111,7 +111,7 @@ class TestAnthropicStream(unittest.TestCase):
             deltas = interleaved(rng, rng.choice((1, 2, 3, 4)))
             writing = writer()
             with self.subTest(seed=seed):
-                reply = added_up(written(writing, deltas))
+                reply = add_up_events(written(writing, deltas))
                 self.assertEqual(writing.message(), reply)
                 self.assert_says(reply, [deltas])
 
@@ -120,7 +120,7 @@ class TestToolUseBlocks(unittest.TestCase):
     def test_tool_use_blocks_come_in_the_order_of_their_calls(self) -> None:
         pieces = [(0, '{"a":'), (1, '{"b":'), (2, '{"c":'), (0, "1}"), (2, "3}"), (1, "2}")]
         deltas = [Delta(calls=(CallPiece(index, f"c{index}", FUNCTION, text),)) for index, text in pieces]
-        reply = added_up(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
+        reply = add_up_events(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
         self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in reply["content"]])
 
     def test_a_tool_use_block_ends_when_the_next_call_begins(self) -> None:
@@ -133,7 +133,7 @@ class TestToolUseBlocks(unittest.TestCase):
 
     def test_text_in_the_middle_of_a_call_waits_for_its_end(self) -> None:
         call = [Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'),)), Delta(calls=(CallPiece(0, arguments="1}"),))]
-        reply = added_up(
+        reply = add_up_events(
             written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")])
         )
         self.assertEqual(["tool_use", "text"], kinds(reply))
@@ -141,7 +141,7 @@ class TestToolUseBlocks(unittest.TestCase):
 
     def test_every_tool_use_block_has_an_id(self) -> None:
         pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
-        reply = added_up(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
+        reply = add_up_events(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
         ids = [block["id"] for block in reply["content"]]
         self.assertTrue(all(ids))
         self.assertEqual(2, len(set(ids)))
@@ -171,7 +171,7 @@ class TestToolUseBlocks(unittest.TestCase):
 class TestThinkingBlocks(unittest.TestCase):
     def test_the_signature_of_a_thinking_block_holds_its_text(self) -> None:
         for omits in (True, False):
-            reply = added_up(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
+            reply = add_up_events(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
             self.assertEqual("hm", opened(reply["content"][0]["signature"]))
             self.assertEqual("" if omits else "hm", reply["content"][0]["thinking"])
 
@@ -181,7 +181,7 @@ class TestThinkingBlocks(unittest.TestCase):
         self.assertNotIn(b"secret", data)
 
     def test_later_thinking_is_a_block_of_its_own(self) -> None:
-        reply = added_up(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
+        reply = add_up_events(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
         self.assertEqual(["thinking", "text", "thinking"], kinds(reply))
 
 
@@ -196,7 +196,7 @@ class TestOtherEvents(unittest.TestCase):
         self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
 
     def test_an_empty_answer_is_an_empty_anthropic_message(self) -> None:
-        reply = added_up(written(writer(), [Delta(finish_reason="stop")]))
+        reply = add_up_events(written(writer(), [Delta(finish_reason="stop")]))
         self.assertEqual(([], "end_turn"), (reply["content"], reply["stop_reason"]))
 
     def test_message_start_has_the_estimated_input_tokens(self) -> None:

@@ -32,7 +32,7 @@ class Turn:
 
 
 @dataclass
-class Talk:
+class Conversation:
     """Questions and the turns after each of them."""
 
     key: str
@@ -46,7 +46,7 @@ class Talk:
 class Api(Protocol):
     path: str
 
-    def body(self, talk: Talk, rng: random.Random) -> Json: ...
+    def body(self, conversation: Conversation, rng: random.Random) -> Json: ...
 
     def keep(self, turn: Turn, body: bytes, *, is_stream: bool) -> None:
         """Note what a client has of a turn after this reply."""
@@ -67,9 +67,9 @@ def text(turn: Turn, rng: random.Random) -> str:
 class Chat:
     path = "/v1/chat/completions"
 
-    def body(self, talk: Talk, rng: random.Random) -> Json:
+    def body(self, conversation: Conversation, rng: random.Random) -> Json:
         messages: list[Json] = [{"role": "system", "content": SYSTEM}]
-        for question, turns in talk.rounds:
+        for question, turns in conversation.rounds:
             messages.append({"role": "user", "content": question})
             for turn in turns:
                 messages.append(self._assistant(turn, rng))
@@ -100,11 +100,11 @@ class Chat:
 class Responses:
     path = responses_client.PATH
 
-    def body(self, talk: Talk, rng: random.Random) -> Json:
+    def body(self, conversation: Conversation, rng: random.Random) -> Json:
         wanted: Json = {"instructions": SYSTEM, "tools": responses_client.TOOLS, "include": [SEALED]}
         items: list[Json] = []
         known: Json = {}
-        for question, turns in talk.rounds:
+        for question, turns in conversation.rounds:
             items.append(responses_client.question(question))
             for turn in turns:
                 items += self._turn(turn, rng)
@@ -142,9 +142,9 @@ class Responses:
 class Messages:
     path = messages_client.PATH
 
-    def body(self, talk: Talk, rng: random.Random) -> Json:
+    def body(self, conversation: Conversation, rng: random.Random) -> Json:
         messages: list[Json] = []
-        for question, turns in talk.rounds:
+        for question, turns in conversation.rounds:
             messages.append(messages_client.user(question))
             for turn in turns:
                 messages.append({"role": "assistant", "content": self._turn(turn, rng)})
@@ -173,7 +173,7 @@ class Messages:
         return [*kept, *([{"type": "text", "text": said}] if said else []), *calls]
 
     def keep(self, turn: Turn, body: bytes, *, is_stream: bool) -> None:
-        message = messages_client.added_up(messages_client.events(body)) if is_stream else json.loads(body)
+        message = messages_client.add_up_events(messages_client.events(body)) if is_stream else json.loads(body)
         turn.thinking = [block for block in message["content"] if block["type"] == "thinking"]
 
 
