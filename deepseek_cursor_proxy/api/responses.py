@@ -48,7 +48,7 @@ _COMPACT_API = PassthroughApi("/responses/compact")
 
 @dataclass(frozen=True)
 class ResponsePlan:
-    """A response to create: the request for it, its frame, its input items, and what DeepSeek is asked."""
+    """A response to create: the request for it, its frame, its input items, and the call of DeepSeek."""
 
     received: ClientRequest
     frame: Frame
@@ -147,7 +147,7 @@ class ResponsesEndpoint(Endpoint):
         # The job saves its response, with all of its events.
         writer = plan.writer(lambda response: None)
         job = Job(plan.frame.response_id, plan.namespace)
-        job.say(writer.queued())
+        job.say(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
         store.put(plan.namespace, StoredResponse(queued, plan.input))
         try:

@@ -134,7 +134,7 @@ class App:
             reply = _error_reply(BadRequest("The request is nested too deeply."), request)
         return self._with_cors(reply)
 
-    def _reply(self, found: "_Found", request: HttpRequest) -> HttpReply:
+    def _reply(self, found: "_Match", request: HttpRequest) -> HttpReply:
         named = found.route.endpoint
         if not isinstance(named, str):
             return named(self._config, request, found.group)
@@ -162,7 +162,7 @@ def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:
     return anthropic_error(error) if _speaks_messages(request) else openai_error(error)
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
     """The route of a request, and the part of the path that its endpoint is called with."""
 
     route: Route
@@ -175,14 +175,14 @@ _OPENAI_PATH = re.compile(r"(?:/v1)?/(?:chat|responses|openai)(?:/|\Z)")
 
 def _speaks_messages(request: HttpRequest) -> bool:
     """Whether a request is meant for Anthropic's API, also where nothing answers it."""
-    path = _plain(request.path)
+    path = _normalize(request.path)
     if _MESSAGES_PATH.match(path):
         return True
     return request.header("anthropic-version") is not None and not _OPENAI_PATH.match(path)
 
 
 def _remedy(request: HttpRequest) -> str:
-    """What to change where a request has missed its API by a wrong base URL."""
+    """The error for a path without a route, with the base URL that its API has."""
     if _speaks_messages(request):
         remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."
     elif "/responses" in request.path:
@@ -193,21 +193,21 @@ def _remedy(request: HttpRequest) -> str:
 
 
 def _loggable(request: HttpRequest) -> str:
-    """Method and path for the log. A long part of a path is blotted out: anybody may put anything there, keys too."""
+    """Method and path for the log. A long part of a path is left out: it may be a key."""
     path = re.sub(r"[^/]{20,}", "***", request.path[:1000])
     return f"{safe_text(request.method, 20)} {safe_text(path, 120)}"
 
 
-def _plain(path: str) -> str:
-    """A path without the slashes, and with one /v1 of those, that base URLs and their users add."""
+def _normalize(path: str) -> str:
+    """A path without the slashes that base URLs and their users add, and with one /v1 of several."""
     return re.sub(r"^(?:/v1)+(?=/)", "/v1", re.sub(r"/{2,}", "/", path).rstrip("/"))
 
 
 @lru_cache(64)
-def _find(method: str, asked: str) -> _Found | None:
-    path = _plain(asked)
+def _find(method: str, sent_path: str) -> _Match | None:
+    path = _normalize(sent_path)
     found = [
-        _Found(route, match[1] if match.re.groups else "") for route in ROUTES if (match := route.path.fullmatch(path))
+        _Match(route, match[1] if match.re.groups else "") for route in ROUTES if (match := route.path.fullmatch(path))
     ]
     for each in found:
         if method in each.route.methods:

@@ -51,7 +51,7 @@ class StoredEndpoint(Endpoint):
         if not self._services.responses.delete(namespace, response_id):
             raise _unknown(response_id)
         if job is not None:
-            # Its response can't be asked for any more.
+            # Its response could not be retrieved.
             self._services.jobs.cancel(job)
         return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
 

@@ -1,4 +1,6 @@
-"""The APIs of clients, each a translation between their JSON and the canonical conversation; no I/O.
+"""The APIs of clients: their JSON in, a ChatRequest out; deltas in, their JSON and events out. No I/O.
 
-`request` reads every body; `chat`, `responses` and `anthropic` write the answers and never import each other.
+Every body, whatever its API, is read by `request`, which accepts any shape; `responses` and `anthropic` only rewrite
+their own fields for it first. `chat`, `responses` and `anthropic` write the answers (see `api.reply.Writer`), and never
+import each other.
 """

@@ -16,7 +16,7 @@ _CLOSING = {"{": "}", "[": "]"}
 def close(text: str) -> str:
     """The text up to its last whole value, with every open object and list closed."""
     closings: list[str] = []
-    kept = 0
+    end_of_last = 0
     before = ""
     at = 0
     while found := _TOKEN.match(text, at):
@@ -29,6 +29,6 @@ def close(text: str) -> str:
         elif closing and closings:
             closings.pop()
         if not sign and not is_name:
-            kept = at
-    # A bracket moves `kept`, so all closings belong to brackets before it.
-    return text[:kept] + "".join(reversed(closings))
+            end_of_last = at
+    # A bracket moves `end_of_last`, so all closings belong to brackets before it.
+    return text[:end_of_last] + "".join(reversed(closings))

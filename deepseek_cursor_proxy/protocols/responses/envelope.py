@@ -238,9 +238,9 @@ def reference(item: Json, param: str) -> Reference | None:
 
 
 def unknown_item(item: Json) -> BadRequest:
-    shown = safe_text(item.get("id"), 100)
+    item_id = safe_text(item.get("id"), 100)
     return BadRequest(
-        f"Item {shown} is not known here. Send the item itself, or go on with previous_response_id.", param="input"
+        f"Item {item_id} is not known here. Send the item itself, or go on with previous_response_id.", param="input"
     )
 
 

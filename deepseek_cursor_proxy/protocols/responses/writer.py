@@ -66,7 +66,7 @@ class ResponseWriter:
     def begin(self) -> bytes:
         return self._lifecycle("response.created", state("in_progress")) + self.start()
 
-    def queued(self) -> bytes:
+    def begin_queued(self) -> bytes:
         """The beginning of a response that waits in a queue; `start` follows when its turn comes."""
         created = self._lifecycle("response.created", state("queued"))
         return created + self._lifecycle("response.queued", state("queued"))

@@ -34,7 +34,7 @@ class TestKeyErrors(SocketTestCase):
         self.assertEqual(401, reply.status)
         return str(json.loads(reply.body)["error"]["message"])
 
-    def test_every_401_about_the_key_names_the_setting_of_the_client_that_asked(self) -> None:
+    def test_every_401_about_the_key_names_the_setting_of_its_client(self) -> None:
         for path, agent, named in ((CHAT, CURSOR, "Cursor"), (RESPONSES, CODEX, "Codex"), (MESSAGES, CLAUDE, "Claude")):
             for stream in (False, True):
                 with self.subTest(path, stream=stream):
@@ -50,6 +50,6 @@ class TestKeyErrors(SocketTestCase):
                         others = {"Cursor", "Codex", "Claude"} - {named}
                         self.assertFalse([other for other in others if other in message], message)
 
-    def test_a_client_that_is_not_known_reads_of_no_other(self) -> None:
+    def test_an_unknown_client_reads_of_no_other_clients_setting(self) -> None:
         message = self.told(CHAT, "curl/8", None, False)
         self.assertFalse([name for name in NAMES if name in message], message)

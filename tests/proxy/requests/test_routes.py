@@ -28,13 +28,13 @@ class TestApp(SocketTestCase):
         headers = {"authorization": "Bearer sk-test"}
         return self.app(HttpRequest("POST", "/v1/chat/completions", headers=headers, read_body=lambda: data))
 
-    def test_a_reply_is_a_value(self) -> None:
+    def test_a_plain_chat_is_one_reply_value(self) -> None:
         reply = self.chat()
         assert isinstance(reply.body, bytes)
         self.assertEqual(200, reply.status)
         self.assertIn("Hello.", json.loads(reply.body)["choices"][0]["message"]["content"])
 
-    def test_a_stream_is_an_iterable_that_can_be_closed(self) -> None:
+    def test_a_streamed_chat_ends_with_done_and_can_be_closed(self) -> None:
         reply = self.chat(stream=True)
         assert not isinstance(reply.body, bytes)
         pieces = list(reply.body)
@@ -60,7 +60,7 @@ class TestApp(SocketTestCase):
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.assertEqual(1, self.store.stats().reasonings)
 
-    def test_a_busy_upstream_keeps_its_retry_after(self) -> None:
+    def test_a_refusal_of_deepseek_keeps_its_retry_after_and_no_other_header(self) -> None:
         self.fake.answer(Failure(429, "slow down", headers=(("Retry-After", "3"), ("Set-Cookie", "a=b"))))
         reply = self.chat()
         self.assertEqual(429, reply.status)
@@ -90,7 +90,7 @@ class TestPaths(SocketTestCase):
         sent = {"authorization": "Bearer sk-test", **{name.replace("_", "-"): each for name, each in headers.items()}}
         return self.app(HttpRequest(method, path, headers=sent, read_body=lambda: data))
 
-    def test_a_version_that_is_said_twice_is_said_once_on_all_apis(self) -> None:
+    def test_a_repeated_v1_in_a_path_counts_once_on_all_apis(self) -> None:
         bodies = {
             "chat/completions": BODY,
             "responses": {"input": "hi"},
@@ -105,7 +105,7 @@ class TestPaths(SocketTestCase):
         for path in ("models", "healthz"):
             self.assertEqual(200, self.ask(f"/v1/v1/{path}", method="GET").status, path)
 
-    def test_a_path_that_nobody_serves_is_answered_in_its_api_with_the_remedy(self) -> None:
+    def test_a_path_without_a_route_is_a_404_in_the_shape_of_its_api_with_the_remedy(self) -> None:
         version = {"anthropic_version": "2023-06-01"}
         for path, headers, is_anthropic, words in (
             ("/v1/chat/complete", {}, False, "/v1/chat/completions: the base URL of OpenAI clients and Cursor ends in"),
@@ -125,7 +125,7 @@ class TestPaths(SocketTestCase):
                 self.assertIn(words, body["error"]["message"])
                 self.assertIn(f"POST {path} refused: 404", logs.output[0])
 
-    def test_the_log_names_a_path_without_what_could_harm(self) -> None:
+    def test_the_log_names_a_path_without_keys_or_control_characters(self) -> None:
         for path, expected in (
             ("/v1/\x1b[31mred\n", "POST /v1/\\x1b[31mred\\n refused"),
             ("/v1/" + "a/" * 900, "POST /v1/a/a"),

@@ -57,24 +57,24 @@ def asked(agent: str, headers: dict[str, str], path: str = CHAT, query: str = ""
     return HttpRequest("POST", path, query, {**headers, **({"user-agent": agent} if agent else {})})
 
 
-class TestMarks(unittest.TestCase):
-    def test_clients_that_act_on_text_or_show_reasoning_elsewhere_see_no_block(self) -> None:
+class TestSigns(unittest.TestCase):
+    def test_clients_that_act_on_text_or_show_reasoning_elsewhere_get_no_block(self) -> None:
         for name, (agent, headers) in NOT_SHOWN.items():
             with self.subTest(name):
                 self.assertFalse(clients.shows_thinking(asked(agent, headers), PLAIN))
 
-    def test_unknown_clients_and_cursor_see_the_block(self) -> None:
+    def test_unknown_clients_and_cursor_get_the_block(self) -> None:
         for name, (agent, headers) in SHOWN.items():
             with self.subTest(name):
                 self.assertTrue(clients.shows_thinking(asked(agent, headers), PLAIN))
 
-    def test_every_mark_of_the_table_is_enough_alone(self) -> None:
+    def test_every_sign_in_the_table_of_clients_suffices_alone(self) -> None:
         for client in (*clients.AGENTS, *clients.SDKS):
             is_product = client.sign.endswith("/")
             request = asked(client.sign + "1.0", {}) if is_product else asked("", {client.sign: "go"})
             self.assertFalse(clients.shows_thinking(request, PLAIN), client.sign)
 
-    def test_cursor_is_known_by_its_bodies_whatever_it_is_written_with(self) -> None:
+    def test_cursor_is_known_by_its_bodies_whatever_its_sdk(self) -> None:
         flat = {"type": "custom", "name": "ApplyPatch", "format": {"type": "grammar"}}
         for body in (
             {**PLAIN, "metadata": {"cursorConversationId": "x"}},
@@ -91,7 +91,7 @@ class TestMarks(unittest.TestCase):
         ):
             self.assertFalse(clients.shows_thinking(asked("OpenAI/JS 7", JS), body), body)
 
-    def test_the_path_of_azure_is_cursors_unless_something_else_says_who_asks(self) -> None:
+    def test_azures_path_means_cursor_unless_another_client_is_named(self) -> None:
         key = {"api-key": "sk-x"}
         for agent, headers, query, is_shown in (
             ("", key, AZURE_VERSION, True),

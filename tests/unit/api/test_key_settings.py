@@ -22,7 +22,7 @@ NAMES = (
 
 
 class TestKeySetting(unittest.TestCase):
-    def test_each_client_is_told_its_own_setting(self) -> None:
+    def test_an_error_about_the_key_names_the_setting_of_the_client(self) -> None:
         claude = {"Claude Code", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"}
         anthropic = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}
         for path, agent, headers, named in (
@@ -45,7 +45,7 @@ class TestKeySetting(unittest.TestCase):
                 told = key_setting(HttpRequest("POST", path, headers={"user-agent": agent, **headers}))
                 self.assertEqual(named, {name for name in NAMES if name in told}, told)
 
-    def test_a_long_user_agent_without_a_key_does_not_hold_up_everybody(self) -> None:
+    def test_a_long_user_agent_is_searched_in_linear_time(self) -> None:
         for word in (" codex", "codex ", " cursor", " claude-cli", "openai"):
             agent = (word * 65_536)[:65_000]
             began = time.process_time()

@@ -143,7 +143,7 @@ class TestEnd(unittest.TestCase):
 
     def test_a_cancelled_response_has_the_status_cancelled(self) -> None:
         writing = writer(background=True)
-        sent = writing.queued() + writing.start() + writing.write([Delta(text="x")]) + writing.cancel()
+        sent = writing.begin_queued() + writing.start() + writing.write([Delta(text="x")]) + writing.cancel()
         self.assertEqual("cancelled", check_stream(events(sent))["status"])
 
     def test_a_failed_response_has_an_error_code_that_clients_know(self) -> None:
