@@ -1,4 +1,5 @@
-"""Calls to DeepSeek: connect, keep connections, limit how many run, retry, read the response.
+"""Calls to DeepSeek, and past it: connect, keep connections, limit the calls at once, retry, read the response.
 
-Other folders use `client` (send a call), `response` (read it), `call_limit` and `retry`.
+Other folders use `client` (sends a call), `destination` (where it goes), `response` (reads it), `call_limit` and
+`retry`.
 """

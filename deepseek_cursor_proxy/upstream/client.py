@@ -1,15 +1,14 @@
-"""One call to DeepSeek (or past it): send a payload, hand back the answer, make every network failure a ProxyError.
+"""Sends one call to DeepSeek, or past it: a body out, an UpstreamResponse back, network failures as ProxyErrors.
 
-The call goes through a urllib opener that has exactly one handler, ours, running on the connection pool. So nothing
-urllib would do on its own can happen: no redirect is followed (the key must not travel), no proxy of the environment
-is handed the request, no error page is raised as an exception. How many calls there are at once is admission's part,
-how a connection comes about connecting's, reading what comes back upstream_answer's.
+A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses the connection pool. So
+urllib does nothing on its own: it follows no redirect (the key must not travel), hands the request to no proxy of the
+environment, and raises no error page as an exception. `call_limit` bounds the calls at once, `connect` opens
+connections, `response` reads what comes back.
 """
 
 import ssl
 import urllib.request
 from functools import lru_cache
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -19,8 +18,8 @@ from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
-from deepseek_cursor_proxy.upstream.destination import Destination
-from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.upstream.destination import Destination, Origin
+from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse
 
@@ -28,14 +27,15 @@ _CHAT = "/chat/completions"
 
 
 class Upstream:
-    """Called by handler threads; the pool and the gate in front of it are all they share."""
+    """Called by handler threads; they share the pool and the call limits."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._deepseek = config.upstream_base_url.rstrip("/")
         self.call_limits = CallLimits(config.most_calls, config.queue_timeout)
-        # That a kept connection is dead may show only after a request was sent on it, which then has to be sent again.
         connect = Connector(config).open
+        # A kept connection may turn out to be dead after a request was sent on it, which then has to be sent again: not
+        # for users who want no retries.
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
         self._opener = urllib.request.OpenerDirector()
         self._opener.add_handler(_PoolHandler(self._pool, config))
@@ -45,7 +45,7 @@ class Upstream:
     ) -> UpstreamResponse:
         """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
 
-        The place that it was admitted to, if it had to be, goes with the answer, and is left when there is none.
+        The response releases the slot when it is closed; when there is no response, the slot is released here.
         """
         answer = self.send_to(Destination(self._deepseek + path), body, credential, peer, slot)
         try:
@@ -58,7 +58,7 @@ class Upstream:
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
-        """The same call, to anybody and with whatever status it is answered."""
+        """The same call to any destination; returns a response of any status."""
         call = _Call(destination, body, peer)
         call.add_unredirected_header("Authorization", f"Bearer {credential}")
         try:
@@ -83,11 +83,11 @@ _HEADERS = (
 
 
 class _Call(urllib.request.Request):
-    """A urllib request that knows for whom it is made, and what to say when it fails."""
+    """A urllib request with its destination and the client that it is made for."""
 
     def __init__(self, destination: Destination, body: bytes, peer: Peer | None) -> None:
-        # As its own __init__ leaves it, which would take the address apart anew for every call.
-        self.__dict__.update(_taken_apart(destination.url).__dict__)
+        # As Request.__init__ leaves it, which would parse the URL again for every call.
+        self.__dict__.update(_parse_url(destination.url).__dict__)
         self.headers, self.unredirected_hdrs, self.data = {}, {}, body
         self.destination = destination
         self.body = body
@@ -95,45 +95,43 @@ class _Call(urllib.request.Request):
 
 
 @lru_cache(64)
-def _taken_apart(url: str) -> urllib.request.Request:
+def _parse_url(url: str) -> urllib.request.Request:
     return urllib.request.Request(url, method="POST")
 
 
 class _PoolHandler(urllib.request.BaseHandler):
-    """Opens urllib requests on kept-alive connections."""
+    """Opens urllib requests on connections of the pool. Called by handler threads."""
 
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool
         self._config = config
 
     def http_open(self, call: _Call) -> UpstreamResponse:
-        origin = _origin(call.full_url)
         headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *_HEADERS, *call.header_items()]
         request = heads.request_head("POST", call.selector, headers) + call.body
         try:
-            return self._ask(origin, request, call, fresh=False)
+            return self._send(request, call, fresh=False)
         except _StaleConnection:
-            # A kept connection may have died while it was idle; that shows only now, and says nothing about DeepSeek.
-            return self._ask(origin, request, call, fresh=True)
+            # It died while it was idle, which shows only now and says nothing about DeepSeek.
+            return self._send(request, call, fresh=True)
 
     https_open = http_open
 
-    def _ask(self, origin: Origin, request: bytes, call: _Call, *, fresh: bool) -> UpstreamResponse:
-        """Send and read the head of the answer; _StaleConnection when a reused connection turns out to be dead."""
+    def _send(self, request: bytes, call: _Call, *, fresh: bool) -> UpstreamResponse:
+        """Send, and read the response's head; _StaleConnection when a reused connection turns out to be dead."""
         connection = None
         try:
-            connection = self._pool.take(origin, call.peer, fresh=fresh)
+            connection = self._pool.take(call.destination.origin, call.peer, fresh=fresh)
             connection.send(request, self._config.write_timeout, call.peer)
             return UpstreamResponse.begin(connection, self._pool, self._config, call.peer, call.destination)
         except (ClientGone, ProxyError):
-            # Nobody waits for it any more.
             _close(connection)
             raise
         except (OSError, ValueError) as error:
             _close(connection)
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
-            raise _translated(error, origin, call.destination.setting) from None
+            raise _to_proxy_error(error, call.destination.origin, call.destination.setting) from None
 
 
 def raise_for_redirect(answer: UpstreamResponse) -> None:
@@ -145,7 +143,7 @@ def raise_for_redirect(answer: UpstreamResponse) -> None:
 
 
 def _raise_for_status(answer: UpstreamResponse) -> None:
-    """Anything but a plain 200 as the error it is."""
+    """Raise the error that any status but 200 stands for."""
     raise_for_redirect(answer)
     if answer.status == 200:
         return
@@ -154,15 +152,8 @@ def _raise_for_status(answer: UpstreamResponse) -> None:
     raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after)
 
 
-@lru_cache(64)
-def _origin(url: str) -> Origin:
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-
-
 class _StaleConnection(Exception):
-    """A kept connection ended before a byte of an answer came back on it."""
+    """A kept connection ended before a byte of a response came."""
 
 
 def _close(connection: Connection | None) -> None:
@@ -170,8 +161,8 @@ def _close(connection: Connection | None) -> None:
         connection.close()
 
 
-def _translated(error: Exception, origin: Origin, setting: str) -> ProxyError:
-    """What a failure of the network means to the person in front of the editor."""
+def _to_proxy_error(error: Exception, origin: Origin, setting: str) -> ProxyError:
+    """A failure of the network as an error that the user understands."""
     host = origin.host
     if isinstance(error, ConnectTimeout):
         return UpstreamTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")

@@ -1,7 +1,6 @@
-"""Kept-alive connections to DeepSeek: take one, give it back, let it expire.
+"""Connections to DeepSeek, and the pool that keeps idle ones for the next call.
 
-Opening a connection costs two or three round trips over the internet, so a finished one is kept for the next call;
-how one is opened is connecting's part.
+Opening a connection costs two or three round trips over the internet; `connect` does it.
 """
 
 import socket
@@ -9,24 +8,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
+from deepseek_cursor_proxy.upstream.destination import Origin
 
-# Servers and the boxes in between drop idle connections after a minute or so; ours goes first.
+# Servers and middleboxes drop idle connections after a minute or so; we close ours before.
 _IDLE_SECONDS = 50.0
-# An editor with a few agents never needs more; the rest is closed when it comes back.
+# An editor with a few agents never needs more.
 _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
-
-
-@dataclass(frozen=True)
-class Origin:
-    scheme: str
-    host: str
-    port: int
 
 
 class Connection:
@@ -35,21 +27,21 @@ class Connection:
     def __init__(self, origin: Origin, sock: socket.socket) -> None:
         self.origin = origin
         self.is_reused = False
-        # A request was not sent in full: this connection can carry no other.
+        # The rest of a request that was not sent in full: this connection can carry no other.
         self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
         # TLS has something to write before it can read on (a key update, a renegotiation).
-        self.reads_by_writing = False
+        self.tls_wants_write = False
         self._sock = sock
         self._sock.setblocking(False)
-        # An answer that came while the request was still being sent; b"" is an end.
+        # What arrived while the request was still being sent; b"" when the server closed.
         self._early: bytes | None = None
-        self._watch = self._idle_watch = ReadWaiter(sock)
+        self._waiter = self._idle_waiter = ReadWaiter(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
-        """Send everything, unless the other side answers first; TimeoutError when nothing moves for that long.
+        """Send everything, unless the server answers first; TimeoutError when nothing is sent for that long.
 
-        Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
+        Raises ClientGone when `peer` leaves meanwhile, or its `close_reason`.
         """
         view = memoryview(data)
         deadline = Deadline.after(stall_timeout)
@@ -61,32 +53,33 @@ class Connection:
                 readiness = wait_either(self._sock, deadline.left, peer)
                 if readiness is Readiness.NONE:
                     raise TimeoutError from None
-                if readiness is Readiness.READABLE and self._is_answered_early():
-                    # It refuses what it has seen so far; the rest would only be reset away, and its reason with it.
+                if readiness is Readiness.READABLE and self._has_early_response():
+                    # The server refuses what it has read so far. After the rest it would reset the connection, and
+                    # its response would be lost.
                     self.has_unsent_bytes = True
                     return
             except ConnectionError:
-                # The same from somebody who closed at once: what they said before is still there to be read.
-                if not self._is_answered_early() or not self._early:
+                # The same from a server that closed at once: its response can still be read.
+                if not self._has_early_response() or not self._early:
                     raise
                 self.has_unsent_bytes = True
                 return
 
-    def _is_answered_early(self) -> bool:
+    def _has_early_response(self) -> bool:
         try:
             self._early = self._sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            # TLS speaks for itself now and then (session tickets); left unread, that would wake us for ever.
+            # A message of TLS itself (session tickets), read here because it would end every later wait at once.
             return False
         return True
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
-        """What arrives, b"" when the other side closed, None when the moment `until` came first.
+        """What arrives, b"" when the server closed, None when the moment `until` came first.
 
-        Raises ClientGone when `peer` leaves meanwhile, and what it has to be told when the proxy parts with it.
+        Raises ClientGone when `peer` leaves meanwhile, or its `close_reason`.
         """
         while self.wait(until, peer):
-            # None: a TLS record that is not complete yet, or a wake-up for nothing.
+            # None: a TLS record that is not complete yet, or a spurious event.
             if (received := self.receive_now()) is not None:
                 return received
         return None
@@ -95,24 +88,24 @@ class Connection:
         """Whether something arrives before that moment; raises as `receive` does."""
         if self.has_buffered_input:
             return True
-        if self.reads_by_writing:
+        if self.tls_wants_write:
             return wait_writable(self._sock, until - time.monotonic(), peer)
-        if self._watch.peer is not peer:
-            self._watch = ReadWaiter(self._sock, peer)
-        return self._watch.wait(until - time.monotonic())
+        if self._waiter.peer is not peer:
+            self._waiter = ReadWaiter(self._sock, peer)
+        return self._waiter.wait(until - time.monotonic())
 
     def receive_now(self) -> bytes | None:
-        """What has arrived, b"" when the other side closed, None when there is nothing."""
+        """What has arrived, b"" when the server closed, None when there is nothing."""
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        self.reads_by_writing = False
+        self.tls_wants_write = False
         try:
             return self._sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
         except ssl.SSLWantWriteError:
-            self.reads_by_writing = True
+            self.tls_wants_write = True
             return None
 
     def fileno(self) -> int:
@@ -123,8 +116,8 @@ class Connection:
 
     @property
     def is_stale(self) -> bool:
-        """An idle connection that has something to say can only be saying goodbye."""
-        # The one clock stands still while a computer sleeps (on Linux and macOS), the other may be set.
+        """Whether an idle connection is too old, or has input, which can only be its end."""
+        # The monotonic clock stands still while a computer sleeps (Linux, macOS); the wall clock may be set.
         slept = abs(time.time() - self.idle_since_wall)
         if max(time.monotonic() - self.idle_since, slept) > _IDLE_SECONDS:
             return True
@@ -132,12 +125,12 @@ class Connection:
 
     @property
     def has_input(self) -> bool:
-        """Whether there is something to read, perhaps an end."""
-        return self.has_buffered_input or self._idle_watch.wait(0)
+        """Whether there is something to read, perhaps the end."""
+        return self.has_buffered_input or self._idle_waiter.wait(0)
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether there is something that no wait would tell: it has left the system's buffers already."""
+        """Whether there is input that no wait sees, because it has left the system's buffers already."""
         return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
 
 
@@ -155,15 +148,15 @@ class ConnectionPool:
         self._is_closed = False
 
     def take(self, origin: Origin, peer: Peer | None = None, *, fresh: bool = False) -> Connection:
-        """A connection to the origin: a live one from before, or (always, when `fresh`) a new one.
+        """A connection to the origin: a kept one that is alive, or (always, when `fresh`) a new one.
 
         Raises ClientGone when `peer` leaves while one is being opened.
         """
-        while not fresh and (kept := self._take_idle(origin)):
-            if not kept.is_stale:
-                kept.is_reused = True
-                return kept
-            kept.close()
+        while not fresh and (idle := self._take_idle(origin)):
+            if not idle.is_stale:
+                idle.is_reused = True
+                return idle
+            idle.close()
         return self._connect(origin, peer)
 
     def give_back(self, connection: Connection) -> None:
@@ -171,9 +164,9 @@ class ConnectionPool:
         with self._lock:
             self._idle.append(connection)
             allowed = 0 if self._is_closed else self._most_idle
-            superfluous = self._idle[: max(0, len(self._idle) - allowed)]
-            del self._idle[: len(superfluous)]
-        for each in superfluous:
+            excess = self._idle[: max(0, len(self._idle) - allowed)]
+            del self._idle[: len(excess)]
+        for each in excess:
             each.close()
 
     def close(self) -> None:
@@ -185,7 +178,7 @@ class ConnectionPool:
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         with self._lock:
-            # The one used last is the one most likely to be alive.
+            # The one used last is most likely to be alive.
             for index in range(len(self._idle) - 1, -1, -1):
                 if self._idle[index].origin == origin:
                     return self._idle.pop(index)

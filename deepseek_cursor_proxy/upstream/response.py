@@ -198,7 +198,7 @@ class UpstreamResponse:
         self._has_lulls, self._until = with_lulls, None
         lull = Lull(self)
         while not self._is_ended:
-            waits = not self._has_lulls or self._connection.reads_by_writing
+            waits = not self._has_lulls or self._connection.tls_wants_write
             data = self._next(self.until if waits else None)
             if data and decoder.is_identity:
                 yield self._counted(decoder, data)
@@ -210,7 +210,7 @@ class UpstreamResponse:
                 self._told, self._until = time.monotonic(), None
                 yield Heartbeat()
             elif self._has_lulls and not (self._is_ended or self._connection.has_buffered_input):
-                yield BLOCKING if self._connection.reads_by_writing else lull
+                yield BLOCKING if self._connection.tls_wants_write else lull
             self._raise_if_interrupted()
 
     def _raise_if_silent(self) -> None:

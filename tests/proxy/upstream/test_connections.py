@@ -18,7 +18,8 @@ from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import connect, pool
 from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
-from deepseek_cursor_proxy.upstream.pool import Connection, Origin
+from deepseek_cursor_proxy.upstream.destination import Origin
+from deepseek_cursor_proxy.upstream.pool import Connection
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy

@@ -10,7 +10,8 @@ from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.upstream import pool
 from deepseek_cursor_proxy.upstream.connect import Connector
-from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.upstream.destination import Origin
+from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
 from tests.unit.net.test_wait import Client
 
 SOON = 10.0

@@ -32,7 +32,7 @@ class Time:
         self.pauses.append(round(seconds, 3))
 
     def retries(self, budget: float, jitter: float = 0.1) -> Retries:
-        return Retries(budget, now=lambda: self.now, chance=lambda low, high: jitter, pause=self.pause)
+        return Retries(budget, now=lambda: self.now, uniform=lambda low, high: jitter, pause=self.pause)
 
 
 class TestTheRule(unittest.TestCase):
