@@ -69,7 +69,7 @@ def _first_event_alone(pieces: _Pieces, settle: Callable[[], None]) -> _Pieces:
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> Events:
     """The one batch of a response that is not streamed, behind a Heartbeat for each of DeepSeek's keep-alives."""
-    with closing(response.reading()) as pieces:
+    with closing(response.read_with_heartbeats()) as pieces:
         for piece in pieces:
             if isinstance(piece, Heartbeat):
                 yield ParsedEvents([piece])

@@ -1,16 +1,20 @@
-"""Reading an answer, DeepSeek's or another's: strictly, in pieces, and never longer than the deadlines allow.
+"""UpstreamResponse: an HTTP response of DeepSeek (or another upstream), read strictly, in pieces and within deadlines.
 
-Comments and blank lines are DeepSeek's sign of life while a call is queued: they postpone the end of our patience, for
-as long as `queue_patience` allows. Whoever reads the stream says what counts as progress. The socket comes before the
-clock: what arrived while this process was stopped is read, however late that is. An answer that ended properly gives
-its connection back to the pool, any other hangs up.
+    read        the whole body
+    stream      the body as it arrives, with heartbeats while DeepSeek is silent, and lulls in place of waiting
+    pieces      the body as it arrives, without either
+
+While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the end of our patience by
+up to `queue_patience`. The reader of a stream notes what counts as progress. The socket comes before the clock: what
+arrived while this process was stopped is read, however late that is. A response that ended properly returns its
+connection to the pool, any other closes it.
 """
 
 import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -50,7 +54,7 @@ _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", 
 
 
 class UpstreamResponse:
-    """An answer that has begun. Used by one thread; must be closed."""
+    """A response whose head was read. Used by one thread at a time; must be closed. A WaitHandle while it streams."""
 
     def __init__(
         self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
@@ -61,26 +65,27 @@ class UpstreamResponse:
         self._peer = peer
         self.destination = to
         self._started = time.monotonic()
-        # When to stop waiting for the end of an answer that is complete; see hurry.
-        self._over_by = math.inf
-        # How long nothing has to be done when something has just come.
-        self._patience = min(config.heartbeat_interval, config.request_timeout)
-        # While it streams: when something came that counts, the last keep-alive, and when the client was last told.
-        self._progress = self._kept_alive = self._told = 0.0
+        # When to stop waiting for the end of a stream whose answer is complete; see hurry.
+        self._end_by = math.inf
+        # How long nothing has to be done after progress.
+        self._quiet_seconds = min(config.heartbeat_interval, config.request_timeout)
+        # While it streams: when progress, the last keep-alive and the last output for the client came.
+        self._progress_at = self._keep_alive_at = self._output_at = 0.0
         self._has_progressed = False
         self._until: float | None = None
-        # The deadline after which a flood was still read.
-        self._overdue = 0.0
+        # The deadline after which a flood was still read; see _raise_if_silent.
+        self._flood_deadline = 0.0
         # Whether a stream yields a Lull in place of waiting for DeepSeek.
         self._has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
         self._is_ended = False
-        # The right to this call, given back when it ends.
+        # Released when the response is closed.
         self.slot: Slot | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
-        self._first = b""
+        # Received, but not given to the decoder of the body yet.
+        self._unread = b""
         self._body: bodies.BodyDecoder
 
     @classmethod
@@ -88,35 +93,36 @@ class UpstreamResponse:
         cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
     ) -> "UpstreamResponse":
         """Read the head; OSError, TimeoutError or ValueError when there is none."""
-        answer = cls(connection, pool, config, peer, to)
-        answer._read_head()
-        return answer
+        response = cls(connection, pool, config, peer, to)
+        response._read_head()
+        return response
 
     # The head …
 
     def _read_head(self) -> None:
-        begun = response_head.read(self._connection, self._peer, time.monotonic() + self._config.request_timeout)
-        head, self._first = begun.head, begun.rest
+        head, self._unread = response_head.read(
+            self._connection, self._peer, time.monotonic() + self._config.request_timeout
+        )
         self.status, self.headers = head.status, head.headers
-        # Whoever answers neither yes nor no is not DeepSeek, and nothing more is asked of them.
-        is_answer = head.status == 200 or head.status >= 400
-        self._keeps_alive = is_answer and heads.keeps_alive(head.version, head.headers)
+        # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
+        is_expected = head.status == 200 or head.status >= 400
+        self._keeps_alive = is_expected and heads.keeps_alive(head.version, head.headers)
         self._body = bodies.response_decoder(head, request_method="POST")
         self._is_ended = self._body.is_complete
 
     @property
     def retry_after(self) -> int | None:
-        """The seconds that the other side asks to wait. Checked: no other header of its reaches clients as it is."""
-        named = self.headers.get("retry-after", "")
-        return int(named) if re.fullmatch(r"[0-9]{1,6}", named) else None
+        """The seconds that the upstream asks to wait; a number, because it is the one header that clients get."""
+        value = self.headers.get("retry-after", "")
+        return int(value) if re.fullmatch(r"[0-9]{1,6}", value) else None
 
     # The body …
 
     def raise_unless_stream(self) -> None:
-        """Anything but a stream, where one was asked for, as the failure it is: while there is a status to say it."""
+        """Raise UpstreamFailed for a body that is no event stream, while the client can still get a status."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _STREAM_TYPES:
-            self._unpacker(_MAX_STREAM_BYTES)
+            self._open_decoder(_MAX_STREAM_BYTES)
             return
         if kind == "application/json":
             with contextlib.suppress(ValueError):
@@ -130,23 +136,23 @@ class UpstreamResponse:
         )
 
     def read_refusal(self) -> bytes:
-        """What is said in place of an answer, as far as it comes."""
+        """The body of a refusal, or nothing if it does not come in time."""
         with contextlib.suppress(ProxyError):
             return self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
         return b""
 
     def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         """The whole body."""
-        *_, body = self.reading(limit, patience)
+        *_, body = self.read_with_heartbeats(limit, patience)
         assert isinstance(body, bytes)
         return body
 
-    def reading(
+    def read_with_heartbeats(
         self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf
     ) -> Generator[bytes | Heartbeat, None, None]:
         """The whole body, and before it a Heartbeat for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
-        decoder, has_begun = self._unpacker(limit), False
+        decoder, has_begun = self._open_decoder(limit), False
         timeout = min(self._config.request_timeout, patience)
         started = time.monotonic()
         give_up_at = started + timeout
@@ -156,116 +162,116 @@ class UpstreamResponse:
             data = self._next(give_up_at)
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
-                raise self._queued_for_too_long() if is_queued else self._silence()
+                raise self._queue_error() if is_queued else self._silent_error()
             give_up_at = Deadline(give_up_at).allow_for_stop(timeout)
-            for piece in self._unpacked(decoder, data):
+            for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
                     give_up_at = max(give_up_at, min(time.monotonic() + timeout, queued_until))
                     yield Heartbeat()
                 elif not has_begun:
-                    # Once: what is not streamed was ready before its first byte, so a byte now and then is no progress.
+                    # Once: DeepSeek has the whole answer before its first byte, so a byte now and then is no progress.
                     has_begun, give_up_at = True, time.monotonic() + timeout
         if pieces and not decoder.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """The body as it arrives, whatever it is."""
-        decoder = self._unpacker(_MAX_STREAM_BYTES)
+        """The body as it arrives."""
+        decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = self._next(min(time.monotonic() + self._config.request_timeout, self._over_by))
-            if data is None or time.monotonic() >= self._over_by:
-                raise self._silence()
-            yield from self._unpacked(decoder, data)
+            data = self._next(min(time.monotonic() + self._config.request_timeout, self._end_by))
+            if data is None or time.monotonic() >= self._end_by:
+                raise self._silent_error()
+            yield from self._decode(decoder, data)
 
-    def _silence(self) -> UpstreamTimeout:
+    def _silent_error(self) -> UpstreamTimeout:
         return UpstreamTimeout(f"{self.destination.name} went silent. Try again, or raise --request-timeout.")
 
-    def _queued_for_too_long(self) -> UpstreamTimeout:
+    def _queue_error(self) -> UpstreamTimeout:
         return UpstreamTimeout(
             f"{self.destination.name} kept this call in its queue for {time.monotonic() - self._started:.0f} seconds. "
             "Try again, or raise --queue-patience."
         )
 
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body of a stream as it arrives; a Heartbeat when nothing that counts as progress came for a while.
+        """The body as it arrives, and a Heartbeat when no progress came for a while.
 
-        With lulls it does not wait for DeepSeek: its consumer does, when it yields a Lull.
+        With lulls it yields a Lull in place of waiting for DeepSeek.
         """
-        decoder = self._unpacker(_MAX_STREAM_BYTES)
-        self._told = self._progress = self._kept_alive = time.monotonic()
+        decoder = self._open_decoder(_MAX_STREAM_BYTES)
+        self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
         lull = Lull(self)
         while not self._is_ended:
             waits = not self._has_lulls or self._connection.tls_wants_write
             data = self._next(self.until if waits else None)
             if data and decoder.is_identity:
-                yield self._counted(decoder, data)
+                yield self._count(decoder, data)
             elif data:
-                yield from self._inflated(decoder, data)
-            # An answer that is complete must end in time, also if more is said that would count otherwise.
-            if (not self._has_progressed or self._over_by < math.inf) and time.monotonic() >= self.until:
+                yield from self._decode(decoder, data)
+            # Behind a complete answer not even progress postpones the end.
+            if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self.until:
                 self._raise_if_silent()
-                self._told, self._until = time.monotonic(), None
+                self._output_at, self._until = time.monotonic(), None
                 yield Heartbeat()
             elif self._has_lulls and not (self._is_ended or self._connection.has_buffered_input):
                 yield BLOCKING if self._connection.tls_wants_write else lull
             self._raise_if_interrupted()
 
     def _raise_if_silent(self) -> None:
-        if self._give_up_at != self._overdue:
+        if self._give_up_at != self._flood_deadline:
             self._forgive_stop()
         now, give_up_at = time.monotonic(), self._give_up_at
         if now < give_up_at:
             return
         if now < give_up_at + _FLOOD_SECONDS and self._connection.has_input:
             # From here on being late means that a flood was read, not that this process was stopped.
-            self._overdue = give_up_at
+            self._flood_deadline = give_up_at
             return
-        if self._kept_alive > self._progress and now < self._kept_alive + self._config.request_timeout:
-            raise self._queued_for_too_long()
+        if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
+            raise self._queue_error()
         raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
 
     def _forgive_stop(self) -> None:
-        """Move the deadlines by the time in which this process was stopped: that is nobody's silence."""
+        """Move the deadlines by the time in which this process was stopped, which is no silence of DeepSeek's."""
         stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
         if stopped:
-            self._progress, self._kept_alive = self._progress + stopped, self._kept_alive + stopped
-            self._over_by += stopped
+            self._progress_at, self._keep_alive_at = self._progress_at + stopped, self._keep_alive_at + stopped
+            self._end_by += stopped
 
     @property
     def _give_up_at(self) -> float:
-        return min(self._silent_from, self._over_by)
+        return min(self._silent_from, self._end_by)
 
     @property
     def _silent_from(self) -> float:
-        """When it is silent for too long, if nothing more comes."""
+        """When the silence is too long, if nothing more comes."""
         timeout = self._config.request_timeout
-        queued_until = min(self._kept_alive + timeout, self._progress + self._config.queue_patience)
-        return max(self._progress + timeout, queued_until)
+        queued_until = min(self._keep_alive_at + timeout, self._progress_at + self._config.queue_patience)
+        return max(self._progress_at + timeout, queued_until)
 
     def note_keep_alive(self) -> None:
-        """What came last says that the call is queued."""
-        self._kept_alive, self._until = time.monotonic(), None
+        """The last piece was a keep-alive: the call is queued."""
+        self._keep_alive_at, self._until = time.monotonic(), None
 
     def note_progress(self) -> None:
-        """What came last was worth waiting for; from when on, the next look at the clock tells.
+        """The last piece was progress. Its time is that of the next look at the clock.
 
-        That is after the client has taken it: its slowness is not DeepSeek's silence.
+        By then the client has taken the piece: a slow client is no silence of DeepSeek's.
         """
         self._has_progressed = True
 
     @property
     def until(self) -> float:
-        """The moment at which something has to be said or done, even if nothing arrives."""
+        """The moment at which a heartbeat or the end is due, even if nothing arrives."""
         if self._has_progressed:
             self._has_progressed = False
-            self._progress = self._told = time.monotonic()
-            self._until = min(self._progress + self._patience, self._over_by)
+            self._progress_at = self._output_at = time.monotonic()
+            self._until = min(self._progress_at + self._quiet_seconds, self._end_by)
         elif self._until is None:
-            heartbeat_at = self._told + self._config.heartbeat_interval
-            self._until = min(heartbeat_at, self._silent_from, self._over_by)
+            heartbeat_at = self._output_at + self._config.heartbeat_interval
+            self._until = min(heartbeat_at, self._silent_from, self._end_by)
         return self._until
 
     def fileno(self) -> int:
@@ -279,15 +285,15 @@ class UpstreamResponse:
             try:
                 raise self._interruption
             finally:
-                # An error that is held by what raised it is freed by the collector only.
+                # An error that is held by the object that raised it is freed by the collector only.
                 self._interruption = None
 
     def hurry(self) -> None:
-        """The answer is complete: the end of its stream has to come soon, whatever else is said before.
+        """The answer is complete: its stream has to end soon, whatever else it sends before.
 
-        Its stream waits for that itself, without lulls: its consumer has to block at the end anyway.
+        The stream has no more lulls: the thread that drives it has to block at the end anyway.
         """
-        self._over_by, self._until = min(self._over_by, time.monotonic() + _AFTERMATH_SECONDS), None
+        self._end_by, self._until = min(self._end_by, time.monotonic() + _AFTERMATH_SECONDS), None
         self._has_lulls = False
 
     def _next(self, until: float | None) -> bytes | None:
@@ -296,9 +302,9 @@ class UpstreamResponse:
         Without a moment only what has arrived is read.
         """
         try:
-            if self._first:
-                data: bytes | None = self._first
-                self._first = b""
+            if self._unread:
+                data: bytes | None = self._unread
+                self._unread = b""
             elif until is None:
                 data = self._connection.receive_now()
             else:
@@ -319,7 +325,7 @@ class UpstreamResponse:
         self._is_ended = self._body.is_complete
         return decoded
 
-    def _unpacker(self, limit: int) -> ContentDecoder:
+    def _open_decoder(self, limit: int) -> ContentDecoder:
         coding = self.headers.get("content-encoding", "").strip().lower()
         if not can_decode(coding):
             raise UpstreamFailed(f"{self.destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
@@ -328,43 +334,39 @@ class UpstreamResponse:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
         return ContentDecoder(coding, limit)
 
-    def _unpacked(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
-        """What these bytes stand for, in pieces of which none is empty."""
-        # Nearly every answer is plain, and then there is nothing to go on with later.
-        return (self._counted(decoder, data),) if decoder.is_identity and data else self._inflated(decoder, data)
-
-    def _counted(self, decoder: ContentDecoder, data: bytes) -> bytes:
+    def _count(self, decoder: ContentDecoder, data: bytes) -> bytes:
         try:
             return decoder.count(data)
         except ValueError as error:
-            raise self._unreadable(error) from None
+            raise self._decoding_error(error) from None
 
-    def _inflated(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+        """The content of these bytes, in pieces of which none is empty."""
         try:
             yield from filter(None, decoder.decode_pieces(data))
         except ValueError as error:
-            raise self._unreadable(error) from None
+            raise self._decoding_error(error) from None
 
-    def _unreadable(self, error: ValueError) -> UpstreamFailed:
+    def _decoding_error(self, error: ValueError) -> UpstreamFailed:
         return UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.")
 
     # The end …
 
     def close(self, *, was_complete: bool = False) -> None:
-        """Keep the connection if the answer is over (or, when its last event was seen, about to be); else hang up."""
+        """Return the connection to the pool if the body ended or, after a complete answer, ends in a moment; else close it."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            self._let_go(was_complete)
+            self._release(was_complete)
         finally:
             if self.slot is not None:
                 self.slot.release()
 
-    def _let_go(self, was_complete: bool) -> None:
+    def _release(self, was_complete: bool) -> None:
         if was_complete and not self._is_ended:
             self._await_end()
-        is_in_step = not (self._body.rest or self._first or self._connection.has_unsent_bytes)
+        is_in_step = not (self._body.rest or self._unread or self._connection.has_unsent_bytes)
         if self._is_ended and self._keeps_alive and is_in_step:
             self._pool.give_back(self._connection)
         else:
@@ -372,7 +374,7 @@ class UpstreamResponse:
 
     def _await_end(self) -> None:
         deadline = time.monotonic() + _LINGER_SECONDS
-        # The client has its answer; whether it stays does not matter any more.
+        # The client has its answer and need not stay.
         self._peer = None
         try:
             while not self._is_ended and self._next(deadline) is not None and time.monotonic() < deadline:

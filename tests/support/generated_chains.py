@@ -53,7 +53,7 @@ class _FakeResponse:
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 
-    def reading(self) -> Iterator[bytes]:
+    def read_with_heartbeats(self) -> Iterator[bytes]:
         yield self._completion.body()
 
     def stream(self, **_: bool) -> Iterator[bytes]:
