@@ -8,6 +8,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, SocketTestCase
 
@@ -55,7 +56,8 @@ class TestApp(SocketTestCase):
         pieces = iter(reply.body)
         seen = b""
         while b"Half" not in seen:
-            seen += next(pieces)
+            piece = next(pieces)
+            seen += b"" if isinstance(piece, Lull) else piece
         reply.body.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.assertEqual(1, self.store.stats().reasonings)
