@@ -353,7 +353,7 @@ class UpstreamResponse:
     # The end …
 
     def close(self, *, was_complete: bool = False) -> None:
-        """Return the connection to the pool if the body ended or, after a complete answer, ends in a moment; else close it."""
+        """Return the connection to the pool if the body ended or, when complete, ends in a moment; else close it."""
         if self._is_closed:
             return
         self._is_closed = True

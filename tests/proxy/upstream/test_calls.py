@@ -54,7 +54,7 @@ class TestKeepAlive(UpstreamTestCase):
             answer.close()
         self.assertEqual(1, self.fake.connections)
 
-    def test_so_does_a_stream_whose_last_event_was_seen(self) -> None:
+    def test_a_stream_whose_last_event_was_seen_leaves_its_connection_for_the_next_call(self) -> None:
         upstream = self.upstream()
         for _ in range(3):
             answer = self.send(upstream, STREAMED)
@@ -64,7 +64,7 @@ class TestKeepAlive(UpstreamTestCase):
             answer.close(was_complete=True)
         self.assertEqual(1, self.fake.connections)
 
-    def test_a_call_given_up_midway_does_not(self) -> None:
+    def test_a_call_closed_midway_closes_its_connection(self) -> None:
         upstream = self.upstream()
         for _ in range(2):
             self.send(upstream, STREAMED).close()
@@ -100,14 +100,14 @@ class TestKeepAlive(UpstreamTestCase):
                     self.send(upstream)
                 self.assertEqual(requests, len(server.requests))
 
-    def test_a_connection_with_something_behind_its_answer_is_not_kept(self) -> None:
+    def test_a_connection_with_bytes_behind_its_response_is_not_kept(self) -> None:
         upstream = self.upstream()
         self.fake.answer(Raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n", then_close=False))
         with self.assertRaises(UpstreamRefused):
             self.send(upstream)
         self.assertEqual(200, self.send(upstream).status)
 
-    def test_an_answer_that_comes_before_the_request_is_sent_is_read(self) -> None:
+    def test_a_response_that_comes_before_the_request_is_sent_is_read(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
         hung_up = threading.Event()
@@ -128,7 +128,7 @@ class TestKeepAlive(UpstreamTestCase):
             upstream.send(b"x" * 30_000_000, "sk-test", None)
         self.assertEqual(413, caught.exception.status)
 
-    def test_a_fresh_connection_without_an_answer_is_not_retried(self) -> None:
+    def test_a_new_connection_without_a_response_is_not_retried_silently(self) -> None:
         self.fake.answer(Raw(b""))
         with self.assertRaises(UpstreamFailed):
             self.send()
@@ -143,7 +143,7 @@ class TestFailures(UpstreamTestCase):
             list(answer.stream()) if body is STREAMED else answer.read()
         return caught.exception
 
-    def test_nothing_that_is_not_http_gets_through(self) -> None:
+    def test_a_response_that_is_not_http_is_a_failure(self) -> None:
         for step in (
             Raw(b""),
             Raw(b"garbage\r\n\r\n"),
@@ -180,17 +180,17 @@ class TestFailures(UpstreamTestCase):
                 self.send().read()
             self.assertEqual(0, proxy.connections)
 
-    def test_announcements_before_the_answer_are_skipped(self) -> None:
+    def test_interim_responses_are_skipped(self) -> None:
         head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
         self.fake.answer(Raw(head.encode() + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
         self.assertEqual(b"{}", self.send().read())
 
-    def test_silence_is_a_timeout_wherever_it_begins(self) -> None:
+    def test_a_server_that_goes_silent_is_a_timeout_wherever_it_does(self) -> None:
         for data in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"):
             with self.subTest(data):
                 self.assert_fails(Raw(data, then_close=False), UpstreamTimeout)
 
-    def test_nobody_there_is_told_with_the_address(self) -> None:
+    def test_a_refused_connection_is_an_error_with_its_address(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         listener.close()
@@ -198,17 +198,17 @@ class TestFailures(UpstreamTestCase):
             self.send(self.upstream(f"http://127.0.0.1:{port}"))
         self.assertIn(f"127.0.0.1:{port}", caught.exception.message)
 
-    def test_plain_http_where_tls_was_meant_is_told(self) -> None:
+    def test_plain_http_where_tls_was_meant_is_named_as_the_failure(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
             self.send(self.upstream(self.fake.url.replace("http:", "https:")))
         self.assertIn("secure", caught.exception.message)
 
-    def test_an_answer_packed_unasked_is_unpacked(self) -> None:
+    def test_a_response_compressed_unasked_is_decoded(self) -> None:
         packed = gzip.compress(b'{"a":1}')
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
         self.assertEqual(b'{"a":1}', self.send().read())
 
-    def test_a_bomb_is_a_failure(self) -> None:
+    def test_a_response_that_decodes_to_too_much_is_a_failure(self) -> None:
         packed = gzip.compress(b" " * (80 * 1024 * 1024), 1)
         self.assert_fails(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"), UpstreamFailed)
 
@@ -220,12 +220,12 @@ class TestRefusals(UpstreamTestCase):
             self.send()
         return caught.exception
 
-    def test_an_error_in_the_usual_shape_passes_as_it_is(self) -> None:
+    def test_an_upstream_error_in_the_usual_shape_passes_as_it_is(self) -> None:
         refusal = self.refused(Failure(402, "Insufficient Balance", "unknown_error", "invalid_request_error"))
         self.assertEqual((402, "Insufficient Balance"), (refusal.status, refusal.message))
         self.assertEqual("unknown_error", refusal.payload()["error"]["type"])
 
-    def test_an_error_page_becomes_the_usual_shape(self) -> None:
+    def test_an_upstream_error_page_becomes_the_usual_shape(self) -> None:
         refusal = self.refused(Failure(502, body=b"<html><h1>Bad\ngateway</h1></html>"))
         self.assertEqual("DeepSeek answered 502: Bad gateway", refusal.payload()["error"]["message"])
         self.assertEqual("upstream_error", refusal.payload()["error"]["type"])
@@ -248,7 +248,7 @@ class TestStreams(UpstreamTestCase):
         self.fake.answer(raw(data, "Content-Type: text/event-stream"))
         self.assertEqual(data, b"".join(self.send(body=STREAMED).stream()))
 
-    def test_silence_is_told_and_comments_do_not_hide_it(self) -> None:
+    def test_a_silent_stream_yields_heartbeats_and_comments_do_not_hide_that(self) -> None:
         self.fake.answer(Scripted(content="x", comments=3, stall_after=0))
         answer = self.send(self.upstream(heartbeat_interval=0.02, request_timeout=0.15), STREAMED)
         found: list[bytes | Heartbeat | Lull] = []
@@ -280,7 +280,7 @@ class TestStreams(UpstreamTestCase):
                 self.assertEqual(Lull(answer), next(stream))
                 self.assertGreater(answer.until, time.monotonic())
 
-    def test_what_the_reader_calls_progress_is_waited_for_anew(self) -> None:
+    def test_the_request_timeout_begins_anew_with_what_the_reader_calls_progress(self) -> None:
         self.fake.answer(Scripted(content="x" * 8, piece=1, pause=0.05))
         answer = self.send(self.upstream(heartbeat_interval=60, request_timeout=0.2), STREAMED)
         found = b""

@@ -97,7 +97,7 @@ class TestTls(ConnectingTestCase):
     def test_an_untrusted_certificate_never_sees_the_key(self) -> None:
         upstream = self.upstream()
         message = self.failure(upstream.url, UpstreamFailed)
-        # What is said depends on whether this machine trusts anybody else.
+        # The message depends on whether this machine trusts any authority.
         self.assertRegex(message, "certificate of localhost is not to be trusted|no certificate authority")
         self.assertIn("SSL_CERT_FILE", message)
         self.assertEqual([], upstream.requests)
@@ -120,7 +120,7 @@ class TestTls(ConnectingTestCase):
                 self.assertIn(remedy, message)
         self.assertEqual([], upstream.requests)
 
-    def test_nor_does_one_for_another_name(self) -> None:
+    def test_a_certificate_for_another_name_never_sees_the_key(self) -> None:
         upstream = self.upstream()
         url = upstream.url.replace("localhost", "127.0.0.1")
         self.assertIn("127.0.0.1", self.failure(url, UpstreamFailed, environment=TRUSTED))
@@ -132,7 +132,7 @@ class TestTls(ConnectingTestCase):
         self.assertIn("cannot be reached in time", self.failure(url, UpstreamTimeout, connect_timeout=0.1))
         self.assertTrue(stalled.hung_up.wait(PATIENCE))
 
-    def test_a_handshake_cut_off_may_be_tried_again(self) -> None:
+    def test_a_handshake_that_is_cut_off_may_be_retried(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
 
@@ -205,12 +205,12 @@ class TestTls(ConnectingTestCase):
 
 
 class TestAddresses(ConnectingTestCase):
-    def test_a_refused_connection_is_told_in_the_words_of_the_system(self) -> None:
+    def test_a_refused_connection_is_reported_in_the_words_of_the_system(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
 
-    def test_a_refused_connection_is_told_in_words_where_strerror_knows_no_socket_errors(self) -> None:
+    def test_a_refused_connection_is_reported_in_words_where_strerror_knows_no_socket_errors(self) -> None:
         """On Windows."""
         with socket.create_server(("127.0.0.1", 0)) as closed:
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -239,9 +239,9 @@ class TestAddresses(ConnectingTestCase):
         with self.resolving(closed, closed, ("127.0.0.1", upstream.port)):
             self.open(self.origin(upstream, "several.test"))
 
-    def test_a_silent_address_does_not_eat_the_whole_time(self) -> None:
+    def test_a_silent_address_does_not_use_up_the_time_of_the_others(self) -> None:
         upstream = self.upstream(tls=False)
-        # A full queue of connects answers nobody, as a dropped packet would.
+        # A full queue of connects answers none, as a dropped packet would.
         silent = socket.socket()
         self.addCleanup(silent.close)
         silent.bind(("127.0.0.1", 0))
@@ -260,13 +260,13 @@ class TestAddresses(ConnectingTestCase):
         with self.resolving(silent.getsockname()), self.assertRaises(ClientGone):
             self.open(self.origin(upstream, "silent.test"), peer)
 
-    def test_all_addresses_dead_is_the_failure_of_the_last(self) -> None:
+    def test_when_all_addresses_are_dead_the_failure_is_that_of_the_last(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             closed = listener.getsockname()
         with self.resolving(closed, closed), self.assertRaises(ConnectionRefusedError):
             self.open(Origin("http", "several.test", 1))
 
-    def test_a_name_is_looked_up_once_for_all_who_ask_at_the_same_time(self) -> None:
+    def test_calls_at_the_same_time_share_one_lookup_of_a_name(self) -> None:
         resolver, asked, answer = Resolver(), [0], threading.Event()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))]
 
@@ -295,12 +295,12 @@ class TestAddresses(ConnectingTestCase):
                 thread.join()
         self.assertEqual(([found] * 5, 1, {}), (results, asked[0], resolver._running))
 
-    def test_an_address_needs_no_thread_to_be_found(self) -> None:
+    def test_an_address_is_resolved_without_a_thread(self) -> None:
         with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
             self.assertEqual(("127.0.0.1", 80), Resolver().resolve("127.0.0.1", 80, attempt())[0][4])
             self.assertEqual(("::1", 80), Resolver().resolve("::1", 80, attempt())[0][4][:2])
 
-    def test_a_name_that_cannot_exist_is_told(self) -> None:
+    def test_a_name_that_cannot_exist_is_a_failure_with_a_reason(self) -> None:
         for name in ("no-such-host.invalid", "a" * 64 + ".test", "a..b"):
             with self.subTest(name), self.assertRaises(socket.gaierror):
                 Resolver().resolve(name, 80, attempt())
@@ -320,7 +320,7 @@ class TestProxies(ConnectingTestCase):
     def environment(self, proxy: TunnelProxy, user: str = "") -> dict[str, str]:
         return {**TRUSTED, "HTTPS_PROXY": f"http://{user}127.0.0.1:{proxy.port}"}
 
-    def test_https_goes_through_by_connect_and_the_proxy_never_sees_the_key(self) -> None:
+    def test_https_goes_through_an_https_proxy_which_never_sees_the_key(self) -> None:
         upstream = self.upstream()
         proxy = self.tunnel(upstream.port)
         environment = self.environment(proxy, "me:p%40ss@")
@@ -333,14 +333,14 @@ class TestProxies(ConnectingTestCase):
         self.assertNotIn(SECRET.encode(), head + proxy.seen)
         self.assertNotIn(b"Proxy-Authorization", upstream.requests[0])
 
-    def test_the_certificate_is_verified_behind_the_proxy_too(self) -> None:
+    def test_the_certificate_is_verified_behind_an_https_proxy_too(self) -> None:
         upstream = self.upstream()
         proxy = self.tunnel(upstream.port)
         environment = self.environment(proxy)
         self.failure("https://other.example.test", UpstreamFailed, environment=environment)
         self.assertEqual([], upstream.requests)
 
-    def test_plain_http_goes_through_none(self) -> None:
+    def test_plain_http_goes_through_no_proxy(self) -> None:
         upstream = self.upstream(tls=False)
         proxy = self.tunnel(upstream.port)
         names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -348,7 +348,7 @@ class TestProxies(ConnectingTestCase):
         self.assertEqual(b"{}", self.call(upstream.url, environment=environment))
         self.assertEqual(0, proxy.connections)
 
-    def test_it_can_be_turned_off_and_hosts_can_be_exempt(self) -> None:
+    def test_the_https_proxy_can_be_turned_off_and_hosts_can_be_exempt(self) -> None:
         upstream = self.upstream()
         proxy = self.tunnel(upstream.port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
@@ -358,7 +358,7 @@ class TestProxies(ConnectingTestCase):
             self.assertEqual(b"{}", self.call(self.URL, environment=exempt))
         self.assertEqual(0, proxy.connections)
 
-    def test_what_the_proxy_refuses_is_told_with_its_name_and_without_its_password(self) -> None:
+    def test_the_refusal_of_an_https_proxy_is_an_error_with_its_name_and_without_its_password(self) -> None:
         for reply, kind, words in (
             (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", UpstreamFailed, "user and the password"),
             (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nNever", UpstreamFailed, "(403)"),
@@ -378,18 +378,18 @@ class TestProxies(ConnectingTestCase):
                 self.assertIn(words, message)
                 self.assertNotIn("hidden", message)
 
-    def test_a_proxy_that_is_not_there_is_told(self) -> None:
+    def test_an_https_proxy_that_is_not_there_is_named(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         environment = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"}
         self.assertIn("Check network and HTTPS_PROXY", self.failure(self.URL, UpstreamFailed, environment=environment))
 
-    def test_one_that_cannot_be_used_is_a_failure_of_the_call(self) -> None:
-        """Start-up refuses it already; whoever builds the proxy in Python is told here."""
+    def test_an_https_proxy_that_cannot_be_used_is_a_failure_of_the_call(self) -> None:
+        """Start-up refuses it already; outside code that builds the proxy finds out here."""
         environment = {"HTTPS_PROXY": "socks5://127.0.0.1:1080"}
         self.assertIn("socks5://", self.failure(self.URL, UpstreamFailed, environment=environment))
 
-    def test_a_client_that_leaves_while_the_proxy_thinks_ends_it(self) -> None:
+    def test_a_client_that_leaves_while_the_https_proxy_connects_ends_the_call(self) -> None:
         proxy = self.tunnel(1, b"")
         peer = self.leaving(lambda: wait_until(lambda: proxy.heads))
         with self.assertRaises(ClientGone):

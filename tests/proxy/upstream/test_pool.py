@@ -44,10 +44,10 @@ class TestPool(PoolTestCase):
         self.assertIs(first, second)
         self.assertTrue(second.is_reused)
 
-    def test_two_at_once_are_two(self) -> None:
+    def test_two_calls_at_once_have_two_connections(self) -> None:
         self.assertIsNot(self.take(), self.take())
 
-    def test_another_origin_gets_its_own(self) -> None:
+    def test_another_origin_gets_a_connection_of_its_own(self) -> None:
         other_listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(other_listener.close)
         first = self.take()
@@ -56,32 +56,32 @@ class TestPool(PoolTestCase):
         self.addCleanup(other.close)
         self.assertIsNot(first, other)
 
-    def test_fresh_means_new(self) -> None:
+    def test_a_fresh_connection_is_never_a_kept_one(self) -> None:
         first = self.take()
         self.pool.give_back(first)
         self.assertIsNot(first, self.take(fresh=True))
 
-    def test_one_that_the_other_side_closed_is_not_given_out(self) -> None:
+    def test_a_kept_connection_that_the_server_closed_is_not_reused(self) -> None:
         first = self.take()
         self.accept().close()
         self.pool.give_back(first)
         wait_readable(first._sock, SOON, None)
         self.assertIsNot(first, self.take())
 
-    def test_one_that_said_something_unasked_is_not_given_out(self) -> None:
+    def test_a_kept_connection_with_unexpected_input_is_not_reused(self) -> None:
         first = self.take()
         self.accept().sendall(b"HTTP/1.1 200 smuggled")
         self.pool.give_back(first)
         wait_readable(first._sock, SOON, None)
         self.assertIsNot(first, self.take())
 
-    def test_one_that_rested_too_long_is_not_given_out(self) -> None:
+    def test_a_connection_that_was_idle_for_too_long_is_not_reused(self) -> None:
         first = self.take()
         self.pool.give_back(first)
         first.idle_since -= pool._IDLE_SECONDS + 1
         self.assertIsNot(first, self.take())
 
-    def test_one_that_rested_while_the_computer_slept_is_not_given_out(self) -> None:
+    def test_a_connection_that_was_idle_while_the_computer_slept_is_not_reused(self) -> None:
         """The clock that we measure with stands still meanwhile."""
         for seconds in (pool._IDLE_SECONDS + 1, -pool._IDLE_SECONDS - 1):
             first = self.take()
@@ -89,21 +89,21 @@ class TestPool(PoolTestCase):
             first.idle_since_wall += seconds
             self.assertIsNot(first, self.take())
 
-    def test_no_more_than_a_bounded_number_rest(self) -> None:
+    def test_the_number_of_kept_connections_is_bounded(self) -> None:
         taken = [self.take() for _ in range(pool._IDLE_CONNECTIONS + 3)]
         for each in taken:
             self.pool.give_back(each)
         self.assertEqual([-1] * 3, [each._sock.fileno() for each in taken[:3]])
         self.assertNotEqual(-1, taken[3]._sock.fileno())
 
-    def test_a_closed_pool_keeps_nothing(self) -> None:
+    def test_a_closed_pool_keeps_no_connection(self) -> None:
         rests, busy = self.take(), self.take()
         self.pool.give_back(rests)
         self.pool.close()
         self.pool.give_back(busy)
         self.assertEqual([-1, -1], [rests._sock.fileno(), busy._sock.fileno()])
 
-    def test_nobody_listening_is_a_connection_error(self) -> None:
+    def test_a_port_without_a_listener_is_a_connection_error(self) -> None:
         self.listener.close()
         with self.assertRaises(ConnectionError):
             self.take()
@@ -122,7 +122,7 @@ class KeyUpdate(socket.socket):
 
 
 class TestReceiving(PoolTestCase):
-    def test_tls_that_has_to_write_before_it_reads_on_breaks_nothing(self) -> None:
+    def test_tls_that_has_to_write_before_it_reads_on_is_waited_for(self) -> None:
         ours, theirs = socket.socketpair()
         self.addCleanup(theirs.close)
         connection = Connection(self.origin, KeyUpdate(fileno=ours.detach()))
@@ -134,7 +134,7 @@ class TestReceiving(PoolTestCase):
         self.assertEqual(b"answer", connection.receive_now())
         self.assertIsNone(connection.receive(time.monotonic() + 0.01, None))
 
-    def test_an_answer_survives_that_its_sender_closed_before_it_had_read_the_request(self) -> None:
+    def test_a_response_is_read_although_its_server_closed_before_it_had_read_the_request(self) -> None:
         connection = self.take()
         with self.accept() as other:
             connection.send(b"the beginning of a request", SOON)
@@ -149,7 +149,7 @@ class TestReceiving(PoolTestCase):
         self.assertTrue(connection.has_unsent_bytes)
         self.assertEqual(b"too large", connection.receive(time.monotonic() + SOON, None))
 
-    def test_data_the_end_and_the_deadline_are_told_apart(self) -> None:
+    def test_receive_distinguishes_data_the_end_and_the_deadline(self) -> None:
         connection = self.take()
         other = self.accept()
         connection.send(b"hello", SOON)

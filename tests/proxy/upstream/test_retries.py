@@ -27,7 +27,7 @@ class RetryTestCase(SocketTestCase):
 
 
 class TestRetries(RetryTestCase):
-    def test_the_client_sees_nothing_of_what_passed(self) -> None:
+    def test_the_client_sees_nothing_of_failures_that_were_retried(self) -> None:
         for steps, stream in itertools.product(
             (
                 [Failure(429)],
@@ -44,40 +44,40 @@ class TestRetries(RetryTestCase):
                 self.assertEqual(len(steps) + 1, len(self.fake.seen))
                 self.assertEqual(1, len({json.dumps(seen.payload) for seen in self.fake.seen}))
 
-    def test_an_answer_cut_before_a_byte_of_it_was_relayed_is_asked_for_again(self) -> None:
+    def test_an_answer_cut_before_the_client_got_a_byte_is_retried(self) -> None:
         for step, stream in ((CUT_BODY, False), (EMPTY_STREAM, True)):
             answer = self.ask(step, Answer(content="Good."), stream=stream)
             self.assertEqual((200, True), (answer.status, answer.is_whole))
             self.assertEqual(2, len(self.fake.seen))
 
-    def test_an_answer_cut_after_a_byte_was_relayed_is_not(self) -> None:
+    def test_an_answer_cut_after_the_client_got_a_byte_is_not_retried(self) -> None:
         for cut in (Answer(content="Half of it.", cut_after=2), Answer(content="x", cut_after=0, comments=1)):
             answer = self.ask(cut, Answer(content="Good."))
             self.assertEqual("upstream_error", answer.error["type"])
             self.assertEqual(1, len(self.fake.seen))
 
-    def test_the_last_error_is_told_when_the_budget_is_spent(self) -> None:
+    def test_the_client_gets_the_last_error_when_the_retry_budget_is_spent(self) -> None:
         for step, status in ((Failure(503, "busy"), 503), (CUT, 502)):
             answer = self.ask(*[step] * 50, retry_budget=0.1)
             self.assertEqual(status, answer.status)
             self.assertTrue(1 < len(self.fake.seen) < 20, len(self.fake.seen))
 
-    def test_what_will_not_pass_is_told_at_once(self) -> None:
+    def test_a_permanent_failure_is_not_retried(self) -> None:
         for failure in (Failure(401, "no"), Failure(402, "no"), Failure(400, "no"), Failure(429, "no", headers=LATER)):
             answer = self.ask(failure)
             self.assertEqual(failure.status, answer.status)
             self.assertEqual(1, len(self.fake.seen))
 
-    def test_silence_is_not_tried_again(self) -> None:
+    def test_a_timeout_is_not_retried(self) -> None:
         answer = self.ask(Raw(b"", then_close=False), request_timeout=0.1)
         self.assertEqual((504, 1), (answer.status, len(self.fake.seen)))
 
-    def test_a_refusal_after_a_failure_still_heals(self) -> None:
+    def test_a_refused_history_is_recovered_after_a_retried_failure_too(self) -> None:
         words = "The `reasoning_content` in the thinking mode must be passed back to the API."
         answer = self.ask(Failure(503), Failure(400, words), CUT, Answer(content="Good."))
         self.assertEqual((200, 4), (answer.status, len(self.fake.seen)))
 
-    def test_a_client_that_leaves_while_we_wait_ends_it_at_once(self) -> None:
+    def test_a_client_that_leaves_while_a_retry_waits_ends_the_request_at_once(self) -> None:
         with (
             mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 60.0),
             self.assertLogs("deepseek_cursor_proxy", "INFO") as logged,
@@ -94,7 +94,7 @@ class TestRetries(RetryTestCase):
         self.assertEqual(1, len(self.fake.seen))
         self.assertIn("client left", logged.output[-1])
 
-    def test_retries_are_told(self) -> None:
+    def test_retries_are_logged(self) -> None:
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
             self.ask(Failure(503), Failure(503), Answer(content="Good."))
         self.assertEqual(1, sum(line.endswith(" · 2 retries") for line in logged.output))

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.net.deadline import Deadline
 
 
 class TestDeadline(unittest.TestCase):
-    def test_it_is_over_when_no_time_is_left(self) -> None:
+    def test_a_deadline_is_over_when_no_time_is_left(self) -> None:
         for seconds, is_over in ((20, False), (0, True), (-1, True)):
             later = Deadline.after(seconds)
             self.assertEqual((is_over, is_over), (later.is_over, later.left <= 0))

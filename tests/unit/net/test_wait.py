@@ -89,7 +89,7 @@ def drain(sock: socket.socket) -> None:
 
 
 class TestWaiting(WaitingTestCase):
-    def test_a_socket_is_readable_once_there_is_something(self) -> None:
+    def test_a_socket_is_readable_when_data_has_arrived(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
             ours, _theirs = self.pair()
@@ -104,7 +104,7 @@ class TestWaiting(WaitingTestCase):
                     self.assertTrue(readable(SOON, Client(ours)))
                 one.recv(1)
 
-    def test_a_socket_is_writable_unless_nobody_reads(self) -> None:
+    def test_a_socket_is_writable_until_its_buffers_are_full(self) -> None:
         for _ in self.systems():
             one, _two = self.pair()
             one.setblocking(False)
@@ -114,7 +114,7 @@ class TestWaiting(WaitingTestCase):
                     one.send(bytes(65536))
             self.assertFalse(wait_writable(one, 0.01, None))
 
-    def test_what_there_is_to_read_does_not_make_a_socket_writable(self) -> None:
+    def test_a_readable_socket_is_not_writable_for_that(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
             one.setblocking(False)
@@ -127,14 +127,14 @@ class TestWaiting(WaitingTestCase):
             with soon(functools.partial(drain, two)):
                 self.assertTrue(can_write(one, SOON))
 
-    def test_nobody_is_watched_where_there_is_nobody(self) -> None:
+    def test_a_wait_without_a_client_watches_the_socket_alone(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
             self.assertFalse(ReadWaiter(one).wait(0.01))
             two.sendall(b"x")
             self.assertTrue(ReadWaiter(one).wait(SOON))
 
-    def test_a_busy_upstream_hides_neither_a_client_that_left_nor_the_end_of_the_proxy(self) -> None:
+    def test_a_busy_upstream_hides_neither_a_client_that_left_nor_a_close_reason(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
             two.sendall(b"there is always something to read")
@@ -149,7 +149,7 @@ class TestWaiting(WaitingTestCase):
                 with self.assertRaises(ProxyStopping):
                     readable(SOON, peer)
 
-    def test_a_client_that_leaves_or_is_left_interrupts_every_wait(self) -> None:
+    def test_a_client_that_leaves_or_a_close_reason_interrupts_every_wait(self) -> None:
         for _ in self.systems():
             one, _two = self.pair()
             for wait in (*self.ways(one), pause):
@@ -178,7 +178,7 @@ class TestWaiting(WaitingTestCase):
             with soon(theirs.close), self.assertRaises(ClientGone):
                 watch.wait(SOON)
 
-    def test_a_wake_up_for_nothing_neither_ends_an_answer_nor_the_watch_of_its_client(self) -> None:
+    def test_a_spurious_event_neither_ends_a_wait_nor_hides_that_the_client_leaves(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
             ours, theirs = self.pair()
@@ -208,7 +208,7 @@ class TestWaiting(WaitingTestCase):
         theirs.close()
         self.assertTrue(waiting.has_left(Client(ours)))
 
-    def test_a_pause_takes_its_time(self) -> None:
+    def test_a_pause_lasts_as_long_as_it_should(self) -> None:
         for _ in self.systems():
             ours, theirs = self.pair()
             for peer in (None, Client(ours)):

@@ -17,13 +17,13 @@ class TestWakeup(unittest.TestCase):
         self.wakeup = Wakeup()
         self.addCleanup(self.wakeup.close)
 
-    def test_set_ends_the_waits_that_take_it_for_their_client_now_and_later(self) -> None:
+    def test_a_wakeup_that_is_set_ends_the_waits_of_its_peer_now_and_later(self) -> None:
         for system in systems().values():
             with mock.patch.multiple(wait, **system):
                 with soon(self.wakeup.set), self.assertRaises(wait.ClientGone):
                     wait.pause(PATIENCE, self.wakeup)
 
-    def test_set_with_a_reason_ends_waits_with_a_new_error_each(self) -> None:
+    def test_a_wakeup_set_with_a_reason_ends_each_wait_with_a_new_error(self) -> None:
         self.wakeup.set(ProxyStopping)
         errors = []
         for _ in range(2):
@@ -33,14 +33,14 @@ class TestWakeup(unittest.TestCase):
         self.assertIsNot(*errors)
         self.assertFalse(self.wakeup.has_left())
 
-    def test_only_the_first_set_counts_and_none_after_close(self) -> None:
+    def test_only_the_first_set_of_a_wakeup_counts_and_none_after_close(self) -> None:
         self.assertEqual([True, False], [self.wakeup.set(), self.wakeup.set(ProxyStopping)])
         self.assertEqual((True, None), (self.wakeup.has_left(), self.wakeup.close_reason))
         closed = Wakeup()
         closed.close()
         self.assertEqual((False, False), (closed.set(), closed.has_left()))
 
-    def test_each_notification_makes_it_readable_until_it_is_cleared(self) -> None:
+    def test_a_notified_wakeup_is_readable_until_it_is_cleared(self) -> None:
         for system in systems().values():
             with mock.patch.multiple(wait, **system):
                 self.wakeup.notify()

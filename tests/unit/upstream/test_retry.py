@@ -36,7 +36,7 @@ class Time:
 
 
 class TestTheRule(unittest.TestCase):
-    def test_pauses_double_up_to_a_bound_and_end_with_the_budget(self) -> None:
+    def test_pauses_between_retries_double_up_to_a_bound_and_end_with_the_budget(self) -> None:
         time = Time()
         chances = time.retries(40)
         while chances.wait(refused(503), None):
@@ -44,13 +44,13 @@ class TestTheRule(unittest.TestCase):
         self.assertEqual([0.45, 0.9, 1.8, 3.6, 7.2, 7.2, 7.2, 7.2], time.pauses)
         self.assertEqual(8, chances.count)
 
-    def test_the_jitter_is_a_tenth_to_three_tenths(self) -> None:
+    def test_the_jitter_of_retries_is_a_tenth_to_three_tenths(self) -> None:
         for _ in range(100):
             time = Time()
             Retries(9, now=lambda time=time: time.now, pause=time.pause).wait(DROPPED, None)  # type: ignore[misc]
             self.assertTrue(0.35 <= time.pauses[0] <= 0.45, time.pauses)
 
-    def test_only_what_may_pass_is_tried_again(self) -> None:
+    def test_only_temporary_failures_are_retried(self) -> None:
         table: dict[ProxyError, bool] = {
             **{refused(status): True for status in (429, 500, 502, 503, 504)},
             **{refused(status): False for status in (400, 401, 402, 403, 404, 422, 501)},
@@ -62,25 +62,25 @@ class TestTheRule(unittest.TestCase):
             with self.subTest(repr(error), status=error.status):
                 self.assertEqual(expected, Time().retries(20).wait(error, None))
 
-    def test_no_budget_is_no_second_chance(self) -> None:
+    def test_without_a_budget_nothing_is_retried(self) -> None:
         for error in (DROPPED, refused(503), refused(429, 0)):
             time = Time()
             self.assertFalse(time.retries(0).wait(error, None))
             self.assertEqual([], time.pauses)
 
-    def test_a_named_time_is_waited_for_if_it_fits_and_handed_on_at_once_if_not(self) -> None:
+    def test_retry_after_is_waited_for_within_the_budget_and_ends_the_retries_beyond_it(self) -> None:
         for named, expected in ((0, [0.45]), (3, [3]), (20, [20]), (21, []), (10**6 - 1, [])):
             time = Time()
             self.assertEqual(bool(expected), time.retries(20).wait(refused(429, named), None))
             self.assertEqual(expected, time.pauses)
 
-    def test_the_time_that_calls_take_counts_too(self) -> None:
+    def test_the_time_that_calls_take_counts_against_the_budget_of_retries(self) -> None:
         time = Time()
         chances = time.retries(20)
         time.now += 19.9
         self.assertFalse(chances.wait(DROPPED, None))
 
-    def test_a_client_that_leaves_ends_the_waiting(self) -> None:
+    def test_a_client_that_leaves_ends_the_wait_for_a_retry(self) -> None:
         def leave(seconds: float, peer: Peer | None) -> None:
             raise ClientGone
 
