@@ -100,9 +100,8 @@ class UpstreamResponse:
     # The head …
 
     def _read_head(self) -> None:
-        head, self._unread = response_head.read(
-            self._connection, self._peer, time.monotonic() + self._config.request_timeout
-        )
+        deadline = Deadline.after(self._config.request_timeout)
+        head, self._unread = response_head.read(self._connection, self._peer, deadline)
         self.status, self.headers = head.status, head.headers
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400
@@ -154,24 +153,23 @@ class UpstreamResponse:
         pieces: list[bytes] = []
         decoder, has_begun = self._open_decoder(limit), False
         timeout = min(self._config.request_timeout, patience)
-        started = time.monotonic()
-        give_up_at = started + timeout
+        deadline = Deadline.after(timeout)
         # A refusal is not queued.
-        queued_until = started + (self._config.queue_patience if patience == math.inf else 0.0)
+        queue_deadline = Deadline.after(self._config.queue_patience if patience == math.inf else 0.0)
         while not self._is_ended:
-            data = self._next(give_up_at)
+            data = self._next(deadline)
             if data is None:
-                is_queued = pieces and not has_begun and time.monotonic() >= queued_until
+                is_queued = pieces and not has_begun and queue_deadline.is_over
                 raise self._queue_error() if is_queued else self._silent_error()
-            give_up_at = Deadline(give_up_at).allow_for_stop(timeout)
+            deadline = deadline.allow_for_stop(timeout)
             for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
-                    give_up_at = max(give_up_at, min(time.monotonic() + timeout, queued_until))
+                    deadline = max(deadline, min(Deadline.after(timeout), queue_deadline))
                     yield Heartbeat()
                 elif not has_begun:
                     # Once: DeepSeek has the whole answer before its first byte, so a byte now and then is no progress.
-                    has_begun, give_up_at = True, time.monotonic() + timeout
+                    has_begun, deadline = True, Deadline.after(timeout)
         if pieces and not decoder.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
@@ -180,7 +178,7 @@ class UpstreamResponse:
         """The body as it arrives."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = self._next(min(time.monotonic() + self._config.request_timeout, self._end_by))
+            data = self._next(min(Deadline.after(self._config.request_timeout), self._end_by))
             if data is None or time.monotonic() >= self._end_by:
                 raise self._silent_error()
             yield from self._decode(decoder, data)
@@ -373,11 +371,11 @@ class UpstreamResponse:
             self._connection.close()
 
     def _await_end(self) -> None:
-        deadline = time.monotonic() + _LINGER_SECONDS
+        deadline = Deadline.after(_LINGER_SECONDS)
         # The client has its answer and need not stay.
         self._peer = None
         try:
-            while not self._is_ended and self._next(deadline) is not None and time.monotonic() < deadline:
+            while not self._is_ended and self._next(deadline) is not None and not deadline.is_over:
                 pass
         except ProxyError:
             return

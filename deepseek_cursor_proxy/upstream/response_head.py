@@ -2,6 +2,7 @@
 
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream.pool import Connection
 
 # A server that sends more interim responses than this has no final one.
@@ -12,12 +13,12 @@ class ClosedBeforeResponse(ConnectionError):
     """The server closed without a single byte of a response."""
 
 
-def read(connection: Connection, peer: Peer | None, until: float) -> heads.ReceivedHead[heads.ResponseHead]:
+def read(connection: Connection, peer: Peer | None, deadline: Deadline) -> heads.ReceivedHead[heads.ResponseHead]:
     """OSError, TimeoutError or ValueError when there is none; ClientGone or its `close_reason` when the peer goes."""
     rest = b""
     for _ in range(_MOST_INTERIM_RESPONSES + 1):
         try:
-            received = heads.read_response_head(lambda: connection.receive(until, peer), rest)
+            received = heads.read_response_head(lambda: connection.receive(deadline, peer), rest)
         except heads.IncompleteHead as error:
             if error.is_late:
                 raise TimeoutError from None
