@@ -1,10 +1,10 @@
-"""Many streams at once: one thread waits for all of them, where hundreds would keep waking each other.
+"""StreamLoop: one thread that waits for many streams, where hundreds of threads would keep waking each other.
 
-A stream is driven by the thread of its client, which also waits for it while there are few streams. Beyond that,
-Python's threads spend most of their time handing the interpreter to each other (measured with 400 streams of 20 chunks
-a second: three quarters of it), so further streams are given to the pump: one thread that waits for all of these and
-passes on what arrives, but never waits for a single one. A stream goes back to its own thread, which sleeps meanwhile,
-whenever something may take its time: a client that does not read, a write to the disk, any kind of end.
+The thread of its client drives a stream, and waits for it as long as there are few streams. With more, Python's threads
+spend most of their time handing the interpreter to each other (three quarters of it, measured with 400 streams of 20
+chunks a second), so further streams are given to the loop: its one thread waits for all of them and sends what arrives,
+but never blocks for a single one. A stream goes back to its own thread, which sleeps meanwhile, before every step that
+may block: a client that does not read, a write to the disk, any kind of end.
 
 Where the system has no epoll, every thread waits for itself.
 """
@@ -25,41 +25,41 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 
-# So many streams are waited for by their own threads: these are quicker until they get in each other's way.
-_FEW = 8
-# The pump's thread ends when it has had nothing to do for so long, and looks up at least that often.
+# So many streams wait in their own threads, which are quicker until they get in each other's way.
+_MAX_OWN_THREADS = 8
+# The thread ends when it has had no streams for so long, and looks for due streams at least that often.
 _IDLE_SECONDS = 0.5
-_CAN_PUMP = hasattr(select, "epoll")
+_HAS_EPOLL = hasattr(select, "epoll")
 # PyPy has epoll, but no name for this.
 _CLIENT_LEAVES = getattr(select, "EPOLLRDHUP", 0x2000)
 
 
 class Stream(Protocol):
-    """What the pump drives; used by one thread at a time."""
+    """A stream to a client; used by one thread at a time."""
 
     @property
     def peer(self) -> Peer: ...
 
     def advance(self) -> WaitHandle | None:
-        """Pass on what there is, waiting for nobody; what to wait for then, None when its own thread has to go on."""
+        """Send what there is without blocking; what to wait for then, None when its own thread has to go on."""
         ...
 
 
 class StreamLoop:
-    """Called by the threads of clients. The lock protects what changes."""
+    """Called by the threads of clients. The lock protects all fields."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._streams = 0
         self._is_closed = False
-        self._run: _Run | None = None
+        self._thread: _LoopThread | None = None
 
     @contextlib.contextmanager
-    def counting(self) -> Iterator[bool]:
-        """For as long as a stream lasts; whether there are so many that it should be driven here."""
+    def count_stream(self) -> Iterator[bool]:
+        """Count a stream for as long as it lasts; whether there are so many that the loop should drive it."""
         with self._lock:
             self._streams += 1
-            is_crowded = self._streams > _FEW and _CAN_PUMP
+            is_crowded = self._streams > _MAX_OWN_THREADS and _HAS_EPOLL
         try:
             yield is_crowded
         finally:
@@ -71,40 +71,40 @@ class StreamLoop:
 
         False, and nothing is done, when the loop is closed or there are no descriptors or threads left.
         """
-        job = _Job(stream, wait_handle)
-        if not self._is_taken(job):
+        driven = _DrivenStream(stream, wait_handle)
+        if not self._add(driven):
             return False
-        job.is_over.acquire()
-        if job.error is not None:
+        driven.waiting.acquire()
+        if driven.error is not None:
             try:
-                raise job.error
+                raise driven.error
             finally:
                 # An error that is held by the frame it was raised in is freed by the collector only.
-                del job
+                del driven
         return True
 
-    def _is_taken(self, job: "_Job") -> bool:
+    def _add(self, driven: "_DrivenStream") -> bool:
         with self._lock, contextlib.suppress(OSError, RuntimeError):
-            # Again and again: on a machine that stood still meanwhile, even a new one may have ended for want of work.
+            # Again and again: on a machine that stood still meanwhile, even a new thread may have ended idle.
             while not self._is_closed:
-                if self._run is not None and self._run.take(job):
+                if self._thread is not None and self._thread.add(driven):
                     return True
-                self._run = _Run()
+                self._thread = _LoopThread()
         return False
 
     def close(self) -> None:
-        """End the thread, if there is one; whatever it still drives goes back to its own, and stays there."""
+        """End the thread, if there is one; the streams that it drives go back to their own threads, for good."""
         with self._lock:
             self._is_closed = True
-            run, self._run = self._run, None
-        if run is not None:
-            run.close()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
 
 
-class _Job:
-    """A stream while it is driven."""
+class _DrivenStream:
+    """A stream while the loop drives it."""
 
-    __slots__ = ("error", "fileno", "is_over", "peer_fileno", "stream", "wait_handle")
+    __slots__ = ("error", "fileno", "peer_fileno", "stream", "wait_handle", "waiting")
 
     def __init__(self, stream: Stream, wait_handle: WaitHandle) -> None:
         self.stream = stream
@@ -112,50 +112,50 @@ class _Job:
         self.fileno, self.peer_fileno = wait_handle.fileno(), stream.peer.fileno()
         self.error: BaseException | None = None
         # Held until the stream's own thread has to go on.
-        self.is_over = threading.Lock()
-        self.is_over.acquire()
+        self.waiting = threading.Lock()
+        self.waiting.acquire()
 
 
-class _Run:
+class _LoopThread:
     """The thread, from its first stream until it has been idle for a while.
 
-    The lock protects `_jobs`, `_forgotten` and its end.
+    The lock protects `_by_fileno`, `_unregistered`, `_is_closing` and `_is_ended`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: dict[int, _Job] = {}
+        self._by_fileno: dict[int, _DrivenStream] = {}
         # The descriptors unregistered since the last poll. The system gives a closed number to the next connection, so
-        # an event of the batch at hand may be about its former owner; what is true of the new one is told again.
-        self._forgotten: set[int] = set()
+        # an event of the last poll may be about its former owner; the next poll repeats what is true of the new one.
+        self._unregistered: set[int] = set()
         self._is_closing = self._is_ended = False
-        self._busy_at = self._look_up_at = time.monotonic()
+        self._active_at = self._due_at = time.monotonic()
         self._epoll = select.epoll()
         self._wakeup = Wakeup()
         self._epoll.register(self._wakeup, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._drive, name="pump", daemon=True)
+        self._thread = threading.Thread(target=self._drive, name="stream-loop", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
             self._close_all()
             raise
 
-    def take(self, job: _Job) -> bool:
-        """Whether it is driven from now on; this thread has ended otherwise."""
+    def add(self, driven: _DrivenStream) -> bool:
+        """Whether the stream is driven from now on; otherwise this thread has ended."""
         with self._lock:
             if self._is_ended or self._is_closing:
                 return False
-            # Asked before the pump may advance the stream, which changes it: two threads must not use it at a time.
-            until = job.wait_handle.until
-            # Takes effect at once, also while the thread waits; which is why the less likely of the two comes first.
-            self._jobs[job.peer_fileno] = self._jobs[job.fileno] = job
+            # Before the loop may advance the stream, which changes it: only one thread may use it at a time.
+            until = driven.wait_handle.until
+            # Registering takes effect at once, also while the thread polls, so the less likely event comes first.
+            self._by_fileno[driven.peer_fileno] = self._by_fileno[driven.fileno] = driven
             try:
-                self._epoll.register(job.peer_fileno, _CLIENT_LEAVES)
-                self._epoll.register(job.fileno, select.EPOLLIN)
+                self._epoll.register(driven.peer_fileno, _CLIENT_LEAVES)
+                self._epoll.register(driven.fileno, select.EPOLLIN)
             except OSError:
-                self._forget(job)
+                self._unregister(driven)
                 raise
-            if until < self._look_up_at:
+            if until < self._due_at:
                 self._wakeup.notify()
             return True
 
@@ -171,85 +171,85 @@ class _Run:
     def _drive(self) -> None:
         try:
             while not self._has_ended():
-                self._forgotten.clear()
-                for fileno, _ in self._epoll.poll(max(0.0, self._look_up_at - time.monotonic())):
-                    if fileno not in self._forgotten:
-                        self._react(fileno)
-                if time.monotonic() >= self._look_up_at:
-                    self._look_after_all()
+                self._unregistered.clear()
+                for fileno, _ in self._epoll.poll(max(0.0, self._due_at - time.monotonic())):
+                    if fileno not in self._unregistered:
+                        self._handle(fileno)
+                if time.monotonic() >= self._due_at:
+                    self._advance_due()
         except BaseException as error:
-            _log.error("unexpected %s in the pump; its streams go on without it", type(error).__name__)
+            _log.error("unexpected %s in the stream loop; its streams go on without it", type(error).__name__)
         finally:
             self._end()
 
     def _has_ended(self) -> bool:
-        if self._jobs and not self._is_closing:
+        if self._by_fileno and not self._is_closing:
             return False
         with self._lock:
-            is_idle = not self._jobs and time.monotonic() - self._busy_at >= _IDLE_SECONDS
-            # From here on nothing is taken any more.
+            is_idle = not self._by_fileno and time.monotonic() - self._active_at >= _IDLE_SECONDS
+            # From here on no stream is added.
             self._is_ended = self._is_closing or is_idle
             return self._is_ended
 
-    def _react(self, fileno: int) -> None:
-        job = self._jobs.get(fileno)
-        if job is None:
+    def _handle(self, fileno: int) -> None:
+        driven = self._by_fileno.get(fileno)
+        if driven is None:
             if fileno == self._wakeup.fileno():
                 self._wakeup.clear()
-                # Somebody cannot wait until then.
-                self._look_up_at = 0.0
-        elif fileno == job.peer_fileno:
-            close_reason = job.stream.peer.close_reason
-            if close_reason is not None or has_left(job.stream.peer):
-                job.wait_handle.interrupt(close_reason or ClientGone())
-                self._give_back(job)
+                # A new stream is due earlier.
+                self._due_at = 0.0
+        elif fileno == driven.peer_fileno:
+            close_reason = driven.stream.peer.close_reason
+            if close_reason is not None or has_left(driven.stream.peer):
+                driven.wait_handle.interrupt(close_reason or ClientGone())
+                self._give_back(driven)
         else:
-            self._advance(job)
+            self._advance(driven)
 
-    def _advance(self, job: _Job) -> None:
+    def _advance(self, driven: _DrivenStream) -> None:
         wait_handle = None
         try:
-            wait_handle = job.stream.advance()
+            wait_handle = driven.stream.advance()
         except BaseException as error:
-            job.error = error
-        if wait_handle is job.wait_handle:
-            self._look_up_at = min(self._look_up_at, wait_handle.until)
+            driven.error = error
+        if wait_handle is driven.wait_handle:
+            self._due_at = min(self._due_at, wait_handle.until)
         else:
-            self._give_back(job)
+            self._give_back(driven)
 
-    def _give_back(self, job: _Job) -> None:
+    def _give_back(self, driven: _DrivenStream) -> None:
         with self._lock:
-            self._forget(job)
-            self._busy_at = time.monotonic()
-        job.is_over.release()
+            self._unregister(driven)
+            self._active_at = time.monotonic()
+        driven.waiting.release()
 
-    def _forget(self, job: _Job) -> None:
-        for fileno in (job.fileno, job.peer_fileno):
-            self._forgotten.add(fileno)
-            # A descriptor that was closed may be somebody else's by now.
-            if self._jobs.get(fileno) is job:
-                del self._jobs[fileno]
+    def _unregister(self, driven: _DrivenStream) -> None:
+        for fileno in (driven.fileno, driven.peer_fileno):
+            self._unregistered.add(fileno)
+            # A descriptor that was closed may be another stream's by now.
+            if self._by_fileno.get(fileno) is driven:
+                del self._by_fileno[fileno]
                 with contextlib.suppress(OSError):
                     self._epoll.unregister(fileno)
 
-    def _look_after_all(self) -> None:
-        """Advance those that nothing was heard of until it was time, and find out when that is for the next."""
+    def _advance_due(self) -> None:
+        """Advance the streams that are due though nothing arrived, and find out when the next one is."""
         now = time.monotonic()
-        for job in self._driven():
-            if job.wait_handle.until <= now:
-                self._advance(job)
-        moments = [job.wait_handle.until for job in self._driven()]
-        self._look_up_at = min([now + _IDLE_SECONDS, *moments])
+        for driven in self._all_driven():
+            if driven.wait_handle.until <= now:
+                self._advance(driven)
+        moments = [driven.wait_handle.until for driven in self._all_driven()]
+        self._due_at = min([now + _IDLE_SECONDS, *moments])
 
-    def _driven(self) -> set[_Job]:
+    def _all_driven(self) -> set[_DrivenStream]:
         with self._lock:
-            return set(self._jobs.values())
+            return set(self._by_fileno.values())
 
     def _end(self) -> None:
         with self._lock:
             self._is_ended = True
-        for job in self._driven():
-            self._give_back(job)
+        for driven in self._all_driven():
+            self._give_back(driven)
         self._close_all()
 
     def _close_all(self) -> None:

@@ -1,7 +1,7 @@
-"""One streamed answer on its way to a client: by the client's own thread or, in a crowd, by the pump.
+"""StreamSender: sends one streamed reply to its client, driven by the client's own thread or by the StreamLoop.
 
-Whoever drives it, a piece is one write. What the client's thread may wait for (a reader, DeepSeek, the disk), the pump
-leaves to it.
+A piece is one write. The client's thread may block (a slow client, DeepSeek, the disk); the loop must not, and leaves
+every step that may block to the client's thread.
 """
 
 import time
@@ -15,24 +15,24 @@ from deepseek_cursor_proxy.lull import Lull, WaitHandle
 from deepseek_cursor_proxy.net.wait import ReadWaiter
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 
-# One that never pauses is left to its own thread, so that it does not keep others waiting.
+# A stream that never pauses is left to its own thread, so that it does not keep the others waiting.
 _MAX_PIECES = 8
 
 
 class Client(Peer, Protocol):
-    """Who the answer goes to."""
+    """The client that gets the reply."""
 
     def send(self, data: bytes) -> None:
-        """Send everything, however long that takes."""
+        """Send everything; may block."""
         ...
 
     def send_now(self, data: bytes) -> int:
-        """Send what can be sent without waiting; how much that was."""
+        """Send what can be sent without blocking; how many bytes that were."""
         ...
 
 
 class StreamSender:
-    """Used by one thread at a time: the client's, or the pump's while that one sleeps."""
+    """Used by one thread at a time: the client's, or the loop's while that one sleeps."""
 
     def __init__(self, client: Client, body: Body, head: bytes, *, is_chunked: bool) -> None:
         self.peer: Client = client
@@ -49,7 +49,7 @@ class StreamSender:
         """Send the whole reply. Called by the client's thread."""
         # What goes out with the next piece.
         held = self._head
-        with loop.counting() as is_crowded:
+        with loop.count_stream() as is_crowded:
             for piece in self._pieces:
                 if isinstance(piece, Lull):
                     if held:

@@ -14,6 +14,6 @@ class DrivenStreams(unittest.TestCase):
     """Stands before a test case of streams among the bases of a class."""
 
     def setUp(self) -> None:
-        self.enterContext(mock.patch.object(stream_loop, "_FEW", 0))
+        self.enterContext(mock.patch.object(stream_loop, "_MAX_OWN_THREADS", 0))
         self.enterContext(mock.patch.object(stream_loop, "_IDLE_SECONDS", 0.02))
         super().setUp()

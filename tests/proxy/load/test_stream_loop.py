@@ -29,7 +29,7 @@ class TestOtherPythons(unittest.TestCase):
         self.assertEqual(0, done.returncode, done.stderr)
 
 
-def _driven(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
+def _all_driven(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
     return type(f"{case.__name__}Driven", (DrivenStreams, case), {"__module__": __name__})
 
 
@@ -41,6 +41,6 @@ def _cases(module: object) -> list[type[unittest.TestCase]]:
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
     for module in (test_chunk_by_chunk, test_client_disconnects, test_walkthrough):
         for case in _cases(module):
-            tests.addTests(loader.loadTestsFromTestCase(_driven(case)))
-    tests.addTests(loader.loadTestsFromTestCase(_driven(test_load.TestSlowness)))
+            tests.addTests(loader.loadTestsFromTestCase(_all_driven(case)))
+    tests.addTests(loader.loadTestsFromTestCase(_all_driven(test_load.TestSlowness)))
     return tests

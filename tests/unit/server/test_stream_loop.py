@@ -12,7 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.lull import WaitHandle
-from deepseek_cursor_proxy.server import stream_loop as pumps
+from deepseek_cursor_proxy.server import stream_loop
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.support.driven_streams import needs_stream_loop
 from tests.support.polling import eventually
@@ -59,14 +59,14 @@ class Driven:
         return None if self.heard.endswith(b".") else self.source
 
 
-class PumpTestCase(unittest.TestCase):
+class LoopTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.pump = StreamLoop()
-        self.addCleanup(self.pump.close)
+        self.loop = StreamLoop()
+        self.addCleanup(self.loop.close)
 
     def driving(self, *streams: Driven) -> list[threading.Thread]:
         """The threads of these streams, which sleep until they have to go on."""
-        threads = [threading.Thread(target=self.pump.drive, args=(each, each.source)) for each in streams]
+        threads = [threading.Thread(target=self.loop.drive, args=(each, each.source)) for each in streams]
         for thread in threads:
             thread.start()
             self.addCleanup(thread.join)
@@ -74,7 +74,7 @@ class PumpTestCase(unittest.TestCase):
 
 
 @needs_stream_loop
-class TestDriving(PumpTestCase):
+class TestDriving(LoopTestCase):
     def test_many_are_driven_by_one_thread_until_theirs_has_to_go_on(self) -> None:
         streams = [Driven(self) for _ in range(20)]
         threads = self.driving(*streams)
@@ -92,7 +92,7 @@ class TestDriving(PumpTestCase):
         (thread,) = self.driving(good)
         bad.upstream.sendall(b"x")
         with mock.patch.object(bad, "advance", side_effect=LookupError("a bug")), self.assertRaises(LookupError):
-            self.pump.drive(bad, bad.source)
+            self.loop.drive(bad, bad.source)
         good.upstream.sendall(b"good.")
         thread.join(PATIENCE)
         self.assertEqual(b"good.", good.heard)
@@ -120,18 +120,18 @@ class TestDriving(PumpTestCase):
             patient, hasty = Driven(self, first), Driven(self, 0.03)
             self.driving(patient)
             with mock.patch.object(hasty, "advance", return_value=None):
-                self.pump.drive(hasty, hasty.source)
+                self.loop.drive(hasty, hasty.source)
             self.assertGreaterEqual(time.monotonic(), hasty.source.until)
             patient.upstream.sendall(b"over.")
 
-    def test_a_stream_is_used_by_the_pump_alone_as_soon_as_it_may_be_driven(self) -> None:
-        stream, pump, both = Driven(self), self.pump, []
+    def test_a_stream_is_used_by_the_loop_alone_as_soon_as_it_may_be_driven(self) -> None:
+        stream, loop, both = Driven(self), self.loop, []
 
         class Watched(Source):
             def __getattribute__(self, name: str) -> Any:
-                run = pump._run
-                is_pump = threading.current_thread().name == "pump"
-                if name == "until" and run is not None and stream.sock.fileno() in run._jobs and not is_pump:
+                run = loop._thread
+                is_loop = threading.current_thread().name == "stream-loop"
+                if name == "until" and run is not None and stream.sock.fileno() in run._by_fileno and not is_loop:
                     both.append(name)
                 return super().__getattribute__(name)
 
@@ -143,23 +143,26 @@ class TestDriving(PumpTestCase):
 
     def test_its_thread_ends_when_there_is_nothing_to_do_and_another_begins(self) -> None:
         before = threading.active_count()
-        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02):
+        with mock.patch.object(stream_loop, "_IDLE_SECONDS", 0.02):
             for _ in range(3):
                 stream = Driven(self)
                 stream.upstream.sendall(b"over.")
-                self.pump.drive(stream, stream.source)
+                self.loop.drive(stream, stream.source)
                 self.assertTrue(eventually(lambda: threading.active_count() == before))
 
     def test_a_thread_that_ended_before_its_first_stream_came_is_replaced(self) -> None:
-        take, refused, before = pumps._Run.take, [True, True], threading.active_count()
+        add, refused, before = stream_loop._LoopThread.add, [True, True], threading.active_count()
         stream = Driven(self)
         stream.upstream.sendall(b"over.")
 
-        def late(run: pumps._Run, job: pumps._Job) -> bool:
-            return not refused.pop() if refused else take(run, job)
+        def late(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> bool:
+            return not refused.pop() if refused else add(run, driven)
 
-        with mock.patch.object(pumps, "_IDLE_SECONDS", 0.02), mock.patch.object(pumps._Run, "take", late):
-            self.pump.drive(stream, stream.source)
+        with (
+            mock.patch.object(stream_loop, "_IDLE_SECONDS", 0.02),
+            mock.patch.object(stream_loop._LoopThread, "add", late),
+        ):
+            self.loop.drive(stream, stream.source)
             self.assertTrue(eventually(lambda: threading.active_count() == before))
         self.assertEqual(b"over.", stream.heard)
 
@@ -170,7 +173,7 @@ class TestDriving(PumpTestCase):
         ):
             stream = Driven(self)
             with self.subTest(name), mock.patch(name, side_effect=fault):
-                self.assertFalse(self.pump.drive(stream, stream.source))
+                self.assertFalse(self.loop.drive(stream, stream.source))
 
     def test_closing_gives_everybody_back(self) -> None:
         streams = [Driven(self) for _ in range(3)]
@@ -178,21 +181,21 @@ class TestDriving(PumpTestCase):
         for each in streams:
             each.upstream.sendall(b"x")
         self.assertTrue(eventually(lambda: all(each.heard for each in streams)))
-        self.pump.close()
+        self.loop.close()
         for thread in threads:
             thread.join(PATIENCE)
             self.assertFalse(thread.is_alive())
 
     def test_a_closed_loop_drives_no_stream(self) -> None:
-        self.pump.close()
+        self.loop.close()
         stream, before = Driven(self), threading.active_count()
-        self.assertFalse(self.pump.drive(stream, stream.source))
+        self.assertFalse(self.loop.drive(stream, stream.source))
         self.assertEqual(before, threading.active_count())
 
-    def test_a_bug_in_the_pump_itself_leaves_nobody_asleep(self) -> None:
+    def test_a_bug_in_the_loop_itself_leaves_nobody_asleep(self) -> None:
         stream = Driven(self)
-        with mock.patch.object(pumps._Run, "_react", side_effect=LookupError("a bug")):
-            with self.assertLogs(pumps.__name__, "ERROR"):
+        with mock.patch.object(stream_loop._LoopThread, "_handle", side_effect=LookupError("a bug")):
+            with self.assertLogs(stream_loop.__name__, "ERROR"):
                 (thread,) = self.driving(stream)
                 stream.upstream.sendall(b"x")
                 thread.join(PATIENCE)
@@ -200,21 +203,21 @@ class TestDriving(PumpTestCase):
 
 
 @needs_stream_loop
-class TestDescriptorReuse(PumpTestCase):
+class TestDescriptorReuse(LoopTestCase):
     """The system gives the number of a closed descriptor to the next connection, in the middle of a batch of events."""
 
     def setUp(self) -> None:
         super().setUp()
         self.holds, self.taken = threading.Event(), threading.Event()
         self.former, self.newcomer = Driven(self), Driven(self)
-        give_back = pumps._Run._give_back
+        give_back = stream_loop._LoopThread._give_back
 
-        def with_a_newcomer(run: pumps._Run, job: pumps._Job) -> None:
-            give_back(run, job)
-            if job.stream is self.former:
+        def with_a_newcomer(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> None:
+            give_back(run, driven)
+            if driven.stream is self.former:
                 self.assertTrue(self.taken.wait(PATIENCE))
 
-        self.enterContext(mock.patch.object(pumps._Run, "_give_back", with_a_newcomer))
+        self.enterContext(mock.patch.object(stream_loop._LoopThread, "_give_back", with_a_newcomer))
 
     def replaced(self, former: socket.socket, newcomer: socket.socket) -> socket.socket:
         """The newcomer's socket under the number of the former one's, which is closed."""
@@ -237,7 +240,7 @@ class TestDescriptorReuse(PumpTestCase):
             (held,) = self.driving(holder)
             former = threading.Thread(target=self.drive_former)
             former.start()
-            self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 4))
+            self.assertTrue(eventually(lambda: len(getattr(self.loop._thread, "_by_fileno", ())) == 4))
             holder.upstream.sendall(b"x")
             self.assertTrue(is_held.wait(PATIENCE))
             for event in events:
@@ -247,20 +250,20 @@ class TestDescriptorReuse(PumpTestCase):
             held.join(PATIENCE)
 
     def drive_former(self) -> None:
-        self.pump.drive(self.former, self.former.source)
+        self.loop.drive(self.former, self.former.source)
         newcomer, former = self.newcomer, self.former
         newcomer.peer = Client(self.replaced(former.peer.sock, newcomer.peer.sock))
         newcomer.sock = self.replaced(former.sock, newcomer.sock)
         newcomer.source = Source(newcomer.sock, time.monotonic() + PATIENCE)
-        take = pumps._Run.take
+        add = stream_loop._LoopThread.add
 
-        def taking(run: pumps._Run, job: pumps._Job) -> bool:
-            is_taken = take(run, job)
+        def taking(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> bool:
+            is_taken = add(run, driven)
             self.taken.set()
             return is_taken
 
-        with mock.patch.object(pumps._Run, "take", taking):
-            self.pump.drive(newcomer, newcomer.source)
+        with mock.patch.object(stream_loop._LoopThread, "add", taking):
+            self.loop.drive(newcomer, newcomer.source)
 
     def test_a_client_that_stays_keeps_its_stream_when_another_resets(self) -> None:
         self.newcomer.sock.setblocking(False)
@@ -299,27 +302,27 @@ class TestDescriptorReuse(PumpTestCase):
 
     def test_an_event_of_a_client_that_has_not_left_ends_nothing(self) -> None:
         (thread,) = self.driving(self.newcomer)
-        self.assertTrue(eventually(lambda: self.pump._run is not None and len(self.pump._run._jobs) == 2))
-        run = self.pump._run
+        self.assertTrue(eventually(lambda: self.loop._thread is not None and len(self.loop._thread._by_fileno) == 2))
+        run = self.loop._thread
         assert run is not None
-        run._react(self.newcomer.peer.fileno())
+        run._handle(self.newcomer.peer.fileno())
         self.assertTrue(thread.is_alive())
         self.newcomer.upstream.sendall(b"whole.")
         thread.join(PATIENCE)
         self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
 
 
-class TestCounting(PumpTestCase):
+class TestCounting(LoopTestCase):
     def test_a_few_wait_for_themselves(self) -> None:
         found = []
 
         def enter(count: int) -> None:
-            with self.pump.counting() as is_crowded:
+            with self.loop.count_stream() as is_crowded:
                 found.append(is_crowded)
                 if count > 1:
                     enter(count - 1)
 
-        enter(pumps._FEW + 2)
+        enter(stream_loop._MAX_OWN_THREADS + 2)
         enter(1)
         can = hasattr(select, "epoll")
-        self.assertEqual([False] * pumps._FEW + [can, can] + [False], found)
+        self.assertEqual([False] * stream_loop._MAX_OWN_THREADS + [can, can] + [False], found)
