@@ -97,7 +97,7 @@ class TestTheLawAcrossApis(SocketTestCase):
         self.assertEqual(200, reply.status, told)
         self.check(conversation, self.fake.accepted[-1])
         turn = Turn(answer, [f"result of {call.id}" for call in answer.calls])
-        api.keep(turn, told, is_stream=bool(body["stream"]))
+        api.store_reply(turn, told, is_stream=bool(body["stream"]))
         conversation.rounds[-1][1].append(turn)
 
     def check(self, conversation: Conversation, payload: dict[str, Any]) -> None:

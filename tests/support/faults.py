@@ -1,4 +1,4 @@
-"""What the tests of a misbehaving upstream share: good answers to damage, and the verdict on what a client got."""
+"""For tests of a misbehaving upstream: good responses to damage, and the verdict on what a client got."""
 
 import json
 import logging
@@ -16,15 +16,15 @@ from tests.support.resources import descriptors
 
 PATIENCE = 30.0
 TEXT = "Grüße, 漢字 😀."
-WHOLE, TOLD = "whole", "told"
+WHOLE, REPORTED = "whole", "reported"
 
 
 def event(value: Any) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
 
 
-def delta(finish_reason: str | None = None, **said: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": said, "finish_reason": finish_reason}
+def delta(finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
     return {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
 
@@ -64,8 +64,8 @@ STREAM_HEAD = head(SSE)
 
 
 @dataclass(frozen=True)
-class Good:
-    """An answer as upstream sends it. It is complete, for whoever reads it, from byte `complete_at` on."""
+class GoodResponse:
+    """A response of upstream, whose answer is complete from byte `complete_at` on."""
 
     name: str
     data: bytes
@@ -77,37 +77,37 @@ class Good:
         return self.data.index(b"\r\n\r\n") + 4
 
 
-def _plain(name: str, data: bytes) -> Good:
-    return Good(name, data, False, len(data))
+def _plain(name: str, data: bytes) -> GoodResponse:
+    return GoodResponse(name, data, False, len(data))
 
 
-def _streamed(name: str, data: bytes) -> Good:
-    # Whoever has the finish_reason has the answer; usage and [DONE] are decoration.
-    return Good(name, data, True, data.index(b"\n\n", data.index(b'"stop"')) + 2)
+def _streamed(name: str, data: bytes) -> GoodResponse:
+    # The answer is complete with its finish_reason; usage and [DONE] are not needed.
+    return GoodResponse(name, data, True, data.index(b"\n\n", data.index(b'"stop"')) + 2)
 
 
 _HALVES = (COMPLETION[:70], COMPLETION[70:])
 GOOD = (
     _plain("plain", head(JSON, f"Content-Length: {len(COMPLETION)}") + COMPLETION),
     _plain("plain, chunked", head(JSON, CHUNKED) + b"".join(map(chunk, (*_HALVES, b"")))),
-    Good("plain, until the end", head(JSON) + COMPLETION, False, len(head(JSON) + COMPLETION)),
+    GoodResponse("plain, until the end", head(JSON) + COMPLETION, False, len(head(JSON) + COMPLETION)),
     _streamed("stream, chunked", head(SSE, CHUNKED) + b"".join(map(chunk, (*EVENTS, b"")))),
     _streamed("stream, until the end", STREAM_HEAD + b"".join(EVENTS)),
 )
 
 
 class FaultTestCase(SocketTestCase):
-    """A proxy in front of a server that says any bytes; whatever it says, nothing is raised or logged as an error."""
+    """A proxy in front of a RawUpstream; whatever that sends, nothing is raised or logged as an error."""
 
     def setUp(self) -> None:
         self.addCleanup(self._assert_descriptors_are_back, descriptors())
         super().setUp()
         self.records: list[logging.LogRecord] = []
-        handler = _Keeping(self.records)
+        handler = _RecordingHandler(self.records)
         log = logging.getLogger("deepseek_cursor_proxy")
         log.addHandler(handler)
         self.addCleanup(log.removeHandler, handler)
-        # A test that ran the program left its handlers; nothing of ours belongs on the terminal.
+        # A test that ran the program left its handlers; nothing may get to the terminal.
         self.enterContext(mock.patch.object(log, "propagate", False))
         self.raised: list[Any] = []
         self.enterContext(mock.patch.object(threading, "excepthook", self.raised.append))
@@ -127,7 +127,7 @@ class FaultTestCase(SocketTestCase):
         return upstream
 
     def scripted_proxy(self, plays: Sequence[ScriptedReply], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
-        """A proxy whose upstream plays to a request the one that its last message names by number."""
+        """A proxy whose upstream sends the reply that the last message names by number."""
 
         def respond(request: bytes) -> ScriptedReply:
             payload = json.loads(request.partition(b"\r\n\r\n")[2])
@@ -143,13 +143,13 @@ class FaultTestCase(SocketTestCase):
         sock.sendall(request_bytes(body))
         return Reply(*read_reply(sock), stream)
 
-    def answered(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
-        """What a client gets of these bytes of upstream's."""
+    def reply_to(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
+        """The client's reply when upstream sends these bytes."""
         proxy, _ = self.scripted_proxy([ScriptedReply.of(data, then)], display_reasoning=False, **settings)
         return self.ask(self.connect(proxy), stream=stream)
 
 
-class _Keeping(logging.Handler):
+class _RecordingHandler(logging.Handler):
     def __init__(self, records: list[logging.LogRecord]) -> None:
         super().__init__()
         self._records = records
@@ -160,7 +160,7 @@ class _Keeping(logging.Handler):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client got; reading it to here already proves a proper end."""
+    """A reply that a client read to its proper end."""
 
     status: int
     headers: dict[str, str]
@@ -174,7 +174,7 @@ class Reply:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The failure it tells, wherever it stands."""
+        """The error of the reply, in its body or its last event."""
         value = self.events[-1] if self.status == 200 else json.loads(self.body)
         error = value["error"]
         assert {"message", "type", "param", "code"} <= error.keys(), error
@@ -186,20 +186,20 @@ class Reply:
     def text(self) -> str:
         if not self.is_stream:
             return str(json.loads(self.body)["choices"][0]["message"]["content"])
-        said = [choice["delta"].get("content") or "" for each in self.events for choice in each.get("choices", ())]
-        return "".join(said)
+        texts = [choice["delta"].get("content") or "" for each in self.events for choice in each.get("choices", ())]
+        return "".join(texts)
 
     @property
     def verdict(self) -> str:
-        """`whole` with a status of success, every character and the reason of its end; `told` with an error.
+        """WHOLE with status 200, every character and the finish reason; REPORTED with an error.
 
-        Raises AssertionError for anything in between: a quiet end, half an answer, two ends.
+        Raises AssertionError for anything else: a silent end, half an answer, two ends.
         """
         if self.status != 200:
             assert self.status in (502, 504), (self.status, self.body)
             assert self.headers["content-type"] == "application/json", self.headers
             assert self.error["type"] == ("upstream_error" if self.status == 502 else "upstream_timeout"), self.error
-            return TOLD
+            return REPORTED
         if not self.is_stream:
             value = json.loads(self.body)
             assert (self.text, value["choices"][0]["finish_reason"]) == (TEXT, "stop"), value
@@ -211,6 +211,6 @@ class Reply:
         if errors:
             assert errors == self.events[-1:], errors
             assert self.error["type"] == "upstream_error", errors
-            return TOLD
+            return REPORTED
         assert (self.text, finishes.count("stop")) == (TEXT, 1), self.body
         return WHOLE

@@ -1,4 +1,4 @@
-"""Mutations from a seed: of bytes, and of JSON values.
+"""Seeded mutations of bytes and of JSON values.
 
 A case is its seed and its number, so any one can be run again alone. How many are run follows the width of the suite
 (see `width`), and is exactly FUZZ_CASES where that is set; FUZZ_SEED changes all.
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.width import width
 
-# Bytes that decide something in HTTP, and those that look as if they did.
+# Bytes with a meaning in HTTP, and those that look like it.
 _WORDS = (
     *(
         b"\r\n",
@@ -41,7 +41,7 @@ _WORDS = (
     *(b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"Connection: close\r\n"),
     *(b"Content-Encoding: gzip\r\n", b"HEAD", b"OPTIONS", b"*", b"http://x/", b"#", b"Authorization: Bearer sk\r\n"),
 )
-# JSON that is in the wrong place nearly everywhere.
+# JSON that is wrong in nearly every place.
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 3.5, 1e308, 2**63, 10**40, "", " ", "x", "\ud800", "\x00", "\u2028", "a" * 5000),
     *(
@@ -62,7 +62,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def cases(default: int) -> Iterator[tuple[str, random.Random]]:
-    """The name of each case, and its own source of chance."""
+    """The name of each case and its own random generator."""
     count = width(default // 5, default, default * 50)
     seed = os.environ.get("FUZZ_SEED", "0")
     for number in range(int(os.environ.get("FUZZ_CASES") or count)):
@@ -82,7 +82,7 @@ def mutated(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def pieces(rng: random.Random, data: bytes) -> list[bytes]:
-    """The same bytes in pieces, as a network might hand them over."""
+    """The same bytes in pieces, as a network may deliver them."""
     size = rng.choice((1, 2, 7, 64, 1000))
     cuts, at = [], 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Answers made up from a seed, as the bytes of DeepSeek's stream: any order, any pieces, cut anywhere on the way."""
+"""Answers generated from a seed, as the bytes of DeepSeek's stream: in any order and pieces, cut anywhere."""
 
 import json
 import random
@@ -17,7 +17,7 @@ MARK = "0123456789abcdef" * 2
 WORDS = (
     "think", " ", "\n", "\n\n", "\\", '"', "</details>", "é", "思", "\u2028", "\U0001f600", "data: x\n\n", "\x7f",
 )  # fmt: skip
-# What each kind of tool is called upstream, and what it takes there.
+# The upstream names of each kind of tool.
 FUNCTION, CUSTOM, INNER, INNER_CUSTOM = "read_file", "apply_patch", "agents__spawn", "agents__patch"
 REQUEST = ChatRequest(
     "my-model",
@@ -31,7 +31,7 @@ UPSTREAM_NAMES = {inner: name for name, inner in REQUEST.namespaced.items()}
 
 @dataclass(frozen=True)
 class Piece:
-    """Something that is said in one go: thinking, text, or the call with this number."""
+    """A run of thinking, text, or arguments of the call with this number."""
 
     kind: str
     text: str
@@ -44,14 +44,14 @@ def words(rng: random.Random, most: int) -> str:
 
 
 def answer(rng: random.Random, *, is_orderly: bool = False) -> list[Piece]:
-    """Thinking, text and calls; unless it is orderly, also thinking and text again."""
-    said = [Piece("reasoning_content", words(rng, 8))] if rng.random() < 0.8 else []
-    said += [Piece("content", words(rng, 8))] if rng.random() < 0.7 else []
-    said += [call(rng, number) for number in range(rng.choice((0, 0, 1, 2, 3)))]
+    """Thinking, text and calls; unless `is_orderly`, more thinking and text anywhere between."""
+    pieces = [Piece("reasoning_content", words(rng, 8))] if rng.random() < 0.8 else []
+    pieces += [Piece("content", words(rng, 8))] if rng.random() < 0.7 else []
+    pieces += [call(rng, number) for number in range(rng.choice((0, 0, 1, 2, 3)))]
     for _ in range(0 if is_orderly else rng.choice((0, 1, 2))):
         more = Piece(rng.choice(("reasoning_content", "content")), words(rng, 5))
-        said.insert(rng.randrange(len(said) + 1), more)
-    return said or [Piece("content", "x")]
+        pieces.insert(rng.randrange(len(pieces) + 1), more)
+    return pieces or [Piece("content", "x")]
 
 
 def call(rng: random.Random, number: int) -> Piece:
@@ -61,10 +61,10 @@ def call(rng: random.Random, number: int) -> Piece:
     return Piece("call", arguments, number, name)
 
 
-def stream(rng: random.Random, said: Sequence[Piece], finish_reason: str = "stop") -> bytes:
+def stream(rng: random.Random, pieces: Sequence[Piece], finish_reason: str = "stop") -> bytes:
     """The events of an answer. Characters may be cut in two, as DeepSeek's are."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None, "reasoning_content": ""}]
-    for piece in said:
+    for piece in pieces:
         if piece.kind == "call":
             function = {"name": piece.name, "arguments": ""}
             deltas.append({"tool_calls": [{"index": piece.call, "id": f"call_{piece.call}", "function": function}]})
@@ -76,7 +76,7 @@ def stream(rng: random.Random, said: Sequence[Piece], finish_reason: str = "stop
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": usage})
-    # With our own encoder's escapes they can be read as a run, with others they cannot.
+    # With the escapes of our own encoder repeated_chunks can read them, with others it cannot.
     is_ascii = rng.random() < 0.3
     return b"".join(b"data: %b\n\n" % encoded(chunk, is_ascii) for chunk in chunks) + b"data: [DONE]\n\n"
 
@@ -98,18 +98,18 @@ def parts(rng: random.Random, text: str) -> Iterator[str]:
 
 
 def batches(rng: random.Random, data: bytes) -> Iterator[Batch]:
-    """The stream as it is read when it arrives in pieces of any size."""
+    """The batches of a stream that arrives in pieces of any size."""
     reader, at = StreamReader(), 0
     while at < len(data):
         end = at + rng.choice((1, 7, 50, 400, 100_000))
-        said = reader.read(data[at:end])
-        assert said.problem is None, said.problem
-        yield said.batch
+        events = reader.read(data[at:end])
+        assert events.problem is None, events.problem
+        yield events.batch
         at = end
 
 
 def message(found: Sequence[Batch]) -> Message:
-    """What all of it says, added up."""
+    """The message that all deltas add up to."""
     reply = Reply()
     for delta in (each for batch in found for each in batch if isinstance(each, Delta)):
         reply.add(delta)

@@ -1,7 +1,7 @@
-"""Chats that go through both doors, made up from a seed: chat completions and responses, chained or echoed, in any mix.
+"""Chats generated from a seed that mix chat completions and responses, chained or echoed.
 
-No socket: an App with a DeepSeek that is a function. Two callers have the same chat word for word, in turns; only what
-the model thinks differs. Every request is checked: DeepSeek accepts it, and sees all that this caller's model thought.
+No socket: an App with a DeepSeek that is a function. Two callers have the same chat word for word; only the reasoning
+differs. Every request is checked: DeepSeek accepts it, and sees all reasoning of this caller and none of the other's.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ QUESTIONS = ("continue", "Please fix the failing test.", "thanks", "What does th
 
 
 class Upstream:
-    """A DeepSeek that says what it is told to, at once."""
+    """A DeepSeek that answers `says` at once."""
 
     def __init__(self) -> None:
         self.says = Answer()
         self.payload: Json = {}
-        # Places are not given back here.
+        # Slots are not released here.
         self.call_limits = CallLimits(lambda model: 10**9, 0)
 
     def send(self, body: bytes, *_: Any) -> "_FakeResponse":
@@ -60,7 +60,7 @@ class _FakeResponse:
         yield from (b"".join(self._completion.events()),)
 
     def raise_unless_stream(self) -> None:
-        """It is whatever was asked for."""
+        """The response is a stream if one was requested."""
 
     note_progress = hurry = raise_unless_stream
 
@@ -69,7 +69,7 @@ class _FakeResponse:
 
 
 class Proxy:
-    """An app with a memory of its own."""
+    """An App with its own store."""
 
     def __init__(self, secret: InstallationSecret) -> None:
         self.upstream = Upstream()
@@ -95,12 +95,12 @@ class Proxy:
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """An answer: what was thought, and what the client got of it."""
+    """An answer: its reasoning, and what the client got."""
 
     thought: str
     shown: str
     calls: tuple[Call, ...]
-    # As the Responses API told it; chat completions tell none.
+    # The output items of the Responses API; chat completions have none.
     items: tuple[Json, ...] = ()
 
     def message(self, rng: random.Random) -> Json:
@@ -108,7 +108,7 @@ class RecordedAnswer:
         return {"role": "assistant", "content": self.shown or None, **({"tool_calls": calls} if calls else {})}
 
     def echoed(self, rng: random.Random, *, is_sealed: bool = False) -> list[Json]:
-        """As some client sends it back: unchanged as Codex does, or without ids as opencode does."""
+        """The answer as a client sends it back: unchanged as Codex does, or without ids as opencode does."""
         if self.items and not is_sealed and rng.random() < 0.5:
             return list(self.items)
         echo: list[Json] = [
@@ -124,7 +124,7 @@ class RecordedAnswer:
 
 
 def _function(call: Call, rng: random.Random) -> Json:
-    """Many clients write arguments anew."""
+    """The function of a call, whose arguments many clients encode again."""
     again = json.dumps(json.loads(call.arguments), separators=(",", ":"))
     return {"name": call.name, "arguments": rng.choice((call.arguments, again))}
 
@@ -133,7 +133,7 @@ def _function(call: Call, rng: random.Random) -> Json:
 class Chain:
     key: str
     history: list[RecordedAnswer | Json] = field(default_factory=list)
-    # All responses that were kept, and the last one, if it answered last.
+    # All stored responses, and the last one, if it was the last answer.
     kept: list[str] = field(default_factory=list)
     last: str | None = None
 
@@ -143,7 +143,7 @@ class Chain:
 
 
 class TwoCallers:
-    """The same chat of two callers; `words` makes up what both say, `ways` how each of them says it."""
+    """The same chat of two callers; `_words` generates its content, `_ways` how each of them sends it."""
 
     def __init__(self, seed: int, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -154,34 +154,34 @@ class TwoCallers:
         self._ask(f"Question {seed}")
 
     def step(self) -> None:
-        """One answer for each of the two, after what both asked."""
+        """One answer for each of the two callers."""
         self._count += 1
-        says = self._made_up()
+        says = self._generate_answer()
         for chain in self._ways.sample(self.chains, 2):
             thought = f"{chain.key} thinks {self._count}: {self._ways.random()} </details>\n"
             self._proxy.upstream.says = dataclasses.replace(says, reasoning=thought)
-            said = self._through_chat(chain) if self._ways.random() < 0.3 else self._through_responses(chain)
+            answer = self._send_chat(chain) if self._ways.random() < 0.3 else self._send_response(chain)
             self._check(chain, self._proxy)
-            chain.history.append(said)
+            chain.history.append(answer)
         if says.calls:
             for chain in self.chains:
                 chain.history += [output(call.id, f"result of {call.id}") for call in says.calls]
         else:
             self._ask(self._words.choice(QUESTIONS))
-        self._check_walls()
-        self._forget_some()
+        self._check_isolation()
+        self._delete_some()
 
     def move(self, other: Proxy) -> None:
-        """Everything once more, sealed, on a proxy that has never seen any of it."""
+        """Send the sealed history to a proxy that has never seen any of it."""
         other.upstream.says = Answer(reasoning="x", content="y")
         for chain in self.chains:
             if all(each.items for each in chain.history if isinstance(each, RecordedAnswer)):
                 items = self._items(chain.history, is_sealed=True)
-                status, told = other.send("POST", PATH, chain.key, self._body(input=items, store=False))
-                assert status == 200, told
+                status, reply = other.send("POST", PATH, chain.key, self._body(input=items, store=False))
+                assert status == 200, reply
                 self._check(chain, other)
 
-    def _made_up(self) -> Answer:
+    def _generate_answer(self) -> Answer:
         name = "".join(self._words.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=24))
         calls = tuple(
             Call(f"call_{number:02d}_{name}", "read_file", json.dumps({"path": self._words.random(), "é": [1, None]}))
@@ -194,19 +194,19 @@ class TwoCallers:
         for chain in self.chains:
             chain.history.append(question(text))
 
-    # The two doors …
+    # The two APIs …
 
     def _body(self, **more: Any) -> Json:
         return {"tools": TOOLS, "stream": self._ways.random() < 0.5, **more}
 
-    def _through_chat(self, chain: Chain) -> RecordedAnswer:
+    def _send_chat(self, chain: Chain) -> RecordedAnswer:
         messages = [self._message(each) for each in chain.history]
         body = self._body(messages=messages)
-        status, told = self._proxy.send("POST", "/v1/chat/completions", chain.key, body)
-        assert status == 200, told
+        status, reply = self._proxy.send("POST", "/v1/chat/completions", chain.key, body)
+        assert status == 200, reply
         chain.last = None
         says = self._proxy.upstream.says
-        return RecordedAnswer(says.reasoning or "", _shown_text(told.decode()), says.calls)
+        return RecordedAnswer(says.reasoning or "", _shown_text(reply.decode()), says.calls)
 
     def _message(self, each: RecordedAnswer | Json) -> Json:
         if isinstance(each, RecordedAnswer):
@@ -215,16 +215,16 @@ class TwoCallers:
             return {"role": "user", "content": each["content"][0]["text"]}
         return {"role": "tool", "tool_call_id": each["call_id"], "content": each["output"]}
 
-    def _through_responses(self, chain: Chain) -> RecordedAnswer:
+    def _send_response(self, chain: Chain) -> RecordedAnswer:
         body = self._body(store=self._ways.random() < 0.8, include=["reasoning.encrypted_content"])
         if chain.last is not None and self._ways.random() < 0.6:
             place = max(at for at, each in enumerate(chain.history) if isinstance(each, RecordedAnswer))
             body |= {"previous_response_id": chain.last, "input": chain.history[place + 1 :]}
         else:
             body["input"] = self._items(chain.history)
-        status, told = self._proxy.send("POST", PATH, chain.key, body)
-        assert status == 200, told
-        response = check_stream(events(told)) if body["stream"] else json.loads(told)
+        status, reply = self._proxy.send("POST", PATH, chain.key, body)
+        assert status == 200, reply
+        response = check_stream(events(reply)) if body["stream"] else json.loads(reply)
         assert response["status"] == "completed", response
         chain.last = response["id"] if body["store"] else None
         chain.kept += [response["id"]] if body["store"] else []
@@ -244,11 +244,11 @@ class TwoCallers:
         messages = proxy.upstream.payload["messages"]
         sent = [each["reasoning_content"] for each in messages if each["role"] == "assistant"]
         assert sent == chain.thoughts, f"upstream saw {sent}, the model thought {chain.thoughts}"
-        asked = [each for each in chain.history if not isinstance(each, RecordedAnswer)]
-        assert len(messages) == len(asked) + len(sent), "something was lost, or said twice"
+        others = [each for each in chain.history if not isinstance(each, RecordedAnswer)]
+        assert len(messages) == len(others) + len(sent), "a message was lost or repeated"
 
-    def _check_walls(self) -> None:
-        """Nobody sees the other's."""
+    def _check_isolation(self) -> None:
+        """Neither caller sees the other's responses."""
         mine, theirs = self._ways.sample(self.chains, 2)
         if mine.kept and self._ways.random() < 0.2:
             path = f"{PATH}/{self._ways.choice(mine.kept)}"
@@ -256,8 +256,8 @@ class TwoCallers:
             assert self._proxy.send("DELETE", path, theirs.key)[0] == 404
             assert self._proxy.send("GET", path, mine.key)[0] == 200
 
-    def _forget_some(self) -> None:
-        """Any links may go, as long as the chain is gone on from another."""
+    def _delete_some(self) -> None:
+        """Delete any stored responses but the last one."""
         chain = self._ways.choice(self.chains)
         if self._ways.random() < 0.3:
             gone = [each for each in chain.kept if each != chain.last][: self._ways.randrange(1, 5)]

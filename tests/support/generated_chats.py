@@ -1,8 +1,8 @@
-"""Chats as real clients have them, made up from a seed: what the model said, what the client echoes, what it edits.
+"""Chats of real clients, generated from a seed: the model's answers, the client's echoes and edits.
 
 A World holds several chats of one caller and one memory. Every step lets one chat edit its history (or not), send it
-through the whole pure pipeline, and hear an answer. `World.step` checks the five laws on every request; whoever runs
-it prints the seed and the smallest number of steps that fail.
+through the whole pure pipeline, and receive an answer. `World.step` checks the five laws on every request; the test
+prints the seed and the smallest number of steps that fail.
 """
 
 import json
@@ -23,13 +23,13 @@ from tests.support.histories import TOOLS
 
 CONFIG = ProxyConfig()
 FORMS = (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None)
-# Said in every chat, so that openings, questions and short answers are often identical.
+# In every chat, so that openings, questions and short answers are often identical.
 COMMON = ("continue", "Please fix the failing test in the parser.", "thanks", "What does this file do?")
 
 
 @dataclass
 class Turn:
-    """One assistant of a history: what it thought (None: another program's model said it) and what still proves it."""
+    """An assistant message of a history, and its reasoning (None: another program's model wrote it)."""
 
     message: dict[str, Any]
     reasoning: str | None
@@ -42,7 +42,7 @@ class Chat:
     has_unique_ids: bool
     form: thinking_blocks.Form | None
     history: list[Any] = field(default_factory=list)
-    # What was sent last, as long as the client has only appended since.
+    # The messages last sent, as long as the client has only appended since.
     sent: list[Any] = field(default_factory=list)
 
     def messages(self) -> list[dict[str, Any]]:
@@ -65,14 +65,14 @@ class World:
             self._edit(chat)
         if _role(chat.history[-1]) in ("assistant", "system"):
             chat.history.append({"role": "user", "content": self._question(chat)})
-        said = self._make_up_answer(chat)
-        payload = self.exchange(chat, said)
+        answer = self._generate_answer(chat)
+        payload = self.exchange(chat, answer)
         self._check(chat, payload)
-        self._hear(chat, said)
+        self._receive(chat, answer)
         return chat
 
-    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
-        """Send the chat's history through the pipeline, record the answer; what DeepSeek would have seen."""
+    def exchange(self, chat: Chat, answer: Message) -> dict[str, Any]:
+        """Send the chat's history through the pipeline and record the answer; the payload for DeepSeek."""
         body = encode_json({"messages": chat.messages(), "tools": TOOLS, "stream": True})
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
@@ -80,11 +80,11 @@ class World:
         for alias in prepared.aliases:
             if not any(key in self.memory for key in alias.unless):
                 self.memory.setdefault(alias.new, [alias.reasoning])
-        for key in history.answer_keys(said).record_keys():
-            self.memory[key] = list(dict.fromkeys([said.reasoning or "", *self.memory.get(key, ())]))
+        for key in history.answer_keys(answer).record_keys():
+            self.memory[key] = list(dict.fromkeys([answer.reasoning or "", *self.memory.get(key, ())]))
         return chat_api.payload(prepared.request)
 
-    def _make_up_answer(self, chat: Chat) -> Message:
+    def _generate_answer(self, chat: Chat) -> Message:
         calls = self._calls(chat)
         text = (
             self.rng.choice(("", "Done.", self._words())) if calls else self.rng.choice((self._words(), "Done. " * 5))
@@ -92,36 +92,38 @@ class World:
         reasoning = self.rng.choice((f"Thought {self._next()}: </details> {self._words()}", self._words()))
         return Message("assistant", text, reasoning, tuple(ToolCall(*call) for call in calls))
 
-    def _hear(self, chat: Chat, said: Message) -> None:
+    def _receive(self, chat: Chat, answer: Message) -> None:
         answers_unique = identity.is_unique_id(chat.history[-1].get("tool_call_id", ""))
-        is_proven = (bool(said.tool_calls) and chat.has_unique_ids) or answers_unique
-        chat.history.append(Turn(self._echo(chat, said), said.reasoning, is_proven))
-        for call in said.tool_calls:
+        is_proven = (bool(answer.tool_calls) and chat.has_unique_ids) or answers_unique
+        chat.history.append(Turn(self._echo(chat, answer), answer.reasoning, is_proven))
+        for call in answer.tool_calls:
             chat.history.append({"role": "tool", "tool_call_id": call.id, "content": f"result {self._next()}"})
 
-    def _echo(self, chat: Chat, said: Message) -> dict[str, Any]:
-        """How a client sends an answer back: stripped of its reasoning, and with edits that mean nothing."""
-        shown = self.shown(chat, said)
-        content: Any = self.rng.choice((shown, shown.strip(), shown + "\n", [{"type": "text", "text": shown}]))
-        if not shown:
+    def _echo(self, chat: Chat, answer: Message) -> dict[str, Any]:
+        """The answer as a client sends it back: without its reasoning, and with insignificant edits."""
+        displayed = self.display(chat, answer)
+        content: Any = self.rng.choice(
+            (displayed, displayed.strip(), displayed + "\n", [{"type": "text", "text": displayed}])
+        )
+        if not displayed:
             content = self.rng.choice((None, [], ""))
         echoed: dict[str, Any] = {"role": "assistant", "content": content}
-        if said.tool_calls:
-            echoed["tool_calls"] = [self._echo_call(call) for call in said.tool_calls]
+        if answer.tool_calls:
+            echoed["tool_calls"] = [self._echo_call(call) for call in answer.tool_calls]
         return echoed
 
-    def shown(self, chat: Chat, said: Message) -> str:
-        """What the client saw of an answer."""
+    def display(self, chat: Chat, answer: Message) -> str:
+        """The text that the client got."""
         block = ""
-        if chat.form is not None and said.reasoning:
-            block = chat.form.opening + chat.form.escape(said.reasoning) + chat.form.closing
-        return block + str(said.content)
+        if chat.form is not None and answer.reasoning:
+            block = chat.form.opening + chat.form.escape(answer.reasoning) + chat.form.closing
+        return block + str(answer.content)
 
     def _echo_call(self, call: ToolCall) -> dict[str, Any]:
         written = self.rng.choice((call.arguments, json.dumps(json.loads(call.arguments), indent=1)))
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": written}}
 
-    # What clients do to the rest …
+    # Edits of clients …
 
     def _edit(self, chat: Chat) -> None:
         edits = (
@@ -165,11 +167,11 @@ class World:
         foreign = {"role": "assistant", "content": "Done.", "tool_calls": calls}
         if self.rng.random() < 0.5:
             foreign = {"role": "assistant", "content": self.rng.choice(("Done.", self._words()))}
-        # A question unlike any other: after the same history to the last byte nobody could tell whose words these are.
+        # A question unlike any other: after the very same history these could be the words of either model.
         question = {"role": "user", "content": f"Question {self._next()} to another model."}
         chat.history += [question, Turn(foreign, None, False)]
         if "tool_calls" in foreign:
-            # A turn nobody knows turns what was native into a transcript: the one thing that may change a prefix.
+            # An unknown turn makes native turns a transcript: the only case in which a prefix may change.
             self._touch(chat, 0)
             chat.history.append({"role": "tool", "tool_call_id": "call_0", "content": "of another model"})
 
@@ -207,7 +209,7 @@ class World:
         chat.sent = payload["messages"]
 
     def _check_nothing_is_lost(self, chat: Chat, payload: dict[str, Any]) -> None:
-        said = "\n".join(
+        payload_text = "\n".join(
             part
             for message in payload["messages"]
             for part in (message["content"], *(call["function"]["arguments"] for call in message.get("tool_calls", ())))
@@ -216,9 +218,9 @@ class World:
             words = message["content"] if isinstance(message["content"], str) else ""
             block = thinking_blocks.block_at(words)
             visible = notices.strip(words, block.end if block else 0)
-            assert visible.strip() in said, f"law 3: lost {visible!r}"
+            assert visible.strip() in payload_text, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
-                assert call["function"]["arguments"] in said, f"law 3: lost the arguments {call}"
+                assert call["function"]["arguments"] in payload_text, f"law 3: lost the arguments {call}"
 
     def _check_reasoning(self, chat: Chat, payload: dict[str, Any]) -> None:
         sent = [message["reasoning_content"] for message in payload["messages"] if message["role"] == "assistant"]
@@ -226,15 +228,15 @@ class World:
         turns = [each for each in chat.history if isinstance(each, Turn) and not _says_nothing(each)]
         for turn, reasoning in zip(reversed(turns), reversed(sent), strict=False):
             own = turn.reasoning or rules.FILLER
-            said = turn.message["content"]
-            assert reasoning in (own, rules.FILLER), f"law 2: {said!r} got foreign reasoning {reasoning!r}"
+            content = turn.message["content"]
+            assert reasoning in (own, rules.FILLER), f"law 2: {content!r} got foreign reasoning {reasoning!r}"
             if (turn.is_proven and not self.forgets) or (chat.form is not None and turn.reasoning):
-                assert reasoning == own, f"law {5 if self.forgets else 1}: {said!r} lost its reasoning"
+                assert reasoning == own, f"law {5 if self.forgets else 1}: {content!r} lost its reasoning"
 
-    # Making things up …
+    # Generation …
 
     def _new_chat(self) -> Chat:
-        # A memory that forgets has nothing but what the client shows.
+        # A memory that forgets leaves only the blocks that the client shows.
         forms = [form for form in self._forms if form is not None or not self.forgets]
         chat = Chat(self.rng.random() < 0.7, self.rng.choice(forms))
         chat.history.append({"role": "system", "content": "You are a coding agent."})
@@ -245,10 +247,10 @@ class World:
         return [(self._id(chat, n), "read_file", json.dumps({"path": self._words(), "n": 1.5})) for n in range(count)]
 
     def _question(self, chat: Chat) -> str:
-        # Chats that are the same to the last byte cannot be told apart, so neither gets the other's reasoning; that is
-        # test_restore's. Here openings differ in one word, unless ids or what the client shows tell them apart.
-        is_told_apart = chat.has_unique_ids and chat.form is not None
-        is_opening = len(chat.history) == 1 and not is_told_apart
+        # Chats that are the same to the last byte cannot be distinguished, so neither gets the other's reasoning; that
+        # is test_restore's. Here openings differ in one word, unless ids or blocks distinguish them.
+        is_distinct = chat.has_unique_ids and chat.form is not None
+        is_opening = len(chat.history) == 1 and not is_distinct
         return f"{self._words()} ({self._next()})" if is_opening else self._words()
 
     def _id(self, chat: Chat, number: int) -> str:

@@ -1,4 +1,4 @@
-"""What the tests over real sockets share: a proxy in front of the strict fake, and the assertions of our domain."""
+"""The harness of tests over real sockets: a proxy in front of the strict fake, raw requests and replies."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ PATIENCE = 10.0
 
 
 class RunningProxy:
-    """The proxy built the way outside code builds it, serving on a thread."""
+    """The proxy, built as outside code builds it, on a thread."""
 
     def __init__(
         self, upstream_url: str, store: ReasoningStore | None = None, *, port: int = 0, **settings: Any
     ) -> None:
         self.store = store or ReasoningStore(":memory:")
         self.server = DeepSeekProxyServer(("127.0.0.1", port), DeepSeekProxyHandler)
-        # A scripted failure is meant to be told; tests of second chances say so.
+        # No retries, so that scripted failures reach the client; tests of retries set a budget.
         self.server.config = ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
         self.server.reasoning_store = self.store
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
@@ -45,7 +45,7 @@ class RunningProxy:
 
 @contextlib.contextmanager
 def running_proxy(upstream_url: str, **settings: Any) -> Iterator[str]:
-    """The root URL of a proxy that runs as long as the block does and remembers nothing from before."""
+    """The root URL of a proxy with an empty store, running as long as the block does."""
     with contextlib.closing(RunningProxy(upstream_url, **settings)) as proxy:
         yield proxy.url.removesuffix("/v1")
 
@@ -56,7 +56,7 @@ class SocketTestCase(unittest.TestCase):
     def setUp(self) -> None:
         threads = threading.active_count()
         self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.02))
-        # Cleanups run last to first: the count is taken after everything has been closed.
+        # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
         self.fake = FakeDeepSeek().start()
         self.addCleanup(self.fake.close)
@@ -77,7 +77,7 @@ class SocketTestCase(unittest.TestCase):
         return sock
 
     def assert_upstream_saw(self, *reasonings: str | None, request: int = -1) -> None:
-        """The reasoning of every assistant in a request DeepSeek accepted, in order."""
+        """Compare the reasoning of every assistant message in a request that DeepSeek accepted."""
         messages = self.fake.accepted[request]["messages"]
         sent = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
         self.assertEqual(list(reasonings), sent)
@@ -90,7 +90,7 @@ class SocketTestCase(unittest.TestCase):
 
 
 def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:
-    """A chat request as a client would send it; `body` may be bytes that are no JSON at all."""
+    """The bytes of a chat request; a `body` of bytes is sent as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [
         f"POST {path} HTTP/1.1",

@@ -1,4 +1,4 @@
-"""Short words for the messages that tests are made of."""
+"""Short constructors for the messages of tests."""
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 

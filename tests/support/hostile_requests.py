@@ -315,12 +315,15 @@ SMUGGLED: Mapping[str, tuple[bytes, int]] = {
     "body of a get": (head(b"Content-Length: %d" % len(HIDDEN)) + HIDDEN, 200),
     "body of a head": (head(b"Content-Length: %d" % len(HIDDEN), line=b"HEAD /healthz HTTP/1.1") + HIDDEN, 200),
     "body of options": (head(b"Content-Length: %d" % len(HIDDEN), line=b"OPTIONS * HTTP/1.1") + HIDDEN, 204),
-    "body nobody asked for": (head(b"Content-Length: %d" % len(HIDDEN), line=b"POST /nowhere HTTP/1.1") + HIDDEN, 404),
+    "body to an unknown path": (
+        head(b"Content-Length: %d" % len(HIDDEN), line=b"POST /nowhere HTTP/1.1") + HIDDEN,
+        404,
+    ),
     "body without a key": (
         head(b"Content-Length: %d" % len(HIDDEN), line=b"POST /v1/chat/completions HTTP/1.1") + HIDDEN,
         401,
     ),
-    "chunks nobody asked for": (
+    "chunks to an unknown path": (
         head(b"Transfer-Encoding: chunked", line=b"POST /nowhere HTTP/1.1") + b"5\r\nhello\r\n0\r\n\r\n" + HIDDEN,
         404,
     ),

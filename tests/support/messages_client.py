@@ -1,4 +1,4 @@
-"""A client of the Messages API that believes nothing: every stream it reads has to keep the laws of a stream."""
+"""A strict client of the Messages API: it checks the laws of a stream on every stream it reads."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class ClientReply:
-    """A reply as it was read to its end."""
+    """A reply, read to its end."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class ClientReply:
 
     @property
     def error(self) -> Json:
-        """The error, which has its shape."""
+        """The error object, whose shape is checked."""
         value = self.value
         assert set(value) == {"type", "error", "request_id"}, value
         assert value["type"] == "error"
@@ -59,7 +59,7 @@ class ClientReply:
 
 
 def events(stream: bytes) -> list[Json]:
-    """The events in the bytes of a stream; an event that has not arrived as a whole is none yet."""
+    """The complete events in the bytes of a stream."""
     found = []
     for block in stream.split(b"\n\n")[:-1]:
         kind, _, data = block.partition(b"\ndata: ")
@@ -71,30 +71,30 @@ def events(stream: bytes) -> list[Json]:
 
 def add_up_events(found: Sequence[Json]) -> Json:
     """The message that the events of a whole stream add up to, as the official libraries do it."""
-    said = [event for event in found if event["type"] != "ping"]
-    assert said[0]["type"] == "message_start", found
-    assert [event["type"] for event in said[-2:]] == ["message_delta", "message_stop"], found
-    message = dict(said[0]["message"])
+    events = [event for event in found if event["type"] != "ping"]
+    assert events[0]["type"] == "message_start", found
+    assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"], found
+    message = dict(events[0]["message"])
     assert (message["content"], message["stop_reason"]) == ([], None), message
-    message["content"] = blocks(said[1:-2])
-    return {**message, **said[-2]["delta"], "usage": {**message["usage"], **said[-2]["usage"]}}
+    message["content"] = blocks(events[1:-2])
+    return {**message, **events[-2]["delta"], "usage": {**message["usage"], **events[-2]["usage"]}}
 
 
 def blocks(found: Sequence[Json]) -> list[Json]:
-    """What the events of blocks add up to: one open block at a time, numbered from 0 on."""
-    told: list[Json] = []
+    """The content that block events add up to: one open block at a time, numbered from 0 on."""
+    content: list[Json] = []
     open_block: Json | None = None
     written: dict[str, str] = {}
     for event in found:
         kind = event["type"]
         if kind == "content_block_start":
             assert open_block is None, found
-            assert event["index"] == len(told), event
+            assert event["index"] == len(content), event
             open_block, written = dict(event["content_block"]), {}
-            told.append(open_block)
+            content.append(open_block)
             continue
         assert open_block is not None, event
-        assert event["index"] == len(told) - 1, event
+        assert event["index"] == len(content) - 1, event
         if kind == "content_block_delta":
             delta = event["delta"]
             name = _TEXTS[open_block["type"]][delta["type"]]
@@ -106,7 +106,7 @@ def blocks(found: Sequence[Json]) -> list[Json]:
             close(open_block, written)
             open_block = None
     assert open_block is None, found
-    return told
+    return content
 
 
 def close(block: Json, written: Mapping[str, str]) -> None:
@@ -136,7 +136,7 @@ def kinds(message: Json) -> list[str]:
 
 
 def without_ids(message: Json) -> Json:
-    """A message without what differs from one to the next."""
+    """A message without id and usage, which differ from call to call."""
     return {name: value for name, value in message.items() if name not in ("id", "usage")}
 
 
@@ -155,18 +155,18 @@ class MessagesTestCase(SocketTestCase):
                 method, path, data, {**VERSION, **({"x-api-key": "sk-test"} if headers is None else headers)}
             )
             reply = connection.getresponse()
-            told = {name.lower(): value for name, value in reply.getheaders()}
-            return ClientReply(reply.status, told, reply.read())
+            reply_headers = {name.lower(): value for name, value in reply.getheaders()}
+            return ClientReply(reply.status, reply_headers, reply.read())
 
     def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> ClientReply:
-        asked = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
-        return self.send(proxy, {**asked, **THINKING, **body}, headers={"x-api-key": key})
+        fields = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
+        return self.send(proxy, {**fields, **THINKING, **body}, headers={"x-api-key": key})
 
     def complete(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
-        """A message that succeeded, whose stream kept the laws if it was one."""
-        told = self.create(proxy, *messages, **body)
-        self.assertEqual(200, told.status, told.body)
-        return told.message
+        """A message that succeeded, plain or streamed."""
+        reply = self.create(proxy, *messages, **body)
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.message
 
     def sent(self, request: int = -1) -> list[Json]:
         """The messages of a request that DeepSeek accepted."""
@@ -174,8 +174,8 @@ class MessagesTestCase(SocketTestCase):
 
     @contextlib.contextmanager
     def open_stream(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
-        """Somebody who has asked for a stream and not read it yet."""
-        asked = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
+        """A connection on which a stream was requested and not read yet."""
+        fields = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(asked, path=PATH))
+            sock.sendall(request_bytes(fields, path=PATH))
             yield sock

@@ -1,7 +1,7 @@
-"""A server in DeepSeek's place that says any bytes and fails at any of them; and a proxy that tunnels to it.
+"""A server in DeepSeek's place that sends any bytes and fails at any of them; and an HTTPS proxy that tunnels to it.
 
-What a request gets is decided by a function of its bytes, so that many can be played side by side. Nothing outlives
-`close`: connections are cut and their threads joined.
+A function of the request's bytes chooses the reply, so that many can run side by side. `close` cuts all connections
+and joins their threads.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ CLOSE, RESET, HANG, KEEP = "close", "reset", "hang", "keep"
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """Bytes to say, each piece in a packet of its own, and what happens then."""
+    """Bytes to send, each piece in a packet of its own, and what happens then."""
 
     pieces: Iterable[bytes]
     then: str = CLOSE
@@ -34,7 +34,7 @@ class ScriptedReply:
 
 
 class RawServer:
-    """Accepts on a thread and serves each connection on another; `_lock` protects who they are."""
+    """Accepts on a thread and serves each connection on another; `_lock` protects `_open`."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -46,14 +46,14 @@ class RawServer:
         self._is_closing = False
         self.connections = 0
         self.hung_up = threading.Event()
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
         self._is_closing = True
-        # Not every system wakes a thread that accepts when its socket is closed; a visitor does.
+        # Not every system wakes `accept` when its socket is closed; a connection does.
         socket.create_connection(("127.0.0.1", self.port)).close()
-        self._accepting.join()
+        self._acceptor.join()
         self._listener.close()
         with self._lock:
             for sock in self._open:
@@ -93,14 +93,14 @@ class RawServer:
             sock.close()
 
     def hang(self, sock: socket.socket) -> None:
-        """Say nothing until the other side has had enough; one that asks again here is made to ask elsewhere."""
+        """Send nothing until the client closes; one that sends another request here is closed, too."""
         with contextlib.suppress(OSError):
             sock.recv(65536)
         self.hung_up.set()
 
 
 class RawUpstream(RawServer):
-    """Plays to every request what `respond` says of its bytes; with `tls`, inside TLS."""
+    """Sends to every request the reply that `respond` returns for its bytes; with `tls`, inside TLS."""
 
     def __init__(self, respond: Callable[[bytes], ScriptedReply], *, tls: bool = False) -> None:
         self._respond = respond
@@ -115,12 +115,12 @@ class RawUpstream(RawServer):
 
     def serve(self, sock: socket.socket) -> None:
         if self._context is None:
-            self._converse(sock)
+            self._serve_requests(sock)
             return
         with sock.dup() as twin, self._context.wrap_socket(twin, server_side=True) as secured:
-            self._converse(secured)
+            self._serve_requests(secured)
 
-    def _converse(self, sock: socket.socket) -> None:
+    def _serve_requests(self, sock: socket.socket) -> None:
         while (request := _read_request(sock)) is not None:
             self.requests.append(request)
             play = self._respond(request)
@@ -129,7 +129,7 @@ class RawUpstream(RawServer):
             if play.then == HANG:
                 self.hang(sock)
             if play.then == RESET:
-                # Closing with nothing to wait for makes TCP say RST in place of FIN.
+                # Closing with a linger of 0 sends RST in place of FIN.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             if play.then != KEEP:
                 return
@@ -137,7 +137,7 @@ class RawUpstream(RawServer):
 
 
 class TunnelProxy(RawServer):
-    """An HTTPS_PROXY: answers CONNECT with `reply`, and if that is a 200 connects to `target`, whatever was asked."""
+    """An HTTPS_PROXY: answers CONNECT with `reply`, and if that is a 200 connects to `target`."""
 
     def __init__(self, target: int, reply: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n") -> None:
         self._target = target
@@ -161,7 +161,7 @@ class TunnelProxy(RawServer):
         if b" 200 " not in self._reply[:16]:
             return
         with socket.create_connection(("127.0.0.1", self._target)) as target:
-            back = threading.Thread(target=_pump, args=(target, sock), daemon=True)
+            back = threading.Thread(target=_copy, args=(target, sock), daemon=True)
             back.start()
             with contextlib.suppress(OSError):
                 while data := sock.recv(65536):
@@ -172,7 +172,7 @@ class TunnelProxy(RawServer):
             back.join()
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def _copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

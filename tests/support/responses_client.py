@@ -1,4 +1,4 @@
-"""A client of the Responses API that believes nothing: every stream it reads has to keep the laws of a stream."""
+"""A strict client of the Responses API: it checks the laws of a stream on every stream it reads."""
 
 import contextlib
 import http.client
@@ -57,7 +57,7 @@ HOSTED: list[Json] = [{"type": kind, "id": f"h_{kind}", **rest} for kind, rest i
 
 @dataclass(frozen=True)
 class ClientReply:
-    """A reply as it was read to its end."""
+    """A reply, read to its end."""
 
     status: int
     headers: Mapping[str, str]
@@ -84,7 +84,7 @@ class ClientReply:
 
 
 def events(stream: bytes) -> list[Json]:
-    """The events in the bytes of a stream; an event that has not arrived as a whole is none yet."""
+    """The complete events in the bytes of a stream."""
     found = []
     for block in stream.split(b"\n\n")[:-1]:
         kind, _, data = block.partition(b"\ndata: ")
@@ -105,7 +105,7 @@ _NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature"
 
 
 def check_object(response: Json) -> None:
-    """The laws of a response object, whatever became of it."""
+    """The laws of every response object."""
     assert not set(_ALWAYS.split()) - response.keys(), set(_ALWAYS.split()) - response.keys()
     assert all(type(response[name]) in (int, float) for name in _NUMBERS), response
     assert (response["object"], response["service_tier"]) == ("response", "default"), response
@@ -129,12 +129,12 @@ def check_stream(found: Sequence[Json], first: int = 0) -> Json:
 
 
 def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
-    """Every item is added, said and done under one id and index, and is in the end what its pieces said."""
+    """Every item is added, streamed and done under one id and index, and equals the sum of its deltas."""
     added = {event["output_index"]: event["item"] for event in found if event["type"].endswith("output_item.added")}
     done = {event["output_index"]: event["item"] for event in found if event["type"].endswith("output_item.done")}
     assert list(added) == list(range(len(output))), found
     assert [done[index] for index in sorted(done)] == [output[index] for index in sorted(done)], found
-    # What the answer broke off in is not done: clients would keep half a thought, and run half a call.
+    # An item in which the answer broke off is not done: clients would keep half a thought, and run half a call.
     halves = [item for index, item in enumerate(output) if index not in done]
     assert all(item["status"] == "incomplete" for item in halves), found
     is_limited = found[-1]["response"]["incomplete_details"] is not None
@@ -142,17 +142,18 @@ def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
         # A summary has no status.
         assert item.get("status", "completed") == "completed" or (is_limited and item["type"] == "message"), found
     assert [item["id"] for item in added.values()] == [item["id"] for item in output]
-    said: dict[tuple[str, str], str] = {}
+    pending: dict[tuple[str, str], str] = {}
     for event in found:
         kind, _, phase = event["type"].rpartition(".")
         if phase == "delta":
             assert output[event["output_index"]]["id"] == event["item_id"]
-            said[kind, event["item_id"]] = join_utf16(said.get((kind, event["item_id"]), ""), event["delta"])
+            pending[kind, event["item_id"]] = join_utf16(pending.get((kind, event["item_id"]), ""), event["delta"])
         elif phase == "done" and kind in _TEXTS:
-            assert said.pop((kind, event["item_id"]), "") == event[_TEXTS[kind]], event
-    assert {item_id for _, item_id in said} <= {item["id"] for item in halves}, said
+            assert pending.pop((kind, event["item_id"]), "") == event[_TEXTS[kind]], event
+    assert {item_id for _, item_id in pending} <= {item["id"] for item in halves}, pending
     for item in halves:
-        assert {text for (_, item_id), text in said.items() if item_id == item["id"]} == set(filter(None, texts(item)))
+        streamed = {text for (_, item_id), text in pending.items() if item_id == item["id"]}
+        assert streamed == set(filter(None, texts(item)))
     check_parts(found)
 
 
@@ -168,13 +169,13 @@ def check_parts(found: Sequence[Json]) -> None:
 
 
 def texts(item: Json) -> list[str]:
-    """All that is said in an item."""
+    """All texts of an item."""
     parts = [part["text"] for name in ("content", "summary") for part in item.get(name) or ()]
     return parts + [item[name] for name in ("arguments", "input") if name in item]
 
 
 def join_utf16(*texts: str) -> str:
-    """Texts as a client joins them whose strings are UTF-16, as those of most are."""
+    """Join texts as most clients do, whose strings are UTF-16."""
     return "".join(texts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
@@ -195,33 +196,33 @@ class ResponsesTestCase(SocketTestCase):
         with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
-            reply = connection.getresponse()
-            headers = {name.lower(): value for name, value in reply.getheaders()}
-            told = ClientReply(reply.status, headers, reply.read())
-        if told.status == 200 and told.body.startswith(b'{"id":"resp_') and told.value["object"] == "response":
-            check_object(told.value)
-        return told
+            response = connection.getresponse()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            reply = ClientReply(response.status, headers, response.read())
+        if reply.status == 200 and reply.body.startswith(b'{"id":"resp_') and reply.value["object"] == "response":
+            check_object(reply.value)
+        return reply
 
     def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> ClientReply:
-        """A response, whose stream keeps the laws if it is one."""
-        told = self.send(proxy, "POST", PATH, {"input": input, **body}, key)
-        if body.get("stream") and told.status == 200:
-            check_stream(told.events)
-        return told
+        """Create a response; a stream is checked against the laws."""
+        reply = self.send(proxy, "POST", PATH, {"input": input, **body}, key)
+        if body.get("stream") and reply.status == 200:
+            check_stream(reply.events)
+        return reply
 
     def complete(self, proxy: RunningProxy, input: Any, **body: Any) -> Json:
         """A response that succeeded."""
-        told = self.create(proxy, input, **body)
-        self.assertEqual(200, told.status, told.body)
-        self.assertEqual("completed", told.response["status"], told.body)
-        return told.response
+        reply = self.create(proxy, input, **body)
+        self.assertEqual(200, reply.status, reply.body)
+        self.assertEqual("completed", reply.response["status"], reply.body)
+        return reply.response
 
     def get(self, proxy: RunningProxy, response: Mapping[str, Any], rest: str = "", **details: Any) -> ClientReply:
         return self.send(proxy, "GET", f"{PATH}/{response['id']}{rest}", **details)
 
     @contextlib.contextmanager
     def open_stream(self, proxy: RunningProxy, input: Any, **body: Any) -> Iterator[socket.socket]:
-        """Somebody who has asked for a stream and not read it yet."""
+        """A connection on which a stream was requested and not read yet."""
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes({"input": input, "stream": True, **body}, path=PATH))
             yield sock

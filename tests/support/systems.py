@@ -1,4 +1,4 @@
-"""What the system under the tests can do, for tests of what only some systems can."""
+"""Conditions for tests that only some systems can run."""
 
 import os
 import tempfile
@@ -18,5 +18,5 @@ def _can_symlink() -> bool:
         return link.is_symlink()
 
 
-needs_symlinks = unittest.skipUnless(_can_symlink(), "symbolic links cannot be made here")
+needs_symlinks = unittest.skipUnless(_can_symlink(), "this system allows no symbolic links")
 needs_removable_open_files = unittest.skipIf(os.name == "nt", "Windows does not remove or rename a file that is open")

@@ -16,10 +16,10 @@ from tests.support.faults import (
     GOOD,
     JSON,
     PATIENCE,
+    REPORTED,
     SSE,
     STREAM_HEAD,
     TEXT,
-    TOLD,
     WHOLE,
     FaultTestCase,
     Reply,
@@ -58,11 +58,11 @@ class TestTime(FaultTestCase):
 
     def test_a_head_that_trickles_has_one_deadline(self) -> None:
         reply = self.trickling(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n")
-        self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+        self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
     def test_announcements_that_trickle_have_the_same(self) -> None:
         reply = self.trickling(b"", head(status="102 Processing"))
-        self.assertEqual(TOLD, reply.verdict)
+        self.assertEqual(REPORTED, reply.verdict)
 
     def test_keep_alives_are_no_progress_beyond_the_patience_for_a_queue(self) -> None:
         blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
@@ -76,19 +76,19 @@ class TestTime(FaultTestCase):
             replies = dict(zip(drops, pool.map(reply, drops), strict=True))
         for drop, each in replies.items():
             with self.subTest(drop):
-                self.assertEqual(("upstream_timeout", TOLD), (each.error["code"], each.verdict))
+                self.assertEqual(("upstream_timeout", REPORTED), (each.error["code"], each.verdict))
                 # Our own sign of life went on meanwhile, and did not count as one of upstream's.
                 self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.events[1:-1]])
 
     def test_blank_lines_in_a_plain_answer_are_no_progress_either(self) -> None:
         reply = self.trickling(head(JSON), b"\n", stream=False, queue_patience=0)
-        self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+        self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
     def test_a_plain_answer_that_trickles_has_one_deadline(self) -> None:
         for start, drop in ((head(JSON), b"x"), (head(JSON, "Content-Length: 10000000"), b"{")):
             with self.subTest(start):
                 reply = self.trickling(start, drop, stream=False)
-                self.assertEqual((504, TOLD), (reply.status, reply.verdict))
+                self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
     def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
         with mock.patch.object(response, "_ERROR_SECONDS", 0.05):
@@ -116,7 +116,7 @@ class TestTime(FaultTestCase):
                 started = time.monotonic()
                 reply = self.repeating(start, drop * 500, 0, 8.0, request_timeout=0.1, queue_patience=0.2)
                 self.assertLess(time.monotonic() - started, 7)
-                self.assertEqual(WHOLE if start is finished else TOLD, reply.verdict)
+                self.assertEqual(WHOLE if start is finished else REPORTED, reply.verdict)
 
 
 class TestTls(FaultTestCase):
@@ -132,7 +132,7 @@ class TestTls(FaultTestCase):
         upstream = self.upstream(lambda _: ScriptedReply.of(GOOD[0].data), tls=True)
         for stream in (True, False):
             reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)), stream=stream)
-            self.assertEqual((502, TOLD), (reply.status, reply.verdict))
+            self.assertEqual((502, REPORTED), (reply.status, reply.verdict))
             self.assertIn("certificate", reply.error["message"])
         self.assertEqual([], upstream.requests)
 
@@ -144,7 +144,7 @@ class TestTls(FaultTestCase):
             )  # type: ignore[misc]
             with mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(CERTIFICATE)}):
                 reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)))
-                self.assertEqual(TOLD, reply.verdict)
+                self.assertEqual(REPORTED, reply.verdict)
 
 
 class TestPlaces(FaultTestCase):
@@ -263,7 +263,7 @@ class TestMemory(FaultTestCase):
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        self.assertEqual(TOLD, verdict)
+        self.assertEqual(REPORTED, verdict)
         self.assertLess(peak, 64 * 1024 * 1024)
 
     def test_bombs(self) -> None:
@@ -285,12 +285,12 @@ class TestMemory(FaultTestCase):
         for said in ({"content": "x" * 1000}, {"reasoning_content": "x" * 1000}, {"tool_calls": [call]}):
             with self.subTest(*said), mock.patch("deepseek_cursor_proxy.conversation.Reply.MAX_CHARACTERS", 10_000):
                 # Whatever else goes wrong, it never stops by itself.
-                reply = self.answered(STREAM_HEAD + event(delta(**said)) * 11, then=HANG, request_timeout=PATIENCE)
-                self.assertEqual((200, TOLD), (reply.status, reply.verdict))
+                reply = self.reply_to(STREAM_HEAD + event(delta(**said)) * 11, then=HANG, request_timeout=PATIENCE)
+                self.assertEqual((200, REPORTED), (reply.status, reply.verdict))
                 self.assertIn("longer than", reply.error["message"])
         with mock.patch("deepseek_cursor_proxy.conversation.Reply.MAX_CHARACTERS", 1):
             # What has come to its end was not endless.
-            self.assertEqual(WHOLE, self.answered(GOOD[0].data, stream=False).verdict)
+            self.assertEqual(WHOLE, self.reply_to(GOOD[0].data, stream=False).verdict)
 
     def test_endless_lines_and_bodies(self) -> None:
         mebibyte = b"x" * 1024 * 1024

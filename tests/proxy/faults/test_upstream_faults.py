@@ -19,12 +19,12 @@ from tests.support.faults import (
     GOOD,
     JSON,
     PATIENCE,
+    REPORTED,
     SSE,
     STREAM_HEAD,
-    TOLD,
     WHOLE,
     FaultTestCase,
-    Good,
+    GoodResponse,
     Reply,
     chunk,
     delta,
@@ -41,7 +41,7 @@ ODD_CHOICES: tuple[Any, ...] = (None, 7, "x", {}, [], [7], [None], [[]])
 ODD_CALLS: tuple[Any, ...] = (7, "x", {}, [7], [{"index": 400_000}], [{"index": "x"}])
 
 
-def cuts(good: Good, *, sample: int = BODY_SAMPLE) -> list[int]:
+def cuts(good: GoodResponse, *, sample: int = BODY_SAMPLE) -> list[int]:
     """After how many bytes to fail: all of the head, some of the rest, and what lies around the end."""
     if IS_LONG:
         return list(range(len(good.data) + 1))
@@ -86,7 +86,7 @@ class TestAnyByte(FaultTestCase):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
 
-    def assert_told(self, good: Good, then: str, at: list[int], **settings: Any) -> None:
+    def assert_told(self, good: GoodResponse, then: str, at: list[int], **settings: Any) -> None:
         plays = [ScriptedReply.of(good.data[:cut], then) for cut in at]
         proxy, _ = self.scripted_proxy(plays, **settings)
         workers = 16 if then == HANG else 2
@@ -96,15 +96,15 @@ class TestAnyByte(FaultTestCase):
         for number, cut in enumerate(at):
             with self.subTest(good.name, then=then, cut=cut):
                 verdict = replies[number].verdict
-                expected = WHOLE if cut >= good.complete_at and (then != HANG or good is not GOOD[2]) else TOLD
+                expected = WHOLE if cut >= good.complete_at and (then != HANG or good is not GOOD[2]) else REPORTED
                 if then == RESET and cut >= good.complete_at:
                     continue  # what was on its way may be lost, which is told; the verdict has been given
                 self.assertEqual(expected, verdict)
-                if then == HANG and verdict == TOLD:
+                if then == HANG and verdict == REPORTED:
                     self.assertEqual("upstream_timeout", replies[number].error["code"])
         proxy.close()
 
-    def share(self, proxy: RunningProxy, good: Good, numbers: range) -> list[tuple[int, Reply]]:
+    def share(self, proxy: RunningProxy, good: GoodResponse, numbers: range) -> list[tuple[int, Reply]]:
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
             return [(number, self.ask(sock, number, stream=good.is_stream)) for number in numbers]
 
@@ -113,13 +113,13 @@ class TestTheTable(FaultTestCase):
     """Part by part what upstreams have been seen, or are feared, to do."""
 
     def assert_status(self, status: int, data: bytes, *, stream: bool = True, **settings: Any) -> Reply:
-        reply = self.answered(data, stream=stream, **settings)
-        self.assertEqual((status, TOLD), (reply.status, reply.verdict), reply.body)
+        reply = self.reply_to(data, stream=stream, **settings)
+        self.assertEqual((status, REPORTED), (reply.status, reply.verdict), reply.body)
         return reply
 
     def assert_told_in_stream(self, data: bytes) -> Reply:
-        reply = self.answered(data)
-        self.assertEqual((200, TOLD), (reply.status, reply.verdict), reply.body)
+        reply = self.reply_to(data)
+        self.assertEqual((200, REPORTED), (reply.status, reply.verdict), reply.body)
         return reply
 
     def test_redirects_are_never_followed(self) -> None:
@@ -185,8 +185,8 @@ class TestTheTable(FaultTestCase):
 
     def test_a_length_nobody_would_read_is_refused_before_it_comes(self) -> None:
         data = head(JSON, f"Content-Length: {1024**4}") + COMPLETION
-        reply = self.answered(data, stream=False, then=HANG, request_timeout=PATIENCE)
-        self.assertEqual((502, TOLD), (reply.status, reply.verdict))
+        reply = self.reply_to(data, stream=False, then=HANG, request_timeout=PATIENCE)
+        self.assertEqual((502, REPORTED), (reply.status, reply.verdict))
 
     def test_plain_answers_of_the_wrong_kind(self) -> None:
         for name, body in {
@@ -286,7 +286,7 @@ class TestTheTable(FaultTestCase):
             "numbers that are none": STREAM_HEAD + b'data: {"x": [NaN, -Infinity, 1e999], "choices": []}\n\n' + events,
         }.items():
             with self.subTest(name):
-                reply = self.answered(data)
+                reply = self.reply_to(data)
                 self.assertEqual((200, WHOLE), (reply.status, reply.verdict))
                 self.assertNotIn(b"400000", reply.body)
                 self.assertNotIn(b"late", reply.body)
@@ -305,12 +305,12 @@ class TestTheTable(FaultTestCase):
     def test_surrogates_on_their_own_and_split(self) -> None:
         halves = [delta(content="\ud83d"), delta(content="\ude00"), delta(content="\ud800 alone"), delta("stop")]
         data = STREAM_HEAD + b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in halves)
-        reply = self.answered(data)
+        reply = self.reply_to(data)
         self.assertEqual("\ud83d\ude00\ud800 alone", reply.text)
         whole = json.loads(COMPLETION)
         whole["choices"][0]["message"] = {"content": "\ud800", "reasoning_content": "\udfff"}
         body = json.dumps(whole).encode()
-        reply = self.answered(head(JSON, f"Content-Length: {len(body)}") + body, stream=False)
+        reply = self.reply_to(head(JSON, f"Content-Length: {len(body)}") + body, stream=False)
         self.assertEqual((200, "\ud800"), (reply.status, reply.text))
 
     def test_only_the_time_to_wait_is_kept_of_a_refusal_s_head(self) -> None:
@@ -319,7 +319,7 @@ class TestTheTable(FaultTestCase):
         for status in (400, 401, 402, 404, 413, 422, 429, 500, 502, 503, 504, 599):
             with self.subTest(status):
                 data = head(JSON, f"Content-Length: {len(body)}", *fields, status=f"{status} No") + body
-                reply = self.answered(data)
+                reply = self.reply_to(data)
                 self.assertEqual((status, "7"), (reply.status, reply.headers["retry-after"]))
                 self.assertIn("Busy.", reply.error["message"])
                 self.assertEqual({"content-type", "content-length", "connection", "retry-after"}, reply.headers.keys())
@@ -338,7 +338,7 @@ class TestTheTable(FaultTestCase):
             "an error that is a number": b'{"error": 7}',
         }.items():
             with self.subTest(name):
-                reply = self.answered(head(f"Content-Length: {len(body)}", status="500 Broken") + body)
+                reply = self.reply_to(head(f"Content-Length: {len(body)}", status="500 Broken") + body)
                 self.assertEqual(500, reply.status)
                 self.assertTrue(reply.error["type"])
 

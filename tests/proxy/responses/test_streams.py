@@ -323,7 +323,7 @@ class TestLogprobs(ResponsesTestCase):
         {"token": 7, "logprob": -2.0},
         {"token": "x", "logprob": "high"},
     )
-    TOLD: tuple[Json, ...] = (
+    REPORTED: tuple[Json, ...] = (
         {"token": "R", "logprob": -0.5, "bytes": [82], "top_logprobs": [{"token": "S", "logprob": -1, "bytes": [83]}]},
         {"token": "雨", "logprob": -2.0, "bytes": [233, 155, 168], "top_logprobs": []},
     )
@@ -347,13 +347,13 @@ class TestLogprobs(ResponsesTestCase):
                     self.fake.answer(self.answered(stream=stream))
                     told = self.create(self.proxy(), "q", stream=stream, **asked)
                     [item] = told.response["output"]
-                    self.assertEqual(list(self.TOLD), item["content"][0]["logprobs"])
+                    self.assertEqual(list(self.REPORTED), item["content"][0]["logprobs"])
                     self.assertEqual(asked.get("top_logprobs", 0), told.response["top_logprobs"])
                     sent = self.fake.seen[-1].payload
                     self.assertEqual((True, asked.get("top_logprobs")), (sent["logprobs"], sent.get("top_logprobs")))
                     if stream:
                         pieces = [each["logprobs"] for each in told.events if each["type"].endswith("text.delta")]
-                        self.assertEqual([[self.TOLD[0]], [self.TOLD[1]]], pieces)
+                        self.assertEqual([[self.REPORTED[0]], [self.REPORTED[1]]], pieces)
 
     def test_a_response_with_them_can_be_gone_on_from(self) -> None:
         proxy = self.proxy()

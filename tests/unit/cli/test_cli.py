@@ -65,7 +65,7 @@ class CliTest(unittest.TestCase):
         self.assertRegex(ran.err, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
         return ran.err.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
 
-    def shown(self, *arguments: str) -> dict[str, tuple[str, str]]:
+    def show(self, *arguments: str) -> dict[str, tuple[str, str]]:
         """What `config show` says: key, value, origin."""
         rows = {}
         for line in self.output_of("config", "show", *arguments).splitlines():
@@ -180,15 +180,15 @@ class BenchCommandTest(CliTest):
 
 class ConfigCommandTest(CliTest):
     def test_config_show_has_a_line_for_every_setting(self) -> None:
-        self.assertEqual(list(self.shown()), [each.key for each in DECLARATIONS])
-        self.assertEqual({origin for _, origin in self.shown().values()}, {"default"})
+        self.assertEqual(list(self.show()), [each.key for each in DECLARATIONS])
+        self.assertEqual({origin for _, origin in self.show().values()}, {"default"})
 
     def test_config_show_prints_the_origin_of_each_value(self) -> None:
         file = self.home / "mine.toml"
         file.write_text('model = "of the file"\nport = 1\nhost = "of the file"\n')
         environment = {"DEEPSEEK_CURSOR_PROXY_PORT": "2", "DEEPSEEK_CURSOR_PROXY_HOST": "of the environment"}
         with mock.patch.dict(os.environ, environment):
-            shown = self.shown("--config", str(file), "--port", "3", "--no-display-reasoning", "--cors")
+            shown = self.show("--config", str(file), "--port", "3", "--no-display-reasoning", "--cors")
         self.assertEqual(shown["model"], ('"of the file"', str(file)))
         self.assertEqual(shown["host"], ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"))
         self.assertEqual(shown["port"], ("3", "flag --port"))
@@ -207,13 +207,13 @@ class ConfigCommandTest(CliTest):
             (("--display-reasoning", "true"), "on"),
             (("--no-display-reasoning", "--display-reasoning"), "on"),
         ):
-            self.assertEqual(f'"{expected}"', self.shown(*line)["display_reasoning"][0], line)
+            self.assertEqual(f'"{expected}"', self.show(*line)["display_reasoning"][0], line)
         self.assertIn("is not one of auto, on, off", self.refusal("config", "show", "--display-reasoning", "maybe"))
 
     def test_config_show_reads_the_file_in_the_home_directory(self) -> None:
         self.directory.mkdir()
         (self.directory / "config.toml").write_text("port = 1")
-        value, origin = self.shown()["port"]
+        value, origin = self.show()["port"]
         self.assertEqual((value, Path(origin)), ("1", Path("~/.deepseek-cursor-proxy/config.toml")))
 
     def test_config_path_prints_the_file_in_use(self) -> None:
@@ -262,7 +262,7 @@ class AccessKeyTest(CliTest):
         self.assertEqual(len(seen), 3)
 
     def test_config_show_prints_shortened_digests_of_access_keys(self) -> None:
-        value, origin = self.shown("--access-keys", f"{KEY},sk-another-of-the-keys")["access_keys"]
+        value, origin = self.show("--access-keys", f"{KEY},sk-another-of-the-keys")["access_keys"]
         self.assertRegex(value, r'^\["sha256:[0-9a-f]{12}…", "sha256:[0-9a-f]{12}…"\]$')
         self.assertEqual(origin, "flag --access-keys")
 
@@ -461,19 +461,19 @@ class RefusalTest(CliTest):
 
     def test_a_models_entry_may_name_a_known_model_or_the_configured_one(self) -> None:
         for target in ("deepseek-v4-pro", "DeepSeek-Flash", "deepseek-v4-pro-nothink", "deepseek-v4-flash:max"):
-            self.shown("--config", self.models_file(target))
-        self.shown("--config", self.models_file("deepseek-v9"), "--model", "deepseek-v9")
+            self.show("--config", self.models_file(target))
+        self.show("--config", self.models_file("deepseek-v9"), "--model", "deepseek-v9")
 
     def test_a_models_entry_may_name_any_model_of_another_host(self) -> None:
         for url in ("https://openrouter.ai/api/v1", "https://notdeepseek.com", "http://127.0.0.1:1"):
-            self.shown("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)
+            self.show("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)
         self.refusal("--config", self.models_file("vendor/deepseek-v4"), "--base-url", "https://api.deepseek.com/beta")
 
     @unittest.skipIf(os.name == "nt", "Windows invents a home for everybody")
     def test_config_show_works_without_a_home_directory(self) -> None:
         del os.environ["HOME"]
         with mock.patch("pwd.getpwuid", side_effect=KeyError("no such user")):
-            self.assertEqual(self.shown()["port"], ("9000", "default"))
+            self.assertEqual(self.show()["port"], ("9000", "default"))
             for line in (["config", "path"], ["store", "stats"], ["store", "clear"]):
                 self.assertIn("in a home directory that does not exist", self.refusal(*line))
 
