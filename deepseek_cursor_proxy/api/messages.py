@@ -13,7 +13,6 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
 from deepseek_cursor_proxy.protocols.anthropic.writer import (
     MessageHead,
-    MessageWriter,
     PingingWriter,
     PlainMessageWriter,
     failure_event,
@@ -50,7 +49,7 @@ class MessagesEndpoint(Endpoint):
             seconds = self._services.config.heartbeat_interval
             reply = self.reply(exchange, chat, PingingWriter(head, message, sealer, monotonic, seconds))
         else:
-            reply = self.reply(exchange, chat, PlainMessageWriter(MessageWriter(head, message, sealer)))
+            reply = self.reply(exchange, chat, PlainMessageWriter(head, message, sealer))
         # Anthropic's clients quote it when they report a problem.
         return reply._replace(headers=(*reply.headers, ("request-id", head.request_id)))
 

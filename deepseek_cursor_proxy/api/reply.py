@@ -42,7 +42,10 @@ class OpenExchange(Protocol):
 
 
 class Writer(Protocol):
-    """Writes one answer in the words of one API: as events, or as one JSON value at its end. Used by one thread."""
+    """Writes one answer in the words of one API, as events or as one JSON value. Used by one thread.
+
+    Of a plain reply only the last bytes, by `end` or `fail`, are sent.
+    """
 
     def begin(self) -> bytes:
         """The bytes before the answer."""

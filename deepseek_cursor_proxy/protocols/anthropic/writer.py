@@ -4,7 +4,7 @@
     for every block   content_block_start, its deltas, content_block_stop: one open block at a time
     message_delta with the stop reason and the usage, message_stop
 
-The plain writer has the events written and sends only the message, so both say the same. The strings of a run of equal
+The plain writer writes the same events and sends only the message, so both say the same. The strings of a run of equal
 chunks are spliced into events without being encoded again.
 """
 
@@ -216,21 +216,11 @@ class PingingWriter(MessageWriter):
         return written
 
 
-class PlainMessageWriter:
-    """Writes one message as JSON, at its end, from the writer of its events. Used by one thread."""
-
-    def __init__(self, events: MessageWriter) -> None:
-        self._events = events
-
-    def begin(self) -> bytes:
-        return b""
-
-    def write(self, batch: Batch) -> bytes:
-        self._events.write(batch)
-        return b""
+class PlainMessageWriter(MessageWriter):
+    """Writes one message as JSON, at its end; the events before it are not sent."""
 
     def end(self) -> bytes:
-        return encode_json(self._events.message())
+        return encode_json(self.message())
 
     def fail(self, error: ProxyError) -> bytes:
         """Break off: a message has no words for a failure."""

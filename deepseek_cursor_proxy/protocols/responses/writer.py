@@ -245,11 +245,10 @@ class PlainResponseWriter:
         self._events = events
 
     def begin(self) -> bytes:
-        return b""
+        return self._events.begin()
 
     def write(self, batch: Batch) -> bytes:
-        self._events.write(batch)
-        return b""
+        return self._events.write(batch)
 
     def end(self) -> bytes:
         self._events.end()
