@@ -1,1 +1,1 @@
-"""Things to try the proxy with and to measure it by; nothing the running proxy needs."""
+"""A fake DeepSeek, a scripted Cursor, the demo, the benchmark and the soak; the running proxy needs none of it."""

@@ -1,9 +1,9 @@
-"""A scripted Cursor: it asks, runs the tools it is told to run, and echoes the history as Cursor does.
+"""A scripted Cursor: it asks, runs the tools that the model calls, and echoes the history as Cursor does.
 
 What Cursor does to the history is the reason for this project: it shows an answer's content and sends exactly that
 back, thinking block included, keeps the ids of tool calls, and drops `reasoning_content`. The client reads every answer
-to the end of its HTTP body over one kept-alive connection and reports what it saw; it judges and retries nothing.
-Below it a small weather assistant, which plays the model's side of a tool loop for the fake.
+to the end of its HTTP body over one kept-alive connection and reports it; it judges and retries nothing.
+`weather_responder` plays the model's side of a tool loop for the fake DeepSeek.
 """
 
 import base64
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 
-# A model that calls tools for ever is a bug of the script, and this turns it into a short one.
+# A script whose model calls tools for ever is a bug; it ends here.
 _MOST_ANSWERS = 20
 
 
@@ -93,7 +93,7 @@ class CursorClient:
         self._connection.close()
 
     def ask(self, text: str) -> Turn:
-        """Asks, and runs tools until there is a final answer or one that is not whole."""
+        """Ask, and run tools until there is a final answer or one that is not whole."""
         self.messages.append({"role": "user", "content": text})
         answers: list[ClientAnswer] = []
         while not answers or (answers[-1].is_whole and answers[-1].calls and len(answers) < _MOST_ANSWERS):
@@ -107,7 +107,7 @@ class CursorClient:
         return Turn(tuple(answers))
 
     def post(self, messages: Sequence[Mapping[str, Any]] | None = None) -> ClientAnswer:
-        """Sends one request and reads its answer; the history stays as it is."""
+        """Send one request and read its answer; the history stays as it is."""
         body = self.body(self.messages if messages is None else messages)
         self._connection.request("POST", self._path, json.dumps(body).encode(), self._headers)
         response = self._connection.getresponse()
@@ -153,7 +153,7 @@ def _read(response: HTTPResponse) -> ClientAnswer:
                 events.append(json.loads(line[5:]))
     except (HTTPException, ConnectionError):
         cut = True
-    return _added_up(ClientAnswer(response.status, events=tuple(events), comments=comments, done=done, cut=cut))
+    return _add_up(ClientAnswer(response.status, events=tuple(events), comments=comments, done=done, cut=cut))
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _lines(response: HTTPResponse) -> Iterator[bytes]:
         yield from (line.rstrip(b"\r") for line in lines)
 
 
-def _added_up(seen: ClientAnswer) -> ClientAnswer:
+def _add_up(seen: ClientAnswer) -> ClientAnswer:
     """The answer with its events added up; a whole completion is added up like one big delta."""
     content, reasoning, end, usage, error = "", None, None, None, None
     calls: dict[int, Call] = {}
@@ -184,14 +184,14 @@ def _added_up(seen: ClientAnswer) -> ClientAnswer:
             end = choice.get("finish_reason") or end
             for position, piece in enumerate(delta.get("tool_calls") or ()):
                 index = piece.get("index", position)
-                calls[index] = _continued(calls.get(index, Call("", "", "")), piece)
+                calls[index] = _extend_call(calls.get(index, Call("", "", "")), piece)
     called = tuple(calls[index] for index in sorted(calls))
     return replace(
         seen, content=content, reasoning=reasoning, calls=called, finish_reason=end, usage=usage, error=error
     )
 
 
-def _continued(call: Call, piece: Mapping[str, Any]) -> Call:
+def _extend_call(call: Call, piece: Mapping[str, Any]) -> Call:
     function = piece.get("function") or {}
     name, arguments = function.get("name") or "", function.get("arguments") or ""
     return Call(call.id or piece.get("id") or "", call.name or name, call.arguments + arguments)
@@ -207,15 +207,15 @@ WEATHER_TOOLS = (_tool("get_location", "Where the user is."), _tool("get_weather
 
 
 def weather_responder(payload: Mapping[str, Any]) -> Answer:
-    """Asks for the place, then for its weather, then answers, later at once; every history has its own words and id."""
+    """Call for the place, then for its weather, then answer; later questions at once. Every history has its own id."""
     messages = payload["messages"]
     digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).digest()
     # Base64 with two letters for its two signs: DeepSeek's ids end in letters and digits only.
     id = "call_00_" + base64.b64encode(digest, altchars=b"Zz")[:24].decode()
     thought = f"After {len(messages)} messages ({digest.hex()[:8]}): "
-    asked = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
-    results = sum(message["role"] == "tool" for message in messages[asked:])
-    if not payload.get("tools") or any(message["role"] == "tool" for message in messages[:asked]):
+    question = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
+    results = sum(message["role"] == "tool" for message in messages[question:])
+    if not payload.get("tools") or any(message["role"] == "tool" for message in messages[:question]):
         return Answer(f"{thought}I know enough to reply.", "Yes, take an umbrella.")
     if results == 0:
         return Answer(f"{thought}first I need the place.", calls=(Call(id, "get_location", "{}"),))

@@ -1,7 +1,7 @@
-"""The proxy at work, without a key: a scripted Cursor asks a made-up DeepSeek, first directly, then through the proxy.
+"""The demo: a scripted Cursor asks a fake DeepSeek, first directly, then through the proxy. It needs no key.
 
-Each request is watched from all sides (what Cursor sent, what reached DeepSeek, what Cursor saw) and judged by what
-the made-up DeepSeek remembers having thought, never by what the proxy says about itself.
+Each request is recorded at both ends (what Cursor sent, what DeepSeek received, what Cursor got) and judged by the
+reasoning that the fake DeepSeek remembers, never by what the proxy says about itself.
 Loopback only, no file; everything that is started has ended before `run` returns.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Seen, Step
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, ReceivedRequest, Step
 from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -40,22 +40,22 @@ def run(out: TextIO | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Request:
-    """One request from all sides; `thoughts` are those of the turns before it, as DeepSeek had them."""
+    """One request at both ends; `thoughts` are the reasonings of the turns before it, as DeepSeek had them."""
 
     sent: Sequence[Mapping[str, Any]]
-    arrived: Sequence[Seen]
+    received: Sequence[ReceivedRequest]
     answer: ClientAnswer
     thoughts: Sequence[str]
 
     @property
     def is_accepted(self) -> bool:
         """Whether DeepSeek took it at the first try, and the answer came through whole."""
-        return [seen.status for seen in self.arrived] == [200] and self.answer.is_whole
+        return [seen.status for seen in self.received] == [200] and self.answer.is_whole
 
     @property
     def turns(self) -> list[tuple[str | None, str | None]]:
         """For every turn before this request, its reasoning and the one that reached DeepSeek."""
-        messages = self.arrived[-1].payload.get("messages", ()) if self.arrived else ()
+        messages = self.received[-1].payload.get("messages", ()) if self.received else ()
         found = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
         return list(zip_longest(self.thoughts, found))
 
@@ -65,7 +65,7 @@ class _Request:
 
 
 class _DeepSeek(FakeDeepSeek):
-    """Remembers what it thought; its one client waits for every answer, so the list needs no lock."""
+    """A fake DeepSeek that remembers its reasonings; its one client waits for every answer, so they need no lock."""
 
     def __init__(self) -> None:
         self.thoughts: list[str] = []
@@ -78,7 +78,7 @@ class _DeepSeek(FakeDeepSeek):
         return answer
 
 
-class _WatchedCursor(CursorClient):
+class _RecordedCursor(CursorClient):
     def __init__(self, base_url: str, deepseek: _DeepSeek) -> None:
         super().__init__(base_url, tools=WEATHER_TOOLS)
         self.requests: list[_Request] = []
@@ -94,7 +94,7 @@ class _WatchedCursor(CursorClient):
 
 def _play(deepseek: _DeepSeek, base_url: str) -> list[_Request]:
     """All questions, or as far as the chat gets."""
-    with closing(_WatchedCursor(base_url, deepseek)) as cursor:
+    with closing(_RecordedCursor(base_url, deepseek)) as cursor:
         for question in _QUESTIONS:
             if not cursor.ask(question).final.is_whole:
                 break
@@ -106,7 +106,7 @@ def _proxy(upstream: str) -> Iterator[str]:
     """The real proxy, in this process and with a memory that ends with it; its base URL."""
     address = ("127.0.0.1", 0)
     with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
-        # Without second chances: every request shown is one that Cursor sent.
+        # Without retries: every request shown is one that Cursor sent.
         proxy.config, proxy.reasoning_store = ProxyConfig(upstream_base_url=upstream, retry_budget=0), store
         # The interval is how long shutdown may wait for the accepting loop to look up.
         accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,))
@@ -165,7 +165,7 @@ def _news(message: Mapping[str, Any]) -> str:
 
 
 def _refusal(request: _Request) -> str:
-    tries = " and ".join(str(seen.status) for seen in request.arrived) or "was not asked"
+    tries = " and ".join(str(seen.status) for seen in request.received) or "was not asked"
     return f"{tries}; Cursor got {request.answer.status} {(request.answer.error or {}).get('message', '')}"
 
 

@@ -1,6 +1,6 @@
 """What the benchmark and the soak look at from outside: servers in processes of their own.
 
-The proxy is started as a user starts it, with a HOME of its own; the made-up DeepSeek ends when its standard input
+The proxy is started as a user starts it, with a HOME of its own; the fake DeepSeek ends when its standard input
 does, so it cannot outlive us. What a process uses is asked of the system, which tells it on Linux only.
 """
 
@@ -68,27 +68,27 @@ class Server:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
             return None
-        # A process that has ended, and whom nobody has waited for yet, has no memory to tell of.
+        # A zombie has no memory to report.
         found = re.search(rf"^{name}:\s*(\d+)", status, re.MULTILINE)
         return int(found[1]) if found else None
 
 
 @contextmanager
-def made_up_deepseek(home: Path, module: str, port: int = 0) -> Iterator[Server]:
-    """The DeepSeek that a module of the lab makes up, on any free port or on this one."""
-    with _running(home, "-c", f"from {module} import be_deepseek; be_deepseek({port or ''})") as server:
+def running_deepseek(home: Path, module: str, port: int = 0) -> Iterator[Server]:
+    """The fake DeepSeek of a lab module, in a process of its own, on this port or a free one."""
+    with _run_process(home, "-c", f"from {module} import serve_deepseek; serve_deepseek({port or ''})") as server:
         yield server
 
 
 @contextmanager
 def running_proxy(upstream: Server, home: Path, *flags: str) -> Iterator[Server]:
     """The proxy, as `python -m` starts it."""
-    with _running(home, "-m", "deepseek_cursor_proxy", "--port", "0", "--base-url", upstream.url, *flags) as server:
+    with _run_process(home, "-m", "deepseek_cursor_proxy", "--port", "0", "--base-url", upstream.url, *flags) as server:
         yield server
 
 
 @contextmanager
-def _running(home: Path, *arguments: str) -> Iterator[Server]:
+def _run_process(home: Path, *arguments: str) -> Iterator[Server]:
     home.mkdir(exist_ok=True)
     pipe, log = subprocess.PIPE, home / "log"
     with (
@@ -98,7 +98,7 @@ def _running(home: Path, *arguments: str) -> Iterator[Server]:
         ) as process,
     ):
         try:
-            yield Server(_announced_url(process, log), process.pid)
+            yield Server(_read_url(process, log), process.pid)
         finally:
             _end(process)
 
@@ -109,7 +109,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LAST_SECONDS)
     finally:
-        # No harm to one that has ended; but neither its slowness nor an impatient Ctrl-C leaves it behind.
+        # Harmless after its end; neither a slow end nor a second Ctrl-C leaves the process behind.
         process.kill()
         process.wait()
 
@@ -121,7 +121,7 @@ def _environment(home: Path) -> dict[str, str]:
     return {**mine, "HOME": str(home), "USERPROFILE": str(home), "PYTHONPATH": path}
 
 
-def _announced_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
+def _read_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(rb"http://127\.0\.0\.1:\d+", line):
@@ -130,8 +130,8 @@ def _announced_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
     raise BenchmarkFailed(f"a process did not start: {last[-500:]}")
 
 
-class MadeUpDeepSeek(Protocol):
-    """Serves while it is entered."""
+class EnteredServer(Protocol):
+    """A server that runs as long as it is entered."""
 
     url: str
 
@@ -140,9 +140,9 @@ class MadeUpDeepSeek(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
-def serve_until_told(fake: MadeUpDeepSeek) -> None:
-    """Serve, and tell where, until standard input ends."""
-    # Ctrl-C reaches every process of a terminal; who started this one ends it.
+def serve_until_stdin_ends(fake: EnteredServer) -> None:
+    """Serve, and print the URL, until standard input ends."""
+    # Ctrl-C reaches every process of a terminal; the process that started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with fake:
         print(fake.url, flush=True)

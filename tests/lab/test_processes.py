@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 from deepseek_cursor_proxy.lab.soak import clients
 
-made_up = partial(processes.made_up_deepseek, module=load_upstream.__name__)
+made_up = partial(processes.running_deepseek, module=load_upstream.__name__)
 
 
 class Processes(unittest.TestCase):
@@ -45,13 +45,13 @@ class Processes(unittest.TestCase):
                     self.fail("it is taken")
 
     def test_the_soak_has_a_deepseek_of_its_own(self) -> None:
-        with processes.made_up_deepseek(self.place, clients.__name__) as deepseek:
+        with processes.running_deepseek(self.place, clients.__name__) as deepseek:
             with closing(Client(deepseek.url)) as client:
                 client.ask(post(deepseek.url, question("short")))
 
     def test_a_process_that_does_not_start_is_reported_with_its_last_words(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "No module named.*nothing_of_the_kind"):
-            with processes._running(self.place, "-m", "nothing_of_the_kind"):
+            with processes._run_process(self.place, "-m", "nothing_of_the_kind"):
                 self.fail("it did not start")
 
     def test_a_process_that_is_gone_has_no_figures(self) -> None:

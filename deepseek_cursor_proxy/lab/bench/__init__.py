@@ -1,9 +1,9 @@
-"""How fast the proxy is: one table, measured and not asserted.
+"""The benchmark: one table of figures, which asserts nothing.
 
-Everything is seen from outside, over real sockets: the proxy and a quick DeepSeek are processes of their own, and the
-load comes from this one. The direct column shows what they cost by themselves, and that they are not what limits the
-rest. Other proxies that somebody has started are measured beside ours. A measurement is a function that yields Rows.
-Nothing outlives `run`, and whoever was pinned to a core is free again.
+The proxy and a quick DeepSeek are processes of their own, and the load comes from this one over real sockets. The
+direct column shows the cost of DeepSeek and of the load alone, and that they are not the bottleneck. Other running
+proxies can be measured beside this one. A measure is a function that yields Rows. Nothing outlives `run`, and every
+process gets back its cores.
 """
 
 import json
@@ -23,22 +23,22 @@ from typing import Any, NoReturn, TextIO
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.bench import load_upstream
-from deepseek_cursor_proxy.lab.bench.apis import other_doors
+from deepseek_cursor_proxy.lab.bench.apis import other_apis
 from deepseek_cursor_proxy.lab.bench.chats import growing_chats, stored_turns
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
-from deepseek_cursor_proxy.lab.bench.machine import Pinning, listening
-from deepseek_cursor_proxy.lab.bench.requests import first_events, question, small_requests, starting, throughput
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, started_proxy
+from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
+from deepseek_cursor_proxy.lab.bench.requests import first_events, question, small_requests, startup, throughput
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, start_proxy
 from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
 from deepseek_cursor_proxy.lab.bench.streams import crowds, paced_stream, unpaced_stream
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Row, Table
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_deepseek
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for; others are names with the base URLs they answer at."""
+    """Options of the command line; `others` are names and base URLs."""
 
     quick: bool = False
     as_json: bool = False
@@ -49,26 +49,26 @@ class Options:
 def run(options: Options, out: TextIO | None = None) -> int:
     """Measure everything and print it; 0 unless something could not be measured."""
     out = out or sys.stdout
-    scale, left_out = _within_limits(QUICK if options.quick else Scale())
-    pinning = Pinning()
+    scale, left_out = _fit_to_limits(QUICK if options.quick else Scale())
+    pinning = CpuPinning()
     try:
         with (
-            _ended_by_signals(),
+            _exit_on_signals(),
             tempfile.TemporaryDirectory() as place,
             pinning,
             _contest(options, scale, pinning, Path(place)) as contest,
             closing(measure(contest, scale, Path(place))) as rows,
         ):
             contest.notes.extend(left_out)
-            tell = _tell_json if options.as_json else _tell_table
-            tell(rows, contest, _about(options, pinning), out)
+            tell = _print_json if options.as_json else _print_table
+            tell(rows, contest, _describe_run(options, pinning), out)
     except (BenchmarkFailed, OSError) as error:
         print(f"bench: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
 
 
-def _within_limits(scale: Scale) -> tuple[Scale, list[str]]:
+def _fit_to_limits(scale: Scale) -> tuple[Scale, list[str]]:
     """The scale without crowds that this system has no descriptors for, and a note for each; macOS starts with 256.
 
     Asked before any process is started: all of them inherit the limit.
@@ -95,27 +95,27 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     yield from unpaced_stream(contest, scale)
     yield from crowds(contest, scale)
     yield from throughput(contest, scale)
-    yield from other_doors(contest, scale)
+    yield from other_apis(contest, scale)
     yield from stored_turns(contest, scale, place)
     yield from growing_chats(contest, scale, place / "store.sqlite3")
-    yield from starting(contest, scale, place / "started")
+    yield from startup(contest, scale, place / "started")
 
 
-# Who is there …
+# The targets …
 
 
 @contextmanager
-def _contest(options: Options, scale: Scale, pinning: Pinning, place: Path) -> Iterator[Contest]:
+def _contest(options: Options, scale: Scale, pinning: CpuPinning, place: Path) -> Iterator[Contest]:
     flags = ("--reasoning-content-path", str(place / "store.sqlite3"))
-    with made_up_deepseek(place / "deepseek", load_upstream.__name__, options.upstream_port) as upstream:
-        others = tuple(_found(name, url, upstream, pinning) for name, url in options.others)
-        with started_proxy(pinning, upstream, place / "proxy", *flags) as ours:
+    with running_deepseek(place / "deepseek", load_upstream.__name__, options.upstream_port) as upstream:
+        others = tuple(_find_target(name, url, upstream, pinning) for name, url in options.others)
+        with start_proxy(pinning, upstream, place / "proxy", *flags) as ours:
             direct = Target(DIRECT, upstream.url, (upstream,))
             yield Contest(direct, ours, others, scale.patience, pinning)
 
 
-def _found(name: str, url: str, upstream: Server, pinning: Pinning) -> Target:
-    """Somebody else's proxy, once it has brought an answer of our DeepSeek."""
+def _find_target(name: str, url: str, upstream: Server, pinning: CpuPinning) -> Target:
+    """Another proxy, once it has passed on an answer of our DeepSeek."""
     base = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
     try:
         with closing(Client(base)) as client:
@@ -124,15 +124,15 @@ def _found(name: str, url: str, upstream: Server, pinning: Pinning) -> Target:
         raise BenchmarkFailed(
             f"{name} does not answer at {base}: {error}; start it with {upstream.url} for DeepSeek's address"
         ) from error
-    pids = listening(base)
+    pids = find_listeners(base)
     for pid in pids:
         pinning.pin_measured(pid)
     return Target(name, base, tuple(Server(base, pid) for pid in pids))
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Being terminated ends what was started, as Ctrl-C does."""
+def _exit_on_signals() -> Iterator[None]:
+    """SIGTERM ends what was started, as Ctrl-C does."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -147,10 +147,10 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# … and what is told.
+# … and the output.
 
 
-def _about(options: Options, pinning: Pinning) -> dict[str, Any]:
+def _describe_run(options: Options, pinning: CpuPinning) -> dict[str, Any]:
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": platform.platform(),
@@ -161,7 +161,7 @@ def _about(options: Options, pinning: Pinning) -> dict[str, Any]:
     }
 
 
-def _tell_table(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
+def _print_table(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
     table = Table(_names(contest.others))
     words = [about["python"], about["machine"], f"{about['cores']} cores", about["pinning"], about["date"]]
     print(" · ".join(words + ["quick"] * about["quick"]), "", table.heading(), sep="\n", file=out, flush=True)
@@ -170,7 +170,7 @@ def _tell_table(rows: Iterator[Row], contest: Contest, about: dict[str, Any], ou
     print("", *contest.notes, sep="\n", file=out, flush=True)
 
 
-def _tell_json(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
+def _print_json(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
     others = _names(contest.others)
     told = [row.as_json(others) for row in rows]
     columns = [DIRECT, OURS, *others]

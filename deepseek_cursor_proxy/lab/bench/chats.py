@@ -1,4 +1,4 @@
-"""What remembering costs: agents' chats that grow turn by turn, and turns stored beside few and beside many.
+"""Measures of memory: agents' chats that grow turn by turn, and turns stored beside few rows and beside many.
 
 The chat is played for real: each answer comes through the proxy, and goes back as clients send it, with the text that
 was shown and without reasoning_content. DeepSeek counts the reasonings that arrive, so a proxy that restores nothing
@@ -16,7 +16,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, laps, medians
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, intervals, medians
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent, quantile
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
@@ -35,16 +35,16 @@ class Chat:
         self.turns = 0
 
     def body(self) -> bytes:
-        # Put together from what is written already: the load must not cost more than what it loads.
+        # Joined from encoded parts: the load must not cost more than the proxy.
         messages = b",".join(self._messages)
         return b'{"model":"deepseek-v4-pro","messages":[%b],"tools":%b}' % (messages, self._tools)
 
     def play(self, client: Client) -> None:
-        """Asks for the next turn and takes it into the history, with the tool's result."""
+        """Ask for the next turn and append it to the history, with the tool's result."""
         said = client.fetch(post(client.url, self.body()))
         try:
             message = said["choices"][0]["message"]
-            calls = [_echoed(call) for call in message["tool_calls"]]
+            calls = [_echo_call(call) for call in message["tool_calls"]]
             answer = {"role": "assistant", "content": message.get("content"), "tool_calls": calls}
         except (LookupError, TypeError) as error:
             raise BenchmarkFailed(f"a turn without its call: {str(said)[:200]}") from error
@@ -63,14 +63,14 @@ class Chat:
         return self._code[start : start + self._rng.randint(least, most)]
 
 
-def _echoed(call: dict[str, Any]) -> dict[str, Any]:
+def _echo_call(call: dict[str, Any]) -> dict[str, Any]:
     function = {name: call["function"][name] for name in ("name", "arguments")}
     return {"id": call["id"], "type": "function", "function": function}
 
 
 @dataclass
-class _Grown:
-    """What was measured of chats as they grew: CPU milliseconds by proxy and length, and ours at each length."""
+class _GrowthSamples:
+    """Samples of growing chats: CPU milliseconds by proxy and length, and our chat at each length."""
 
     cpu: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     # How many turns the measured requests had on the average.
@@ -80,26 +80,26 @@ class _Grown:
 
 def growing_chats(contest: Contest, scale: Scale, store: Path) -> Iterator[Row]:
     """CPU per request of a chat as it grows, and of one that a proxy just started on the same store has not seen."""
-    grown = _Grown({target.name: {} for target in contest.proxies})
+    grown = _GrowthSamples({target.name: {} for target in contest.proxies})
     running, seeds = list(contest.proxies), count()
     for _ in range(scale.chats):
-        # Everybody's chat is another one, as far as a shared store could tell; who gave up is not asked again.
-        running = [target for target in running if _has_grown(contest, scale, target, Chat(next(seeds)), grown)]
+        # Every target has a chat of its own, in case they share a store; a target that failed is not asked again.
+        running = [target for target in running if _measure_growth(contest, scale, target, Chat(next(seeds)), grown)]
     for turns in scale.turns:
         figures = {name: Figure.mean(lengths.get(turns, [])) for name, lengths in grown.cpu.items()}
         yield Row(f"{turns} cached tool turns: CPU per request (mean)", "ms", figures)
     slopes = {name: Figure.single(_slope(lengths, grown.turns)) for name, lengths in grown.cpu.items()}
     span = f"{scale.turns[0]} to {scale.turns[-1]} turns"
     yield Row(f"  growth exponent, {span}", "", slopes)
-    seen = _first_seen(contest, scale, grown, store)
+    seen = _measure_first_seen(contest, scale, grown, store)
     for turns, samples in seen.items():
         yield Row(f"  {turns} turns, first time seen by this process (mean)", "ms", {OURS: Figure.mean(samples)})
     slope = _slope(seen, {turns: float(grown.bodies[turns][1]) for turns in seen})
     yield Row(f"  growth exponent, first time seen, {span}", "", {OURS: Figure.single(slope)})
 
 
-def _has_grown(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _Grown) -> bool:
-    """Plays a chat to its full length and measures it on the way; False if another proxy did not get there."""
+def _measure_growth(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: _GrowthSamples) -> bool:
+    """Play a chat to its full length and measure it on the way; False if another proxy did not get there."""
     started = time.monotonic()
     with closing(Client(target.url)) as client:
         try:
@@ -112,21 +112,21 @@ def _has_grown(contest: Contest, scale: Scale, target: Target, chat: Chat, grown
                     grown.bodies[turns] = (chat.body(), chat.turns)
                 grown.turns[turns] = chat.turns + (scale.turns_measured - 1) / 2
                 samples = grown.cpu[target.name].setdefault(turns, [])
-                samples += _played(target, client, chat, scale.turns_measured)
+                samples += _measure_requests(target, client, chat, scale.turns_measured)
                 _check(contest, target, chat.turns - 1)
         except (BenchmarkFailed, OSError) as error:
-            contest.give_up(target, "a growing chat", error)
+            contest.drop_target(target, "a growing chat", error)
             return False
     return True
 
 
-def _played(target: Target, client: Client, chat: Chat, requests: int) -> list[float]:
+def _measure_requests(target: Target, client: Client, chat: Chat, requests: int) -> list[float]:
     """CPU milliseconds of each of the next requests."""
     clock = [target.cpu_seconds()]
     for _ in range(requests):
         chat.play(client)
         clock.append(target.cpu_seconds())
-    return [1000 * seconds for seconds in laps(clock)]
+    return [1000 * seconds for seconds in intervals(clock)]
 
 
 def _check(contest: Contest, target: Target, turns: int) -> None:
@@ -147,7 +147,7 @@ def _slope(lengths: dict[int, list[float]], turns: dict[int, float]) -> float | 
     return exponent({turns[length]: quantile(samples, 0.5) for length, samples in lengths.items() if samples})
 
 
-def _first_seen(contest: Contest, scale: Scale, grown: _Grown, store: Path) -> dict[int, list[float]]:
+def _measure_first_seen(contest: Contest, scale: Scale, grown: _GrowthSamples, store: Path) -> dict[int, list[float]]:
     """CPU milliseconds for each length of our chat, sent to a proxy that knows it from the store only."""
     spent: dict[int, list[float]] = {}
     home, flags = store.parent / "first-seen", ("--reasoning-content-path", str(store))
@@ -172,7 +172,7 @@ def _first_seen(contest: Contest, scale: Scale, grown: _Grown, store: Path) -> d
 
 
 def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
-    """The time a tool call takes longer because it is stored, beside few others and beside many."""
+    """How much longer a tool call takes because it is stored, beside few rows and beside many."""
     path = place / "full.sqlite3"
     _fill(path, scale.rows)
     numbers = count()
@@ -186,15 +186,15 @@ def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
     with contest.proxy(place / "full", "--reasoning-content-path", str(path)) as proxy:
         full = replace(proxy, name="full store")
         with contest.clients(full) as clients:
-            rounds = contest.in_turns("storing turns", scale.stored, ask, more=(full,))
-    figures = medians(added(rounds.results))
+            rounds = contest.run_rounds("storing turns", scale.stored_turn_count, ask, more=(full,))
+    figures = medians(added_times(rounds.results))
     beside_many = figures.pop(full.name)
     yield Row("storing a tool-call turn, small store: added p50", "ms", figures)
     yield Row(f"  beside {scale.rows:,} rows: added p50", "ms", {OURS: beside_many})
 
 
 def _fill(path: Path, rows: int) -> None:
-    """Thoughts as long as they are between two calls, under as many keys as a turn really has."""
+    """Store reasonings as long as real ones between two calls, under as many keys as a real turn has."""
     rng = random.Random(1)
     with closing(ReasoningStore(path, must_open=True)) as store:
         entries = [([rng.randbytes(32) for _ in range(3)], rng.randbytes(150).hex()) for _ in range(rows)]

@@ -1,6 +1,6 @@
-"""Just enough HTTP to find the end of an answer, and cheap: what it costs is part of everything the benchmark measures.
+"""As much HTTP as finding the end of a response takes, and cheap: its cost is part of every measure.
 
-Pure: bytes come in, as they came from the socket, and nothing that is not needed is kept.
+Pure: bytes of a socket come in, and only a short tail of them is kept.
 """
 
 import re
@@ -9,21 +9,21 @@ from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d+)")
 _CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:[ \t]*chunked")
-_CLOSING = re.compile(rb"(?i)\r\nconnection:[ \t]*close")
+_CONNECTION_CLOSE = re.compile(rb"(?i)\r\nconnection:[ \t]*close")
 # The end of a chunked body with the chunk and the event before it: enough to see whether the stream ended properly.
-_KEPT = 64
+_TAIL_BYTES = 64
 # A chat's, a response's (which closes with its usage only if it was completed), a message's.
 _LAST_EVENT = re.compile(rb'data: \[DONE\]|"total_tokens":\d+\}\}\}\n\n|"type":"message_stop"\}')
 
 
 def content_length(data: bytes | bytearray, end: int) -> int | None:
-    """What a head that ends there says about the length of its body."""
+    """The Content-Length of a head that ends there."""
     found = _LENGTH.search(data, 0, end)
     return int(found[1]) if found else None
 
 
-class Reading:
-    """One answer that is being read."""
+class ResponseReader:
+    """Reads one response."""
 
     __slots__ = ("_head", "_is_chunked", "_left", "closes", "tail")
 
@@ -36,7 +36,7 @@ class Reading:
         self.tail = b"\r\n"
 
     def feed(self, data: bytes) -> bool:
-        """Takes the next bytes; whether the answer is complete. BenchmarkFailed for anything but a 200."""
+        """Take the next bytes; return whether the response is complete. BenchmarkFailed for anything but a 200."""
         if self._head is not None:
             data = self._head + data
             end = data.find(b"\r\n\r\n")
@@ -48,17 +48,17 @@ class Reading:
         if self._left is not None:
             self._left -= len(data)
             return self._left <= 0
-        self.tail = (self.tail + data[-_KEPT:])[-_KEPT:]
+        self.tail = (self.tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         return self._is_chunked and self.tail.endswith(b"\r\n0\r\n\r\n")
 
     def end(self) -> None:
-        """Nothing follows; BenchmarkFailed unless the end of the connection was to be the end of the answer."""
+        """The connection ended; BenchmarkFailed unless that ends the response."""
         if self._head is not None or self._is_chunked or self._left is not None:
             raise BenchmarkFailed("an answer was broken off")
 
     @property
     def is_done_stream(self) -> bool:
-        """Whether the last event is one that ends a stream, in whichever API."""
+        """Whether the last event ends a stream of any of the three APIs."""
         return _LAST_EVENT.search(self.tail) is not None
 
     def _read_head(self, data: bytes, end: int) -> None:
@@ -68,7 +68,9 @@ class Reading:
         self._left = content_length(data, end)
         self._is_chunked = self._left is None and _CHUNKED.search(data, 0, end) is not None
         is_framed = self._left is not None or self._is_chunked
-        self.closes = not is_framed or data.startswith(b"HTTP/1.0") or _CLOSING.search(data, 0, end) is not None
+        self.closes = (
+            not is_framed or data.startswith(b"HTTP/1.0") or _CONNECTION_CLOSE.search(data, 0, end) is not None
+        )
 
 
 def body(answer: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""What the benchmark's DeepSeek says, as bytes for the socket, HTTP included.
+"""The answers of the benchmark's DeepSeek, as bytes for the socket, HTTP included.
 
-A request tells by a few words in its last user message what it wants (`wish`). Answers are written beforehand wherever
-they can be, and by %-formatting where they must differ: a DeepSeek that thinks costs the measured machine time. No two
-plain answers, turns or streams think the same, so that a proxy has to keep each of them. Chunks look like the real
+The last user message of a request holds a command (`parse_command`). Answers are encoded beforehand wherever they can
+be, and %-formatted where they must differ, to cost the measured machine little time. No two plain answers, turns or
+streams have the same reasoning, so that a proxy has to store each of them. Chunks look like the real
 DeepSeek's, which have 250 to 300 bytes, and every event is an HTTP chunk of its own.
 Pure: this file knows no socket and no clock.
 """
@@ -14,20 +14,20 @@ from functools import lru_cache
 from itertools import cycle, islice
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import listed_model
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import model_entry
 
 # A mark is a moment in nanoseconds between two of these; no JSON writer escapes any of it.
 MARK = re.compile(rb"@(\d{19})@")
 
-_WISH = re.compile(rb"bench:(plain|turn|stream|paced)(?: (\d+)(?:/s (\d+))?)?")
+_COMMAND = re.compile(rb"bench:(plain|turn|stream|paced)(?: (\d+)(?:/s (\d+))?)?")
 # A reasoning that is there and says something: blanks, spelt out or escaped, are what placeholders are made of.
-_REASONED = re.compile(rb'"reasoning_content"\s*:\s*"(?!(?:\s|\\[nrt])*")')
+_REASONING = re.compile(rb'"reasoning_content"\s*:\s*"(?!(?:\s|\\[nrt])*")')
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a request wants: `chunks` of a stream, `rate` per second of a paced one."""
+class Command:
+    """The command of a request: `chunks` of a stream, `rate` per second of a paced one."""
 
     kind: str
     chunks: int = 0
@@ -35,20 +35,20 @@ class Wish:
     counts_usage: bool = False
 
 
-def wish(request: bytes) -> Wish | None:
-    """What the last words to the benchmark's DeepSeek ask for; None if nothing does."""
-    found = _WISH.match(request, max(0, request.rfind(b"bench:")))
+def parse_command(request: bytes) -> Command | None:
+    """The last command of a request; None if there is none."""
+    found = _COMMAND.match(request, max(0, request.rfind(b"bench:")))
     if found is None:
         return None
     kind, first, second = found[1].decode(), int(found[2] or 0), int(found[3] or 0)
     if kind == "paced":
-        return Wish(kind, second, first, b'"include_usage"' in request) if first and second else None
-    return Wish(kind, first, counts_usage=b'"include_usage"' in request)
+        return Command(kind, second, first, b'"include_usage"' in request) if first and second else None
+    return Command(kind, first, counts_usage=b'"include_usage"' in request)
 
 
-def reasoned(request: bytes) -> int:
-    """How many messages of a request carry a reasoning that says something."""
-    return len(_REASONED.findall(request))
+def count_reasonings(request: bytes) -> int:
+    """How many messages of a request carry a reasoning that is not blank."""
+    return len(_REASONING.findall(request))
 
 
 # Whole answers …
@@ -59,7 +59,7 @@ def json_answer(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 def plain(serial: int) -> bytes:
-    """A small completion that thought."""
+    """A small completion with reasoning."""
     return _PLAIN % (serial, serial)
 
 
@@ -107,7 +107,7 @@ _WORDS = _SENTENCE.split()
 # As long as real ones between two calls: some 300 to 900 characters, and no mark of percent in them.
 _THOUGHTS = tuple(" ".join(islice(cycle(_WORDS), count)).encode() for count in range(70, 210, 10))
 MODELS = json_answer(
-    encode_json({"object": "list", "data": [listed_model("deepseek-flash"), listed_model("deepseek-v4-pro")]})
+    encode_json({"object": "list", "data": [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]})
 )
 REFUSAL = json_answer(
     encode_json({"error": {"message": "This DeepSeek only answers the benchmark.", "type": "invalid_request_error"}}),
@@ -126,21 +126,21 @@ def stream(chunks: int, serial: int, counts_usage: bool) -> bytes:
 
 @lru_cache(maxsize=8)
 def opening(counts_usage: bool) -> bytes:
-    """What precedes the chunks: the head, and DeepSeek's first event, which only says who speaks."""
+    """What precedes the chunks: the head, and DeepSeek's first event, which has the role alone."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
     return head + _chunk(b'{"role":"assistant","content":null,"reasoning_content":""}', counts_usage)
 
 
 def marked_chunk(moment: int, is_thinking: bool, counts_usage: bool) -> bytes:
-    """A chunk that tells when it was sent."""
-    return _marked(is_thinking, counts_usage) % moment
+    """A chunk that contains the moment it was sent."""
+    return _marked_template(is_thinking, counts_usage) % moment
 
 
 @lru_cache(maxsize=8)
 def ending(counts_usage: bool) -> bytes:
-    """What follows the chunks: the reason, the bill, and the end of the events and of the body."""
+    """What follows the chunks: the finish reason, the usage, and the end of the events and of the body."""
     last = _event(b'{"content":"","reasoning_content":null}', b'"stop"', b',"usage":' + _USAGE)
-    return _framed(last) + _framed(b"data: [DONE]\n\n") + _framed(b"")
+    return _http_chunk(last) + _http_chunk(b"data: [DONE]\n\n") + _http_chunk(b"")
 
 
 @lru_cache(maxsize=8)
@@ -155,7 +155,7 @@ def _rest(chunks: int, counts_usage: bool) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def _marked(is_thinking: bool, counts_usage: bool) -> bytes:
+def _marked_template(is_thinking: bool, counts_usage: bool) -> bytes:
     names = (b"content", b"reasoning_content") if is_thinking else (b"reasoning_content", b"content")
     # Written with a moment of the same width, so that the length of the HTTP chunk is right; then made a template.
     moment = b"0" * 19
@@ -163,7 +163,7 @@ def _marked(is_thinking: bool, counts_usage: bool) -> bytes:
 
 
 def _chunk(delta: bytes, counts_usage: bool) -> bytes:
-    return _framed(_event(delta, b"null", b',"usage":null' if counts_usage else b""))
+    return _http_chunk(_event(delta, b"null", b',"usage":null' if counts_usage else b""))
 
 
 def _event(delta: bytes, finish_reason: bytes, usage: bytes) -> bytes:
@@ -174,5 +174,5 @@ def _event(delta: bytes, finish_reason: bytes, usage: bytes) -> bytes:
     )
 
 
-def _framed(data: bytes) -> bytes:
+def _http_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,8 +1,8 @@
-"""Who asks during a benchmark: one client at a time, or many of them driven by one selector.
+"""The clients of a benchmark: one at a time, or many driven by one selector.
 
 Nothing here waits for anything but sockets, and many clients cost one thread: threads of Python would be slower than
-what they are to measure. Requests are bytes made beforehand; answers are read to their end and not kept. A proxy that
-closes a connection with its answer is asked over a new one next time.
+the proxy that they measure. Requests are encoded beforehand; responses are read to their end and not kept. After a
+response that closes its connection the next request opens a new one.
 """
 
 import json
@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.bench import http_reader
-from deepseek_cursor_proxy.lab.bench.http_reader import Reading
+from deepseek_cursor_proxy.lab.bench.http_reader import ResponseReader
 from deepseek_cursor_proxy.lab.bench.load_answers import MARK
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
-# Longer than any answer takes to begin, shorter than the patience of whoever waits for the table.
+# Longer than any answer takes to begin.
 PATIENCE_SECONDS = 30.0
 _RECEIVED_AT_ONCE = 262144
 # A mark may be cut in two by the end of what was received; it is shorter than this.
@@ -32,7 +32,7 @@ CHAT = "/chat/completions"
 
 
 def post(url: str, body: bytes, path: str = CHAT) -> bytes:
-    """A request for an answer to a base URL, a chat completion's unless said."""
+    """A POST to a base URL, to chat completions by default."""
     fields = f"Authorization: Bearer sk-bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return _request_line("POST", url, path) + fields.encode() + b"\r\n" + body
 
@@ -46,14 +46,14 @@ def _request_line(method: str, url: str, path: str) -> bytes:
     return f"{method} {address.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {address.netloc}\r\n".encode()
 
 
-def _connected(url: str) -> socket.socket:
+def _connect(url: str) -> socket.socket:
     sock = socket.create_connection(_address(url), PATIENCE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def _address(url: str) -> tuple[str, int]:
-    # By number, so that all clients go to the same place: a name may have several.
+    # By number, so that all clients use the same address: a name may have several.
     address = urlsplit(url)
     return socket.gethostbyname(address.hostname or ""), address.port or 80
 
@@ -82,11 +82,11 @@ class Client:
             self._socket = None
 
     def ask(self, request: bytes, *, is_stream: bool = False) -> Timing:
-        """Sends a request and reads its answer; BenchmarkFailed unless that is a whole 200."""
+        """Send a request and read its response; BenchmarkFailed unless that is a whole 200."""
         return self._exchange(request, is_stream, lambda data: None)
 
     def fetch(self, request: bytes) -> Any:
-        """Sends a request; the JSON of its answer."""
+        """Send a request and return the JSON of its response."""
         pieces: list[bytes] = []
         self._exchange(request, False, pieces.append)
         try:
@@ -95,8 +95,8 @@ class Client:
             raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
 
     def _exchange(self, request: bytes, is_stream: bool, keep: Callable[[bytes], object]) -> Timing:
-        sock = self._socket = self._socket or _connected(self.url)
-        reading, first = Reading(), None
+        sock = self._socket = self._socket or _connect(self.url)
+        reader, first = ResponseReader(), None
         started = time.perf_counter()
         sock.sendall(request)
         while True:
@@ -105,14 +105,14 @@ class Client:
                 first = time.perf_counter() - started
             keep(data)
             if not data:
-                reading.end()
-            if not data or reading.feed(data):
+                reader.end()
+            if not data or reader.feed(data):
                 break
         whole = time.perf_counter() - started
-        if reading.closes:
+        if reader.closes:
             self.close()
-        if is_stream and not reading.is_done_stream:
-            raise BenchmarkFailed(f"a stream ended with {reading.tail.decode(errors='replace')!r}")
+        if is_stream and not reader.is_done_stream:
+            raise BenchmarkFailed(f"a stream ended with {reader.tail.decode(errors='replace')!r}")
         return Timing(whole if first is None else first, whole)
 
 
@@ -120,24 +120,24 @@ class Client:
 
 
 def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
-    """How many answers that many clients get in a second, all asking at once for so long."""
-    with closing(_Calling(url, request)) as calling:
+    """Responses per second to so many clients that all ask at once for so long."""
+    with closing(_ClientPool(url, request)) as pool:
         for _ in range(clients):
-            calling.join()
-        return calling.rate(seconds)
+            pool.join()
+        return pool.rate(seconds)
 
 
 class _Caller:
     """One of many clients."""
 
-    __slots__ = ("reading", "sock")
+    __slots__ = ("reader", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.reading = Reading()
+        self.reader = ResponseReader()
 
 
-class _Calling:
+class _ClientPool:
     """Runs many clients; used by one thread."""
 
     def __init__(self, url: str, request: bytes) -> None:
@@ -153,7 +153,7 @@ class _Calling:
 
     def join(self) -> None:
         # One after another, and before the clock runs: how many may connect at once is another question.
-        caller = _Caller(_connected(self._url))
+        caller = _Caller(_connect(self._url))
         self._callers.append(caller)
         caller.sock.setblocking(False)
         self._selector.register(caller.sock, selectors.EVENT_READ, caller)
@@ -173,32 +173,32 @@ class _Calling:
         return answered / (now - started)
 
     def _is_answered(self, caller: _Caller, events: int) -> bool:
-        """Goes on with one client; whether that gave it an answer, in which case it has asked again."""
+        """Go on with one client; True if it got a response, in which case it has asked again."""
         if events & selectors.EVENT_WRITE:
             caller.sock.send(self._request)
             self._selector.modify(caller.sock, selectors.EVENT_READ, caller)
             return False
         data = caller.sock.recv(_RECEIVED_AT_ONCE)
         if not data:
-            caller.reading.end()
-        elif not caller.reading.feed(data):
+            caller.reader.end()
+        elif not caller.reader.feed(data):
             return False
-        if caller.reading.closes:
+        if caller.reader.closes:
             self._reconnect(caller)
         else:
             caller.sock.send(self._request)
-        caller.reading = Reading()
+        caller.reader = ResponseReader()
         return True
 
     def _reconnect(self, caller: _Caller) -> None:
         self._selector.unregister(caller.sock)
         caller.sock.close()
-        # Not waited for: meanwhile the others would not be heard.
-        caller.sock = _connecting(_address(self._url))
+        # Without waiting: the other clients need the thread meanwhile.
+        caller.sock = _start_connect(_address(self._url))
         self._selector.register(caller.sock, selectors.EVENT_WRITE, caller)
 
 
-def _connecting(address: tuple[str, int]) -> socket.socket:
+def _start_connect(address: tuple[str, int]) -> socket.socket:
     """A socket that can be written to once it is connected; if that fails, writing does."""
     sock = socket.socket()
     sock.setblocking(False)
@@ -206,7 +206,7 @@ def _connecting(address: tuple[str, int]) -> socket.socket:
     return sock
 
 
-# … and a crowd that listens to paced streams.
+# … and a crowd of paced streams.
 
 
 @dataclass(frozen=True)
@@ -228,39 +228,39 @@ class Crowd:
 
 
 @dataclass
-class Heard:
-    """What a crowd heard: how many nanoseconds each chunk was under way, and why streams failed."""
+class CrowdResult:
+    """What a crowd received: the nanoseconds each chunk was under way, and why streams failed."""
 
     lags: "array[int]" = field(default_factory=lambda: array("q"))
     failures: list[str] = field(default_factory=list)
 
 
-def hear(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> Heard:
-    """Listens until all streams have ended or their time is over; `midway` is called once, while all of them run.
+def run_crowd(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> CrowdResult:
+    """Run streams until all have ended or their time is over; call `midway` once, while all of them run.
 
     A stream fails when it cannot be begun, ends without all its chunks, or brings none in time. One that is merely
-    late has not failed: its missing chunks tell.
+    late has not failed: its missing chunks show in the result.
     """
-    with closing(_Listening(crowd)) as listening:
-        listening.run(midway)
-        return listening.heard
+    with closing(_CrowdRunner(crowd)) as runner:
+        runner.run(midway)
+        return runner.result
 
 
 class _Stream:
     """One stream of the crowd."""
 
-    __slots__ = ("count", "last", "reading", "rest", "sock")
+    __slots__ = ("count", "last", "reader", "rest", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.reading = Reading()
+        self.reader = ResponseReader()
         self.count = 0
         # Marks only grow. A proxy that shows the thinking in the text brings each of them twice.
         self.last = 0
         self.rest = b""
 
 
-class _Listening:
+class _CrowdRunner:
     """Runs a crowd; used by one thread."""
 
     def __init__(self, crowd: Crowd) -> None:
@@ -268,7 +268,7 @@ class _Listening:
         self._address = _address(crowd.url)
         self._selector = selectors.DefaultSelector()
         self._streams: set[_Stream] = set()
-        self.heard = Heard()
+        self.result = CrowdResult()
 
     def close(self) -> None:
         for stream in list(self._streams):
@@ -276,28 +276,28 @@ class _Listening:
         self._selector.close()
 
     def run(self, midway: Callable[[], None]) -> None:
-        crowd, began, begun = self._crowd, time.monotonic(), 0
+        crowd, started, count = self._crowd, time.monotonic(), 0
         middle = crowd.streams * crowd.stagger + crowd.chunks / crowd.rate / 2
         is_midway_over = False
-        while (gone := time.monotonic() - began) < crowd.seconds and (self._streams or begun < crowd.streams):
-            while begun < min(crowd.streams, gone / crowd.stagger + 1):
+        while (elapsed := time.monotonic() - started) < crowd.seconds and (self._streams or count < crowd.streams):
+            while count < min(crowd.streams, elapsed / crowd.stagger + 1):
                 self._begin()
-                begun += 1
-            if gone >= middle and not is_midway_over:
+                count += 1
+            if elapsed >= middle and not is_midway_over:
                 is_midway_over = True
                 midway()
-            next_moment = began + (begun * crowd.stagger if begun < crowd.streams else crowd.seconds)
+            next_moment = started + (count * crowd.stagger if count < crowd.streams else crowd.seconds)
             if not is_midway_over:
-                next_moment = min(next_moment, began + middle)
+                next_moment = min(next_moment, started + middle)
             for key, events in self._selector.select(max(0.0, next_moment - time.monotonic())):
                 self._react(key.data, events)
         if not is_midway_over:
-            # On a machine this busy the middle went by unnoticed.
+            # A machine this busy skipped the middle.
             midway()
-        self.heard.failures += ["nothing came in time" for stream in self._streams if not stream.count]
+        self.result.failures += ["nothing came in time" for stream in self._streams if not stream.count]
 
     def _begin(self) -> None:
-        stream = _Stream(_connecting(self._address))
+        stream = _Stream(_start_connect(self._address))
         self._streams.add(stream)
         self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
 
@@ -311,7 +311,7 @@ class _Listening:
                 if stream.count < self._crowd.chunks:
                     raise BenchmarkFailed(f"a stream ended after {stream.count} of {self._crowd.chunks} chunks")
         except (OSError, BenchmarkFailed) as error:
-            self.heard.failures.append(str(error))
+            self.result.failures.append(str(error))
             self._leave(stream)
 
     def _is_over(self, stream: _Stream) -> bool:
@@ -323,11 +323,11 @@ class _Listening:
             if mark > stream.last:
                 stream.last = mark
                 stream.count += 1
-                self.heard.lags.append(max(0, now - mark))
+                self.result.lags.append(max(0, now - mark))
         stream.rest = text[-_MARK_LENGTH:]
         if not data:
-            stream.reading.end()
-        return not data or stream.reading.feed(data)
+            stream.reader.end()
+        return not data or stream.reader.feed(data)
 
     def _leave(self, stream: _Stream) -> None:
         if stream in self._streams:

@@ -1,9 +1,9 @@
-"""The benchmark's DeepSeek: quick enough that what is measured is whatever stands before it.
+"""The benchmark's DeepSeek: quick enough that a measure shows the proxy before it.
 
 One thread and one selector serve every connection with the answers of `load_answers`; a chunk costs some microseconds.
 A paced stream sends each chunk when it is due, and the chunk says when that was: the monotonic clock is the machine's,
-so a client in another process can tell how long it was under way. `GET /restored` tells how many messages of the last
-tool turn came with a reasoning. It believes everything and refuses nothing: the strict one is `fake_deepseek`.
+so a client in another process can compute its delay. `GET /restored` returns how many messages of the last tool turn
+came with a reasoning. It checks and refuses nothing: the strict one is `fake_deepseek`.
 """
 
 import heapq
@@ -18,8 +18,8 @@ from itertools import count
 
 from deepseek_cursor_proxy.lab.bench import load_answers
 from deepseek_cursor_proxy.lab.bench.http_reader import content_length
-from deepseek_cursor_proxy.lab.bench.load_answers import Wish
-from deepseek_cursor_proxy.lab.processes import serve_until_told
+from deepseek_cursor_proxy.lab.bench.load_answers import Command
+from deepseek_cursor_proxy.lab.processes import serve_until_stdin_ends
 
 # A long chat has a few megabytes.
 _RECEIVED_AT_ONCE = 1 << 20
@@ -27,13 +27,13 @@ _RECEIVED_AT_ONCE = 1 << 20
 _GOLDEN = 0.6180339887
 
 
-def be_deepseek(port: int = 0) -> None:
-    """What the process of the benchmark's DeepSeek does."""
+def serve_deepseek(port: int = 0) -> None:
+    """Serve as the benchmark's DeepSeek, in a process of its own."""
     try:
         upstream = LoadUpstream(port)
     except OSError as error:
         sys.exit(f"port {port} cannot be used ({error.strerror}); take another --upstream-port")
-    serve_until_told(upstream)
+    serve_until_stdin_ends(upstream)
 
 
 class LoadUpstream:
@@ -45,9 +45,9 @@ class LoadUpstream:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        # What `close` writes into one end wakes the thread at the other.
-        self._woken, self._waker = socket.socketpair()
-        self._selector.register(self._woken, selectors.EVENT_READ, self._stop)
+        # A byte written to one end wakes the thread that waits for the other.
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._stop)
         self._is_running = True
         self._connections: set[_Connection] = set()
         # Paced streams by the moment their next chunk is due; the number decides between equals.
@@ -61,12 +61,12 @@ class LoadUpstream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._waker.send(b"x")
+        self._wake_writer.send(b"x")
         self._thread.join()
         for connection in list(self._connections):
             self.drop(connection)
         self._selector.close()
-        for each in (self._listener, self._woken, self._waker):
+        for each in (self._listener, self._wake_reader, self._wake_writer):
             each.close()
 
     # The thread …
@@ -83,7 +83,7 @@ class LoadUpstream:
         self._is_running = False
 
     def _accept(self, events: int) -> None:
-        # Whoever comes a thousand at a time is not kept waiting for the connections before it to be served.
+        # All of them at once: a thousand new connections do not wait until those before are served.
         with suppress(BlockingIOError):
             while True:
                 sock, _ = self._listener.accept()
@@ -94,16 +94,16 @@ class LoadUpstream:
                 self._selector.register(sock, selectors.EVENT_READ, connection.react)
 
     def _send_due(self) -> None:
-        # Asked once: on a machine that cannot keep up, those who wait to be read get their turn all the same.
+        # One reading of the clock: on a machine that cannot keep up, connections with requests get their turn too.
         now = time.monotonic_ns()
         while self._due and self._due[0][0] <= now:
-            due, number, paced = heapq.heappop(self._due)
-            if paced.connection.is_open and paced.send():
-                heapq.heappush(self._due, (due + paced.interval, number, paced))
+            due, number, paced_rounds = heapq.heappop(self._due)
+            if paced_rounds.connection.is_open and paced_rounds.send():
+                heapq.heappush(self._due, (due + paced_rounds.interval, number, paced_rounds))
 
-    # … and what connections ask of it.
+    # … and for its connections.
 
-    def listen_to(self, connection: "_Connection", events: int) -> None:
+    def watch(self, connection: "_Connection", events: int) -> None:
         self._selector.modify(connection.sock, events, connection.react)
 
     def drop(self, connection: "_Connection") -> None:
@@ -117,20 +117,20 @@ class LoadUpstream:
             is_question = request.startswith(b"GET /restored")
             connection.send(load_answers.json_answer(b"%d" % self._restored) if is_question else load_answers.MODELS)
             return
-        wish, number = load_answers.wish(request), next(self._numbers)
-        match wish:
-            case Wish("plain"):
+        command, number = load_answers.parse_command(request), next(self._numbers)
+        match command:
+            case Command("plain"):
                 connection.send(load_answers.plain(number))
-            case Wish("turn"):
-                self._restored = load_answers.reasoned(request)
+            case Command("turn"):
+                self._restored = load_answers.count_reasonings(request)
                 connection.send(load_answers.turn(number))
-            case Wish("stream"):
-                connection.send(load_answers.stream(wish.chunks, number, wish.counts_usage))
-            case Wish("paced"):
-                connection.send(load_answers.opening(wish.counts_usage))
-                paced = _Paced(connection, wish)
-                first = time.monotonic_ns() + int(number * _GOLDEN % 1 * paced.interval)
-                heapq.heappush(self._due, (first, number, paced))
+            case Command("stream"):
+                connection.send(load_answers.stream(command.chunks, number, command.counts_usage))
+            case Command("paced"):
+                connection.send(load_answers.opening(command.counts_usage))
+                paced_rounds = _Paced(connection, command)
+                first = time.monotonic_ns() + int(number * _GOLDEN % 1 * paced_rounds.interval)
+                heapq.heappush(self._due, (first, number, paced_rounds))
             case _:
                 connection.send(load_answers.REFUSAL)
 
@@ -169,12 +169,12 @@ class _Connection:
             sent = self.sock.send(data)
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
-            self._server.listen_to(self, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            self._server.watch(self, selectors.EVENT_READ | selectors.EVENT_WRITE)
 
     def _send_unsent(self) -> None:
         del self._unsent[: self.sock.send(self._unsent)]
         if not self._unsent:
-            self._server.listen_to(self, selectors.EVENT_READ)
+            self._server.watch(self, selectors.EVENT_READ)
 
     def _receive(self) -> None:
         data = self.sock.recv(_RECEIVED_AT_ONCE)
@@ -201,11 +201,11 @@ class _Paced:
 
     __slots__ = ("_chunks", "_counts_usage", "_mark", "_sent", "connection", "interval")
 
-    def __init__(self, connection: _Connection, wish: Wish) -> None:
+    def __init__(self, connection: _Connection, command: Command) -> None:
         self.connection = connection
-        self.interval = 1_000_000_000 // wish.rate
-        self._chunks = wish.chunks
-        self._counts_usage = wish.counts_usage
+        self.interval = 1_000_000_000 // command.rate
+        self._chunks = command.chunks
+        self._counts_usage = command.counts_usage
         self._sent = 0
         self._mark = 0
 

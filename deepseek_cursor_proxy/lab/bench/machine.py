@@ -1,6 +1,6 @@
-"""What the benchmark asks of the machine: who listens on a port, and a core of its own for whatever is measured.
+"""The machine below the benchmark: which processes listen on a port, and a core for the measured processes.
 
-Linux only tells and does this; everywhere else nobody is found and nothing is pinned, and the table says so.
+Linux only; elsewhere no process is found and none is pinned, and the table says so.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-def listening(url: str) -> tuple[int, ...]:
+def find_listeners(url: str) -> tuple[int, ...]:
     """The processes of this machine that listen on a URL's port; empty when the system does not tell."""
     address = urlsplit(url)
     if sys.platform != "linux" or address.hostname not in _LOCAL:
@@ -45,10 +45,10 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(f"/proc/{pid}/fd/{name}")
 
 
-class Pinning:
-    """While entered: one core for those who load, the next for those who are measured. Then all get back what they had.
+class CpuPinning:
+    """While entered, one core for the load and the next for the measured processes; afterwards all get back theirs.
 
-    Whom this process starts inherits the core it is on at that moment.
+    A process that this one starts inherits the core of that moment.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Pinning:
         self._load: set[int] = set()
         self._measured: set[int] = set()
 
-    def __enter__(self) -> "Pinning":
+    def __enter__(self) -> "CpuPinning":
         if sys.platform == "linux" and len(cores := sorted(os.sched_getaffinity(0))) > 1:
             self._load, self._measured = {cores[0]}, {cores[1]}
         self._pin(os.getpid(), self._load)
@@ -73,8 +73,8 @@ class Pinning:
         return "pinned: load on core {}, proxies on core {}".format(*self._load, *self._measured)
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Whoever is started meanwhile is one of those who are measured."""
+    def on_measured_core(self) -> Iterator[None]:
+        """Processes started inside run on the core of the measured ones."""
         self._pin(os.getpid(), self._measured)
         try:
             yield
@@ -82,7 +82,7 @@ class Pinning:
             self._pin(os.getpid(), self._load)
 
     def pin_measured(self, pid: int) -> None:
-        """Puts a process that somebody else started among those who are measured."""
+        """Move a process that something else started to the core of the measured ones."""
         self._pin(pid, self._measured)
 
     def _pin(self, pid: int, cores: set[int]) -> None:
@@ -93,7 +93,7 @@ class Pinning:
 
 
 def _set_affinity(pid: int, cores: set[int]) -> None:
-    """For every thread there is: a thread only hands its cores on to those that it starts later."""
+    """Every thread has its own: a thread hands its cores only to threads that it starts later."""
     if sys.platform == "linux":
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):

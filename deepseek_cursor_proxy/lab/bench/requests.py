@@ -1,4 +1,4 @@
-"""How fast small requests are answered: one after another, many at once, and by a proxy that just started."""
+"""Measures of small requests: one after another, many at once, and to a proxy that has just started."""
 
 import time
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post, requests_per_second
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, means, medians
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, means, medians
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
 
 
-def question(wish: str, *, stream: bool = False) -> bytes:
-    """A small request's body that asks the benchmark's DeepSeek for something."""
-    messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": wish}]
+def question(command: str, *, stream: bool = False) -> bytes:
+    """The body of a small request with a command to the benchmark's DeepSeek."""
+    messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": command}]
     return encode_json({"model": "deepseek-v4-pro", "messages": messages, "stream": stream})
 
 
@@ -22,12 +22,12 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
     """One client that asks again and again, over one connection and over a new one each time."""
     body = question("bench:plain")
     with contest.clients() as clients:
-        kept = contest.in_turns(
+        kept = contest.run_rounds(
             "small requests",
-            scale.asked,
+            scale.requests,
             lambda target: 1000 * clients[target.name].ask(post(target.url, body)).whole,
         )
-    more = added(kept.results)
+    more = added_times(kept.results)
     yield Row("small request, keep-alive: answer p50", "ms", medians(kept.results))
     yield Row("  added p50", "ms", medians(more))
     yield Row("  added p99", "ms", {name: Figure.of(times, 0.99) for name, times in more.items()})
@@ -38,8 +38,8 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
             client.ask(post(target.url, body))
             return 1000 * (time.perf_counter() - started)
 
-    fresh = contest.in_turns("small requests on new connections", scale.asked // 2, ask_anew)
-    yield Row("  on a new connection each time: added p50", "ms", medians(added(fresh.results)))
+    fresh = contest.run_rounds("small requests on new connections", scale.requests // 2, ask_anew)
+    yield Row("  on a new connection each time: added p50", "ms", medians(added_times(fresh.results)))
     yield Row("  CPU per small request (mean)", "ms", means(kept.cpu, 1000))
 
 
@@ -47,12 +47,12 @@ def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
     """The time until a stream begins."""
     body = question("bench:stream 8", stream=True)
     with contest.clients() as clients:
-        rounds = contest.in_turns(
+        rounds = contest.run_rounds(
             "first events",
-            scale.asked // 2,
+            scale.requests // 2,
             lambda target: 1000 * clients[target.name].ask(post(target.url, body), is_stream=True).first,
         )
-    yield Row("first stream event: added p50", "ms", medians(added(rounds.results)))
+    yield Row("first stream event: added p50", "ms", medians(added_times(rounds.results)))
 
 
 def throughput(contest: Contest, scale: Scale) -> Iterator[Row]:
@@ -64,11 +64,11 @@ def throughput(contest: Contest, scale: Scale) -> Iterator[Row]:
         target.settle()
         return rate
 
-    rounds = contest.in_turns("many clients", scale.bursts, burst, timed=True)
+    rounds = contest.run_rounds("many clients", scale.bursts, burst, timed=True)
     yield Row(f"{scale.clients} keep-alive clients: small requests", "requests/s", medians(rounds.results))
 
 
-def starting(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
+def startup(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
     """From nothing to the first answer, and what an idle proxy holds."""
     times, memory = [], []
     for _ in range(scale.starts):

@@ -1,8 +1,8 @@
-"""Those who are compared, and how they take turns.
+"""The targets that are compared, and the rounds in which they are measured.
 
-In every round each of them is asked once, so that a busy moment of the machine hits all of them. CPU time is what a
-process used from one turn to its next: work that goes on behind an answer counts. Another proxy that fails is left out
-of that measure, and a note says why; the direct way and this proxy have to work.
+Every round asks each target once, so that a busy moment of the machine hits all of them. CPU time is what a process
+used from one request to its next: work behind an answer counts. Another proxy that fails is left out of that measure,
+and a note says why; the direct way and this proxy must work.
 """
 
 import threading
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from deepseek_cursor_proxy.lab.bench.load_clients import Client
-from deepseek_cursor_proxy.lab.bench.machine import Pinning
+from deepseek_cursor_proxy.lab.bench.machine import CpuPinning
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_proxy
 
@@ -29,7 +29,7 @@ _IDLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Target:
-    """Somebody who answers at a base URL, with all the processes that do it; none are known of a stranger."""
+    """A base URL that is measured, with the processes behind it; another machine's are not known."""
 
     name: str
     url: str
@@ -45,7 +45,7 @@ class Target:
         return _total([server.threads() for server in self.servers])
 
     def settle(self) -> None:
-        """Waits, not for ever, until it has put away what it was busy with: the next measure is not about that."""
+        """Wait, up to `_SETTLING_SECONDS`, until the processes are idle: the next measure must not count their work."""
         pause, deadline = threading.Event(), time.monotonic() + _SETTLING_SECONDS
         before = self.cpu_seconds()
         while before is not None and time.monotonic() < deadline:
@@ -62,17 +62,17 @@ def _total(parts: Sequence[float | None]) -> float | None:
 
 
 @contextmanager
-def started_proxy(pinning: Pinning, upstream: Server, home: Path, *flags: str) -> Iterator[Target]:
-    """This proxy, on the core of those who are measured; whoever starts it stays where it is."""
+def start_proxy(pinning: CpuPinning, upstream: Server, home: Path, *flags: str) -> Iterator[Target]:
+    """This proxy, on the core of the measured processes; the process that starts it stays on its own."""
     with ExitStack() as stack:
-        with pinning.measured():
+        with pinning.on_measured_core():
             proxy = stack.enter_context(running_proxy(upstream, home, *flags))
         yield Target(OURS, f"{proxy.url}/v1", (proxy,))
 
 
 @dataclass
 class Rounds(Generic[T]):
-    """What each target answered, and the CPU seconds it took, round by round."""
+    """Each target's results and CPU seconds, round by round."""
 
     results: dict[str, list[T]]
     cpu: dict[str, list[float]] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class Rounds(Generic[T]):
 
 @dataclass
 class Contest:
-    """The direct way, this proxy, and others; with the seconds a measure may take when somebody is slow."""
+    """The direct way, this proxy and others, with the seconds that a measure of slow targets may take."""
 
     direct: Target
     ours: Target
     others: tuple[Target, ...] = ()
     patience: float = 20.0
-    pinning: Pinning = field(default_factory=Pinning)
+    pinning: CpuPinning = field(default_factory=CpuPinning)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -99,22 +99,22 @@ class Contest:
 
     @contextmanager
     def clients(self, *more: Target) -> Iterator[dict[str, Client]]:
-        """A kept-alive connection to everybody."""
+        """A kept-alive connection to each target."""
         with ExitStack() as stack:
             yield {each.name: stack.enter_context(closing(Client(each.url))) for each in (*self.all, *more)}
 
     @contextmanager
     def proxy(self, home: Path, *flags: str) -> Iterator[Target]:
-        """One more of ours, for as long as it is needed."""
-        with started_proxy(self.pinning, self.direct.servers[0], home, *flags) as target:
+        """One more process of this proxy."""
+        with start_proxy(self.pinning, self.direct.servers[0], home, *flags) as target:
             yield target
 
-    def in_turns(
+    def run_rounds(
         self, what: str, rounds: int, ask: Callable[[Target], T], *, timed: bool = False, more: Sequence[Target] = ()
     ) -> Rounds[T]:
-        """Everybody's results; a first round warms up and does not count, and slow ones end when patience does.
+        """Each target's results. A first round warms up and does not count; rounds end when `patience` does.
 
-        What is timed takes as long as it was told to: neither is done.
+        A `timed` measure takes a fixed time, so it has neither.
         """
         skipped = 0 if timed else 1
         running = [*self.all, *more]
@@ -127,7 +127,7 @@ class Contest:
                 try:
                     results[target.name].append(ask(target))
                 except (BenchmarkFailed, OSError) as error:
-                    self.give_up(target, what, error)
+                    self.drop_target(target, what, error)
                     running.remove(target)
             if not timed and number >= 0 and time.monotonic() - started > self.patience:
                 break
@@ -135,26 +135,26 @@ class Contest:
             clocks[target.name].append(target.cpu_seconds())
         return Rounds(
             {target.name: results[target.name][skipped:] for target in running},
-            {target.name: laps(clocks[target.name][skipped:]) for target in running},
+            {target.name: intervals(clocks[target.name][skipped:]) for target in running},
         )
 
-    def give_up(self, target: Target, what: str, why: object) -> None:
-        """Goes on without another proxy; BenchmarkFailed if it is none."""
+    def drop_target(self, target: Target, what: str, why: object) -> None:
+        """Go on without another proxy; BenchmarkFailed for the direct way and for this proxy."""
         if target not in self.others:
             raise BenchmarkFailed(f"{what}: {target.name}: {why}")
         self.notes.append(f"{target.name}: {what}: {why}")
 
 
-def laps(clock: Sequence[float | None]) -> list[float]:
-    """What a clock went on by from each look at it to the next; nothing when it could not always be told."""
+def intervals(clock: Sequence[float | None]) -> list[float]:
+    """The differences between readings of a clock; none when a reading is missing."""
     known = [moment for moment in clock if moment is not None]
     if len(known) < len(clock):
         return []
     return [after - before for before, after in pairwise(known)]
 
 
-def added(results: dict[str, list[float]]) -> dict[str, list[float]]:
-    """What each proxy took longer than the direct way in the same round."""
+def added_times(results: dict[str, list[float]]) -> dict[str, list[float]]:
+    """How much longer each proxy took than the direct way in the same round."""
     direct = results[DIRECT]
     return {
         name: [through - alone for alone, through in zip(direct, times, strict=True)]
@@ -168,5 +168,5 @@ def medians(samples: dict[str, list[float]], scale: float = 1.0) -> dict[str, Fi
 
 
 def means(samples: dict[str, list[float]], scale: float = 1.0) -> dict[str, Figure | None]:
-    """Of what the proxies spent; what the direct way costs is the lab's own affair."""
+    """The means of all proxies; the direct way would measure the lab itself."""
     return {name: Figure.mean([scale * each for each in some]) for name, some in samples.items() if name != DIRECT}

@@ -1,13 +1,13 @@
-"""How streams fare: one at the pace of a quick model, one as fast as it goes, and many at once."""
+"""Measures of streams: one at the pace of a quick model, one as fast as it goes, and many at once."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from deepseek_cursor_proxy.lab.bench.load_clients import Crowd, hear, post
+from deepseek_cursor_proxy.lab.bench.load_clients import Crowd, post, run_crowd
 from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Rounds, Target, laps, means, medians
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Rounds, Target, intervals, means, medians
 from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, Figure, Row, quantile
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
@@ -21,13 +21,13 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     """How late a chunk arrives when the proxy has nothing else to do."""
     chunks = scale.paced_chunks
 
-    def listen(target: Target) -> list[float]:
-        heard = hear(_crowd(target, 1, chunks, _RATE))
-        if heard.failures:
-            raise BenchmarkFailed(heard.failures[0])
-        return [lag / 1e6 for lag in heard.lags]
+    def measure(target: Target) -> list[float]:
+        result = run_crowd(_crowd(target, 1, chunks, _RATE))
+        if result.failures:
+            raise BenchmarkFailed(result.failures[0])
+        return [lag / 1e6 for lag in result.lags]
 
-    rounds = contest.in_turns("a paced stream", scale.paced, listen, timed=True)
+    rounds = contest.run_rounds("a paced stream", scale.paced_rounds, measure, timed=True)
     lags = {name: [lag for some in results for lag in some] for name, results in rounds.results.items()}
     direct = quantile(lags[DIRECT], 0.5)
     more = {name: [lag - direct for lag in some] for name, some in lags.items() if name != DIRECT}
@@ -40,7 +40,7 @@ def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     """One stream as fast as it goes, read to its end."""
     body = question(f"bench:stream {scale.chunks}", stream=True)
     with contest.clients() as clients:
-        rounds = contest.in_turns(
+        rounds = contest.run_rounds(
             "an unpaced stream",
             scale.streams,
             lambda target: scale.chunks / clients[target.name].ask(post(target.url, body), is_stream=True).whole,
@@ -50,8 +50,8 @@ def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 
 @dataclass
-class _Held:
-    """What the proxies held before all crowds, and in the middle of one."""
+class _MemorySamples:
+    """Memory and threads of the proxies: before all crowds, and in the middle of one."""
 
     before: dict[str, float | None]
     megabytes: dict[str, list[float]] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Listened:
-    """What a crowd heard of one target, and the CPU seconds that took it, if they are known."""
+class _CrowdSample:
+    """What a crowd received from one target, and the CPU seconds of that, if they are known."""
 
     lags: Sequence[int]
     failed: int
@@ -84,26 +84,28 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
     before = {target.name: target.resident_megabytes() for target in contest.proxies}
     chunks = round(scale.crowd_seconds * _CROWD_RATE)
     for streams in scale.crowds:
-        held = _Held(before)
+        memory = _MemorySamples(before)
 
-        def listen(target: Target, streams: int = streams, held: _Held = held) -> _Listened:
+        def measure(target: Target, streams: int = streams, memory: _MemorySamples = memory) -> _CrowdSample:
             before = target.cpu_seconds()
-            heard = hear(_crowd(target, streams, chunks, _CROWD_RATE), partial(held.note, target))
-            # Before it has put away what came too late, which nobody heard.
-            spent = laps((before, target.cpu_seconds()))
+            result = run_crowd(_crowd(target, streams, chunks, _CROWD_RATE), partial(memory.note, target))
+            # Before it settles: what came too late was not received.
+            spent = intervals((before, target.cpu_seconds()))
             target.settle()
-            for why, times in Counter(heard.failures).most_common(1):
+            for why, times in Counter(result.failures).most_common(1):
                 contest.notes.append(
-                    f"{target.name}: {streams} streams: {len(heard.failures)} failed, {times} with: {why}"
+                    f"{target.name}: {streams} streams: {len(result.failures)} failed, {times} with: {why}"
                 )
-            return _Listened(heard.lags, len(heard.failures), spent)
+            return _CrowdSample(result.lags, len(result.failures), spent)
 
-        rounds = contest.in_turns(f"{streams} streams", scale.crowded, listen, timed=True)
-        yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivered(rounds, scale))
+        rounds = contest.run_rounds(f"{streams} streams", scale.crowd_rounds, measure, timed=True)
+        yield Row(
+            f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivery_figures(rounds, scale)
+        )
         yield from _crowd_rows(rounds)
-        yield Row("  memory meanwhile", "MB", medians(held.megabytes))
-        yield Row("  threads meanwhile", "", medians(held.threads))
-        yield Row("  memory per stream", "kB", held.kilobytes_per_stream(streams))
+        yield Row("  memory meanwhile", "MB", medians(memory.megabytes))
+        yield Row("  threads meanwhile", "", medians(memory.threads))
+        yield Row("  memory per stream", "kB", memory.kilobytes_per_stream(streams))
 
 
 def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
@@ -111,14 +113,14 @@ def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
     return Crowd(target.url, request, streams, chunks, rate)
 
 
-def _delivered(rounds: Rounds[_Listened], scale: Scale) -> dict[str, Figure | None]:
+def _delivery_figures(rounds: Rounds[_CrowdSample], scale: Scale) -> dict[str, Figure | None]:
     return {
         name: Figure.of([len(each.lags) / scale.crowd_seconds for each in some])
         for name, some in rounds.results.items()
     }
 
 
-def _crowd_rows(rounds: Rounds[_Listened]) -> Iterator[Row]:
+def _crowd_rows(rounds: Rounds[_CrowdSample]) -> Iterator[Row]:
     direct = sum(len(each.lags) for each in rounds.results[DIRECT])
     shares, failed, late, cpu = {}, {}, {}, {}
     for name, some in rounds.results.items():

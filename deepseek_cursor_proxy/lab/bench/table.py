@@ -1,4 +1,4 @@
-"""What the benchmark says: figures, rows and how they are written, as a table or as JSON.
+"""The benchmark's output: figures and rows, written as a table or as JSON.
 
 A row has one figure per column: the direct way, this proxy, and every other one it is compared with. A column without a
 figure could not be measured, and shows a dash. Pure: this file measures nothing.
@@ -19,7 +19,7 @@ _COLUMN_WIDTH = 25
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured in one column: the value that counts, and the samples behind it."""
+    """The figure of one column: its value, and the samples behind it."""
 
     value: float
     samples: Sequence[float]
@@ -32,7 +32,7 @@ class Figure:
 
     @classmethod
     def mean(cls, samples: Sequence[float]) -> "Figure | None":
-        """What is spent on one after all, with what happens only now and then."""
+        """The mean, which includes what happens only now and then."""
         return cls(sum(samples) / len(samples), samples) if samples else None
 
     @classmethod
@@ -40,9 +40,9 @@ class Figure:
         return None if value is None else cls(value, (value,))
 
     def __str__(self) -> str:
-        text = shown(self.value)
+        text = format_value(self.value)
         if self.has_spread and len(self.samples) > 1:
-            text += f" ({shown(quantile(self.samples, 0.05))} - {shown(quantile(self.samples, 0.95))})"
+            text += f" ({format_value(quantile(self.samples, 0.05))} - {format_value(quantile(self.samples, 0.95))})"
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Row:
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
 
     def ratio(self, other: str) -> float | None:
-        """Ours to another proxy's; None where there is no telling."""
+        """Ours to another proxy's; None where a figure is missing."""
         ours, theirs = self.figures.get(OURS), self.figures.get(other)
         return ours.value / theirs.value if ours and theirs and theirs.value > 0 else None
 
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """How rows are written when ours is compared with these others."""
+    """The lines of a table that compares this proxy with others."""
 
     others: Sequence[str] = ()
 
@@ -85,7 +85,7 @@ class Table:
         return self._line(
             f"{row.measure}, {row.unit}" if row.unit else row.measure,
             tuple("-" if figure is None else str(figure) for figure in figures),
-            tuple("-" if ratio is None else shown(ratio) for ratio in ratios),
+            tuple("-" if ratio is None else format_value(ratio) for ratio in ratios),
         )
 
     def _line(self, measure: str, columns: Sequence[str], ratios_of: Sequence[str]) -> str:
@@ -107,9 +107,9 @@ def _cell(text: str, width: int) -> str:
 def quantile(samples: Sequence[float], share: float) -> float:
     """The value that this share of the samples lies below, between two of them where it has to."""
     ordered = sorted(samples)
-    place = share * (len(ordered) - 1)
-    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return below + (above - below) * (place % 1)
+    position = share * (len(ordered) - 1)
+    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
+    return below + (above - below) * (position % 1)
 
 
 def exponent(points: Mapping[float, float]) -> float | None:
@@ -120,8 +120,8 @@ def exponent(points: Mapping[float, float]) -> float | None:
     return statistics.linear_regression(*zip(*logs, strict=True)).slope
 
 
-def shown(value: float) -> str:
-    """As many digits as the figure can vouch for."""
+def format_value(value: float) -> str:
+    """As many digits as are significant."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"

@@ -1,10 +1,10 @@
-"""A strict DeepSeek on 127.0.0.1 that says what it is told to, for tests, the demo and the benchmark.
+"""A strict DeepSeek on 127.0.0.1 with scripted answers, for tests, the demo and the soak.
 
-Queue steps with `answer`; each accepted request takes the next one, an empty queue asks the responder. Faults (Failure,
-Raw) are played to whoever comes next; an Answer is only spent on a request that keeps the contract, and every other
-request gets DeepSeek's refusal. What it refuses is `contract`, how it writes an answer `completion`, and `native` says
-both in the words of its Responses API; here are the socket and the script. Rule: what a request gets is in `seen`
-before its first byte leaves, so a test that has its answer need not wait. Nothing outlives `close`.
+`answer` queues steps. Each accepted request takes the next one; the responder answers when the queue is empty. The next
+request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
+every other request gets DeepSeek's refusal. `contract` decides what is refused, `completion` writes an answer, and
+`native` does both for the Responses API; this file has the socket and the script. Rule: `seen` has a request before the
+first byte of its response leaves, so a test that has the response need not wait. Nothing outlives `close`.
 """
 
 import selectors
@@ -25,7 +25,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import endpoints
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, listed_model
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 
 __all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
@@ -45,7 +45,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes for the socket as they are, in place of an HTTP answer; after them it may stall, or listen on."""
+    """Bytes for the socket in place of an HTTP response; after them the connection may stall or stay open."""
 
     data: bytes
     then_close: bool = True
@@ -56,8 +56,8 @@ Step = Answer | Failure | Raw
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One POST and what it got; the status of a Raw is 0. Whatever its path, its payload is that of a chat."""
+class ReceivedRequest:
+    """One POST and its response; the status of a Raw is 0. The payload is that of a chat on every path."""
 
     path: str
     headers: dict[str, str]
@@ -79,10 +79,10 @@ class FakeDeepSeek:
         keys: Collection[str] | None = None,
         idle_seconds: float | None = None,
     ) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedRequest] = []
         self.release = threading.Event()
         self.hung_up = threading.Event()
-        # The moments, on the monotonic clock, at which an answer began to stall and at which a client was found gone.
+        # Moments, on the monotonic clock, at which an answer began to stall and at which a client was gone.
         self.stalls: SimpleQueue[float] = SimpleQueue()
         self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
@@ -98,7 +98,7 @@ class FakeDeepSeek:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def start(self) -> "FakeDeepSeek":
-        # The interval is how long `close` may wait for the accepting loop to look up.
+        # `close` waits at most this interval for the accepting loop.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         return self
@@ -118,12 +118,12 @@ class FakeDeepSeek:
         self.close()
 
     def answer(self, *steps: Step) -> None:
-        """Queues steps, in order, behind those already waiting."""
+        """Queue steps, in order, behind those already there."""
         with self._lock:
             self._queue.extend(steps)
 
     def forget(self) -> None:
-        """Clears what was seen, what is queued and any hang-up; the context cache stays."""
+        """Clear the requests seen, the queue and any hang-up; the context cache stays."""
         with self._lock:
             self._queue.clear()
         self.seen.clear()
@@ -135,7 +135,7 @@ class FakeDeepSeek:
         return [seen.payload for seen in self.seen if seen.status == 200]
 
     @property
-    def refused(self) -> list[Seen]:
+    def refused(self) -> list[ReceivedRequest]:
         """The requests DeepSeek would refuse; scripted failures are not among them."""
         return [seen for seen in self.seen if seen.refusal is not None]
 
@@ -147,25 +147,25 @@ class FakeDeepSeek:
         """True once a client left while its answer was being streamed or stalled."""
         return self.hung_up.wait(timeout)
 
-    # What the handler threads ask …
+    # For the handler threads …
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
-        """Decides what a POST gets, and notes it in `seen`."""
+        """Decide the response to a POST, and append it to `seen`."""
         endpoint = endpoints.at(path)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
-        step, refused = None, self.refusal_at_the_door(path, endpoint.path, headers)
+        step, refused = None, self.request_refusal(path, endpoint.path, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
             rules = {**self._rules, "beta": path.startswith("/beta/")}
             refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(parsed, **rules)
         if refused is not None:
-            step = _as_failure(refused)
+            step = _to_failure(refused)
         step = step or self._take(Answer, Failure, Raw) or self._responder(payload)
         status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
-        self.seen.append(Seen(path, headers, payload, status, refused.message if refused else None, body))
+        self.seen.append(ReceivedRequest(path, headers, payload, status, refused.message if refused else None, body))
         return _Reply(step, payload, endpoint.writer)
 
-    def refusal_at_the_door(self, path: str, endpoint: str, headers: dict[str, str]) -> Refusal | None:
+    def request_refusal(self, path: str, endpoint: str, headers: dict[str, str]) -> Refusal | None:
         if path.partition("?")[0] not in (endpoint, f"/v1{endpoint}", f"/beta{endpoint}"):
             return Refusal("Not Found", 404)
         scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -188,7 +188,7 @@ class _Reply:
     writer: type[Completion]
 
 
-def _as_failure(refused: Refusal) -> Failure:
+def _to_failure(refused: Refusal) -> Failure:
     return Failure(refused.status, refused.message, refused.type, refused.code)
 
 
@@ -220,7 +220,7 @@ class _Server(ThreadingHTTPServer):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             if sys.platform == "win32" and (handle := connection.detach()) >= 0:
-                # There a thread that waits for the socket is woken by nothing less.
+                # On Windows nothing less wakes a thread that waits for the socket.
                 socket.close(handle)
         for worker, _ in self._workers:
             worker.join()
@@ -238,17 +238,17 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def handle_one_request(self) -> None:
         self.connection.settimeout(self.server.fake.idle_seconds)
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        if refused := self.server.fake.refusal_at_the_door(self.path, "/models", self._headers()):
-            self._fail(_as_failure(refused))
+        if refused := self.server.fake.request_refusal(self.path, "/models", self._headers()):
+            self._fail(_to_failure(refused))
         else:
-            models = [listed_model("deepseek-flash"), listed_model("deepseek-v4-pro")]
+            models = [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]
             self._send(200, encode_json({"object": "list", "data": models}))
 
     def do_POST(self) -> None:
@@ -257,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         if len(body) < length:
-            # The client left while it was still asking.
+            # The client disconnected inside its request.
             self.close_connection = True
             return
         reply = fake.reply_to(self.path, self._headers(), body)
@@ -311,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(answer, (body[at : at + 1] for at in range(len(body))))
 
     def _write(self, answer: Answer, pieces: Iterable[bytes]) -> None:
-        # Asked for one by one: what comes after a cut is never even said, and so never kept in the cache.
+        # One by one: a piece after a cut is never generated, so the cache does not keep that answer.
         rest = iter(pieces)
         for number in count():
             if number == answer.stall_after:
@@ -333,7 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
             # A hundredth of a second is what a test waits for its release or its hang-up at most.
             while not fake.release.wait(0.01):
                 if fake.closing.is_set() or (selector.select(0) and not self.connection.recv(1, socket.MSG_PEEK)):
-                    raise ConnectionAbortedError("nobody waits for the rest of this answer")
+                    raise ConnectionAbortedError("the client has left")
 
 
 _JSON = ("Content-Type", "application/json")

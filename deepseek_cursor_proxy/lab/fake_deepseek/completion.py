@@ -1,6 +1,6 @@
-"""How DeepSeek writes an answer down: as one JSON object, as a stream of events, and as a bill.
+"""Answers as DeepSeek writes them: one JSON object, a stream of events, and the usage.
 
-An Answer is what the model says; a Completion is the same in bytes, for one request. The bill counts tokens as a
+An Answer is what the model says; a Completion is the same in bytes, for one request. The usage counts tokens as a
 quarter of the UTF-8 bytes and knows the context cache: DeepSeek keeps the prefix at the end of every prompt and at the
 end of every answer, and a later prompt pays less for the longest kept prefix it begins with.
 Pure: ids and clock are parameters, and this file knows neither the script nor the socket.
@@ -26,7 +26,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says, and how badly it is delivered.
+    """What the model says, and the faults of its delivery.
 
     `piece` is the characters per streamed delta, `pause` the seconds after each event, `comments` the keep-alives
     before anything else. The connection is dropped after `cut_after` and stalls after `stall_after` events, or bytes of
@@ -54,13 +54,13 @@ class Prompt:
 
 
 class PrefixCache:
-    """The kept prefixes. Called by handler threads; a set's own operations are atomic, so it needs no lock."""
+    """The context cache. Handler threads call it; a set's own operations are atomic, so it needs no lock."""
 
     def __init__(self) -> None:
-        self._kept: set[bytes] = set()
+        self._prefixes: set[bytes] = set()
 
     def read(self, payload: Mapping[str, Any]) -> Prompt:
-        """What this prompt costs; from now on it is a kept prefix itself."""
+        """The tokens of this prompt; from now on it is a cached prefix itself."""
         # Another model or user is another cache, and with tool_choice none the tools never reach the prompt.
         digest = hashlib.sha256(encode_json([payload["model"], payload.get("user_id")])).digest()
         tools = payload.get("tools") if payload.get("tool_choice") != "none" else None
@@ -69,14 +69,14 @@ class PrefixCache:
             data = _normal(part)
             digest = hashlib.sha256(digest + data).digest()
             tokens += _tokens(data)
-            if digest in self._kept:
+            if digest in self._prefixes:
                 hit = tokens
-        self._kept.add(digest)
+        self._prefixes.add(digest)
         return Prompt(digest, tokens, hit)
 
     def keep(self, prompt: Prompt, message: Mapping[str, Any]) -> None:
-        """Keeps the prompt with its answer."""
-        self._kept.add(hashlib.sha256(prompt.digest + _normal(message)).digest())
+        """Cache the prompt with its answer."""
+        self._prefixes.add(hashlib.sha256(prompt.digest + _normal(message)).digest())
 
 
 class Completion:
@@ -122,24 +122,24 @@ class Completion:
 
     def _usage(self) -> dict[str, Any]:
         message, prompt = self._message(), self._prompt
-        thought = _tokens(message.get("reasoning_content", "").encode("utf-8", "replace"))
-        said = _tokens((message["content"] or "").encode("utf-8", "replace"))
-        called = _tokens(encode_json(message["tool_calls"])) if "tool_calls" in message else 0
-        completion = thought + said + called
+        reasoning = _tokens(message.get("reasoning_content", "").encode("utf-8", "replace"))
+        content = _tokens((message["content"] or "").encode("utf-8", "replace"))
+        calls = _tokens(encode_json(message["tool_calls"])) if "tool_calls" in message else 0
+        completion = reasoning + content + calls
         return {
             "prompt_tokens": prompt.tokens,
             "completion_tokens": completion,
             "total_tokens": prompt.tokens + completion,
             "prompt_tokens_details": {"cached_tokens": prompt.hit},
-            "completion_tokens_details": {"reasoning_tokens": thought},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
             "prompt_cache_hit_tokens": prompt.hit,
             "prompt_cache_miss_tokens": prompt.tokens - prompt.hit,
         }
 
 
-def listed_model(name: str) -> dict[str, Any]:
+def model_entry(name: str) -> dict[str, Any]:
     """A model as GET /models lists it."""
-    sees = ["text", "image"] if name in VISION_MODELS else ["text"]
+    modalities = ["text", "image"] if name in VISION_MODELS else ["text"]
     return {
         "id": name,
         "object": "model",
@@ -147,7 +147,7 @@ def listed_model(name: str) -> dict[str, Any]:
         "name": name,
         "context_window": 1048576,
         "max_output_tokens": 393216,
-        "input_modalities": sees,
+        "input_modalities": modalities,
         "output_modalities": ["text"],
         "effort": {"supported_levels": ["low", "high", "max"], "default_level": "high"},
     }
@@ -182,8 +182,9 @@ def _call(call: Call, arguments: str) -> dict[str, Any]:
 
 def _normal(part: Mapping[str, Any]) -> bytes:
     """A message's bytes, the same for every way of writing the same prompt: key order, null and empty fields."""
-    said = {name: value for name, value in part.items() if value not in (None, "", [])}
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    fields = {name: value for name, value in part.items() if value not in (None, "", [])}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _tokens(data: bytes) -> int:

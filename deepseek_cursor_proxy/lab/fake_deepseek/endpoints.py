@@ -1,4 +1,4 @@
-"""The two APIs that the made-up DeepSeek answers: how a body is read, what is refused, and who writes the answer."""
+"""The two APIs of the fake DeepSeek: how each reads a body, refuses it and writes the answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What `read` makes of a body is that of a chat, whichever API it came by."""
+    """`read` turns a body of either API into the body of a chat."""
 
     path: str
     read: Callable[[bytes], dict[str, Any] | Refusal]
@@ -24,5 +24,5 @@ _RESPONSES = Endpoint("/responses", native.read, native.refusal, native.Response
 
 
 def at(path: str) -> Endpoint:
-    """The API that a path is for; any unknown one counts as that of chats, where nothing answers it."""
+    """The API of a path; an unknown path belongs to chats, which answer it with 404."""
     return _RESPONSES if path.partition("?")[0].endswith(_RESPONSES.path) else _CHAT

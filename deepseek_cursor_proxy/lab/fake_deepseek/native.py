@@ -1,9 +1,9 @@
-"""DeepSeek's Responses API, as strict as its chat completions: the same contract, the same answers, in other words.
+"""DeepSeek's Responses API, as strict as its chat completions: the same contract and answers in other fields.
 
-A body is put into the words of chat completions, `contract` judges that, and what it says is said in the words of this
-API. Of a history only what DeepSeek joins counts: items of unknown kinds are passed over, calls belong to the reasoning
-right before them, and reasoning that is empty, summarised or encrypted is none at all.
-Written apart from the proxy's own translation, so that the two can disagree. This file knows no socket or script.
+A body is translated to chat completions, `contract` judges that, and its refusal is translated back. Of a history only
+what DeepSeek joins counts: items of unknown types are skipped, calls belong to the reasoning right before them, and
+reasoning that is empty, summarised or encrypted counts as absent. This translation shares nothing with the proxy's own,
+so that the two can disagree. This file knows no socket or script.
 """
 
 import uuid
@@ -24,7 +24,7 @@ _SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-# What is refused …
+# Refusals …
 
 
 def read(body: bytes) -> dict[str, Any] | Refusal:
@@ -179,7 +179,7 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
 
 
-# How answers are written …
+# Answers …
 
 
 class Response(Completion):
@@ -191,7 +191,7 @@ class Response(Completion):
         return encode_json(self._object(self._status, items))
 
     def events(self) -> Iterator[bytes]:
-        for number, event in enumerate(self._told()):
+        for number, event in enumerate(self._event_objects()):
             written = encode_json({**event, "sequence_number": number})
             yield b"event: %b\ndata: %b\n\n" % (event["type"].encode(), written)
 
@@ -201,7 +201,7 @@ class Response(Completion):
             return "incomplete"
         return "completed" if self._finish in ("stop", "tool_calls") else "failed"
 
-    def _told(self) -> Iterator[dict[str, Any]]:
+    def _event_objects(self) -> Iterator[dict[str, Any]]:
         for kind in ("response.created", "response.in_progress"):
             yield {"type": kind, "response": self._object("in_progress", [])}
         items = []
@@ -222,9 +222,9 @@ class Response(Completion):
             part = {"type": "output_text", "text": answer.content}
             yield self._item("message", role="assistant", content=[{**part, "annotations": []}]), answer.content
         for call in answer.calls:
-            yield self._called(call), call.arguments
+            yield self._call_item(call), call.arguments
 
-    def _called(self, call: Call) -> dict[str, Any]:
+    def _call_item(self, call: Call) -> dict[str, Any]:
         return self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
 
     def _item(self, kind: str, **fields: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class Response(Completion):
         }
 
 
-_TOLD = {
+_EVENT_PREFIXES = {
     "reasoning": "response.reasoning_text",
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
@@ -272,10 +272,10 @@ def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[st
     part = {} if is_call else {"part": item["content"][0]}
     if not is_call:
         yield {"type": "response.content_part.added", **at, "part": {**part["part"], "text": ""}}
-    told = _TOLD[item["type"]]
+    prefix = _EVENT_PREFIXES[item["type"]]
     for piece in pieces(text, size):
-        yield {"type": f"{told}.delta", **at, "delta": piece}
-    yield {"type": f"{told}.done", **at, "arguments" if is_call else "text": text}
+        yield {"type": f"{prefix}.delta", **at, "delta": piece}
+    yield {"type": f"{prefix}.done", **at, "arguments" if is_call else "text": text}
     if not is_call:
         yield {"type": "response.content_part.done", **at, **part}
     yield {"type": "response.output_item.done", "item": item}

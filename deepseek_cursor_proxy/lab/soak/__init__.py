@@ -1,10 +1,9 @@
-"""A proxy under mixed load for as long as one likes: does it end as it began?
+"""The soak: mixed load on a proxy for minutes or hours, and a verdict on what it left behind.
 
-The proxy and the made-up DeepSeek are processes of their own; visitors (soak_clients) come and go on threads of this
-one. A line per interval tells how it goes. At the end, when everybody has left, threads and descriptors have to be back
-at the start line, memory must not have grown with time, nothing may have failed, and the log must hold no traceback.
-What the system does not tell about another process (threads, descriptors, memory: everywhere but on Linux) is said to
-be unknown and not judged.
+The proxy and the fake DeepSeek are processes of their own; `soak.clients` run on threads of this one. Every interval
+prints a line. After the last client, threads and descriptors must be back at their numbers of the start, memory must
+not have grown with time, no client may have failed, and the log must hold no traceback. Figures that the system does
+not give for another process (threads, descriptors, memory: everywhere but on Linux) are unknown and not judged.
 """
 
 import random
@@ -20,35 +19,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, made_up_deepseek, running_proxy
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_deepseek, running_proxy
 from deepseek_cursor_proxy.lab.soak import clients
-from deepseek_cursor_proxy.lab.soak.clients import IDLE_SECONDS, PROXY_FLAGS, VISITORS, Visit
+from deepseek_cursor_proxy.lab.soak.clients import CLIENTS, IDLE_SECONDS, PROXY_FLAGS, ClientRun
 
-# After the last visitor the proxy has this long to put everything away.
+# After the last client the proxy has this long to release threads and descriptors.
 _SETTLING_SECONDS = 15.0
-# Megabytes per hour that memory may grow, and what it sways by without growing.
-_MOST_DRIFT = 5.0
-_SWAY = 3.0
+# Megabytes per hour that memory may grow, and by how many it varies without growing.
+_MAX_DRIFT = 5.0
+_NOISE_MEGABYTES = 3.0
 # A drift needs this many samples of the second half: before, caches fill, which takes some 40,000 requests.
 _SAMPLES = 12
-# How many failures are told in words.
-_TOLD = 5
+# So many failures are printed in words.
+_MOST_FAILURES_SHOWN = 5
+_VERDICTS = {True: "held", False: "NOT HELD", None: "unknown"}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How many visitors there are at a time, and how many seconds lie between two lines."""
+    """Clients at a time, and seconds between two lines."""
 
-    visitors: int = 16
+    clients: int = 16
     interval: float = 10.0
 
 
-QUICK = Scale(visitors=4, interval=1.0)
+QUICK = Scale(clients=4, interval=1.0)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the proxy holds at one moment; None is what the system does not tell."""
+    """What the proxy holds at one moment; None where the system gives no figure."""
 
     threads: int | None
     descriptors: int | None
@@ -64,19 +64,19 @@ class Figures:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the verdict; `held` is None for what cannot be told."""
+    """One line of the verdict; `is_met` is None where a figure is unknown."""
 
     what: str
     words: str
-    held: bool | None
+    is_met: bool | None
 
     def __str__(self) -> str:
-        return f"{self.what:<12}{self.words}: {'unknown' if self.held is None else 'held' if self.held else 'NOT HELD'}"
+        return f"{self.what:<12}{self.words}: {_VERDICTS[self.is_met]}"
 
 
 @dataclass
 class Tally:
-    """What the visitors did. Counted by all their threads; the lock protects all of it."""
+    """Requests and failures of all clients. Their threads count; `lock` protects both fields."""
 
     requests: int = 0
     failures: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Tally:
 
 
 def run(minutes: float, quick: bool = False, out: TextIO | None = None) -> int:
-    """Soak the proxy and print how it went; 0 if everything held, else 1."""
+    """Soak the proxy and print the verdict; 0 if every finding is met or unknown, else 1."""
     out = out or sys.stdout
     scale = QUICK if quick else Scale()
     try:
@@ -102,47 +102,47 @@ def run(minutes: float, quick: bool = False, out: TextIO | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     print("", *findings, sep="\n", file=out, flush=True)
-    return 1 if any(finding.held is False for finding in findings) else 0
+    return 1 if any(finding.is_met is False for finding in findings) else 0
 
 
-def soak(seconds: float, scale: Scale, place: Path, tell: Callable[[str], None]) -> list[Finding]:
-    """Let visitors in for that long; `tell` gets a line per interval."""
+def soak(seconds: float, scale: Scale, place: Path, print_line: Callable[[str], None]) -> list[Finding]:
+    """Run clients for so long; `print_line` gets a line per interval."""
     home = place / "proxy"
     with (
-        made_up_deepseek(place / "deepseek", clients.__name__) as deepseek,
+        running_deepseek(place / "deepseek", clients.__name__) as deepseek,
         running_proxy(deepseek, home, *PROXY_FLAGS) as proxy,
     ):
         tally = Tally()
         _warm_up(proxy, tally)
-        start = _calm(proxy, tally)
-        tell(_line("minutes", "requests", "failures", "threads", "descriptors", "memory"))
-        with _visitors(scale.visitors, proxy, tally):
-            samples = list(_watched(seconds, scale.interval, proxy, tally, tell))
-        end = _calm(proxy, tally, start)
+        start = _measure_at_rest(proxy, tally)
+        print_line(_line("minutes", "requests", "failures", "threads", "descriptors", "memory"))
+        with _running_clients(scale.clients, proxy, tally):
+            samples = list(_watch(seconds, scale.interval, proxy, tally, print_line))
+        end = _measure_at_rest(proxy, tally, start)
         log = (home / "log").read_text(encoding="utf-8", errors="replace")
     return _verdict(start, end, samples, tally, log)
 
 
-# Visitors …
+# Clients …
 
 
 def _warm_up(proxy: Server, tally: Tally) -> None:
-    """Everybody once: whatever is built on first use belongs to the start line."""
-    with ThreadPoolExecutor(len(VISITORS)) as pool:
-        for visitor in dict.fromkeys(VISITORS):
-            pool.submit(_play, visitor, Visit(proxy.url, random.Random(0), tally.count), tally)
+    """Run every kind of client once: what is built on first use belongs to the figures of the start."""
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        for client in dict.fromkeys(CLIENTS):
+            pool.submit(_run_client, client, ClientRun(proxy.url, random.Random(0), tally.count), tally)
 
 
 @contextmanager
-def _visitors(count: int, proxy: Server, tally: Tally) -> Iterator[None]:
+def _running_clients(count: int, proxy: Server, tally: Tally) -> Iterator[None]:
     is_over = threading.Event()
 
-    def come_and_go(number: int) -> None:
+    def run_clients(number: int) -> None:
         rng = random.Random(number)
         while not is_over.is_set():
-            _play(rng.choice(VISITORS), Visit(proxy.url, rng, tally.count), tally)
+            _run_client(rng.choice(CLIENTS), ClientRun(proxy.url, rng, tally.count), tally)
 
-    threads = [threading.Thread(target=come_and_go, args=(number,), daemon=True) for number in range(count)]
+    threads = [threading.Thread(target=run_clients, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     try:
@@ -153,22 +153,22 @@ def _visitors(count: int, proxy: Server, tally: Tally) -> Iterator[None]:
             thread.join()
 
 
-def _play(visitor: Callable[[Visit], None], visit: Visit, tally: Tally) -> None:
+def _run_client(client: Callable[[ClientRun], None], run: ClientRun, tally: Tally) -> None:
     try:
-        visitor(visit)
+        client(run)
     except Exception as error:
-        # Whatever it is, it is no reason to end a soak of hours.
-        tally.fail(f"{visitor.__name__}: {type(error).__name__}: {error}")
+        # No failure ends a soak of hours.
+        tally.fail(f"{client.__name__}: {type(error).__name__}: {error}")
 
 
-def _calm(proxy: Server, tally: Tally, start: Figures | None = None) -> Figures:
-    """The figures once everybody has left and everything is put away, or was not in time."""
+def _measure_at_rest(proxy: Server, tally: Tally, start: Figures | None = None) -> Figures:
+    """The figures once all clients have left and the proxy has settled, or after `_SETTLING_SECONDS`."""
     pause = threading.Event()
-    # By then DeepSeek has closed what it does not use; the next call is what makes the proxy notice.
+    # By then DeepSeek has closed its idle connections; the proxy notices that with its next call.
     pause.wait(2 * IDLE_SECONDS)
-    _play(clients.tool_loop, Visit(proxy.url, random.Random(0), tally.count), tally)
+    _run_client(clients.tool_loop, ClientRun(proxy.url, random.Random(0), tally.count), tally)
     deadline = time.monotonic() + _SETTLING_SECONDS
-    # Nothing else is going on before the start: what is there after a moment is what stays.
+    # At the start nothing else runs: what is open after a moment stays open.
     pause.wait(IDLE_SECONDS if start is None else 0)
     figures = Figures.of(proxy)
     while start is not None and not figures.has_settled(start) and time.monotonic() < deadline:
@@ -177,20 +177,20 @@ def _calm(proxy: Server, tally: Tally, start: Figures | None = None) -> Figures:
     return figures
 
 
-# … and what is seen of them.
+# … and the figures.
 
 
-def _watched(
-    seconds: float, interval: float, proxy: Server, tally: Tally, tell: Callable[[str], None]
+def _watch(
+    seconds: float, interval: float, proxy: Server, tally: Tally, print_line: Callable[[str], None]
 ) -> Iterator[tuple[float, Figures]]:
-    """The figures after every interval, with the seconds since the beginning."""
+    """Yield the figures after every interval, with the seconds since the beginning."""
     began, pause = time.monotonic(), threading.Event()
     while (gone := time.monotonic() - began) < seconds:
         pause.wait(min(interval, seconds - gone))
         figures, gone = Figures.of(proxy), time.monotonic() - began
         known = (figures.threads, figures.descriptors, figures.megabytes and round(figures.megabytes, 1))
         shown = ("?" if each is None else each for each in known)
-        tell(_line(f"{gone / 60:.1f}", tally.requests, len(tally.failures), *shown))
+        print_line(_line(f"{gone / 60:.1f}", tally.requests, len(tally.failures), *shown))
         yield gone, figures
 
 
@@ -201,35 +201,35 @@ def _line(*columns: object) -> str:
 def _verdict(
     start: Figures, end: Figures, samples: list[tuple[float, Figures]], tally: Tally, log: str
 ) -> list[Finding]:
-    failed = "".join(f"\n            {each}" for each in tally.failures[:_TOLD])
+    failed = "".join(f"\n            {each}" for each in tally.failures[:_MOST_FAILURES_SHOWN])
     tracebacks, unexpected = log.count("Traceback (most recent call last)"), log.count("unexpected")
     return [
-        _returned("threads", start.threads, end.threads),
-        _returned("descriptors", start.descriptors, end.descriptors),
-        _drifted([(gone, figures.megabytes) for gone, figures in samples if figures.megabytes is not None]),
+        _compare_counts("threads", start.threads, end.threads),
+        _compare_counts("descriptors", start.descriptors, end.descriptors),
+        _judge_drift([(gone, figures.megabytes) for gone, figures in samples if figures.megabytes is not None]),
         Finding("failures", f"{len(tally.failures):,} in {tally.requests:,} requests{failed}", not tally.failures),
         Finding("log", f"{tracebacks} tracebacks, {unexpected} unexpected errors", tracebacks == 0 and unexpected == 0),
     ]
 
 
-def _returned(what: str, start: int | None, end: int | None) -> Finding:
+def _compare_counts(what: str, start: int | None, end: int | None) -> Finding:
     if start is None or end is None:
         return Finding(what, "this system does not tell", None)
     return Finding(what, f"{start} at the start, {end} at the end", end <= start)
 
 
-def _drifted(samples: list[tuple[float, float]]) -> Finding:
+def _judge_drift(samples: list[tuple[float, float]]) -> Finding:
     """Whether memory grows with time: the last third of the samples against the first, once caches are full."""
     settled = samples[len(samples) // 2 :]
     if len(settled) < _SAMPLES:
         return Finding("memory", "too few samples to tell a drift", None)
     third = len(settled) // 3
-    (early_at, early), (late_at, late) = (_middle(settled[:third]), _middle(settled[-third:]))
+    (early_at, early), (late_at, late) = (_median_point(settled[:third]), _median_point(settled[-third:]))
     per_hour = (late - early) / (late_at - early_at) * 3600
     words = f"{early:.1f} MB early, {late:.1f} MB late, {per_hour:+.1f} MB per hour"
-    return Finding("memory", words, late - early <= _SWAY or per_hour <= _MOST_DRIFT)
+    return Finding("memory", words, late - early <= _NOISE_MEGABYTES or per_hour <= _MAX_DRIFT)
 
 
-def _middle(samples: list[tuple[float, float]]) -> tuple[float, float]:
+def _median_point(samples: list[tuple[float, float]]) -> tuple[float, float]:
     """The median moment and the median value."""
     return statistics.median(gone for gone, _ in samples), statistics.median(value for _, value in samples)

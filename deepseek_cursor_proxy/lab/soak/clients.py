@@ -1,8 +1,8 @@
-"""Who comes by during a soak: agents that work properly, and everybody else.
+"""The clients of a soak: agents that work properly, and clients that do everything else.
 
-Each visitor is a function that plays one visit and raises VisitFailed when the proxy did not do what it has to.
-The made-up DeepSeek plays what the first word of the question asks for, and is the judge of the memory: what the model
-thought follows from what was said before it, so every turn of every history can be checked, byte for byte.
+Each client is a function that makes one run and raises ClientRunFailed when the proxy did not do what it must.
+The fake DeepSeek plays the step that the question names, and checks every history: its reasoning is a function of the
+messages before it, so every turn can be compared byte for byte.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
-from deepseek_cursor_proxy.lab.processes import serve_until_told
+from deepseek_cursor_proxy.lab.processes import serve_until_stdin_ends
 
-# Longer than any visitor waits for anything that works.
+# Longer than anything takes that works.
 _PATIENCE_SECONDS = 30.0
-# Real servers drop unused connections; the proxy has to notice, and not to keep what is dead.
+# Real servers close unused connections; the proxy must notice and drop them from its pool.
 IDLE_SECONDS = 0.3
-# What the proxy is started with: failures are told soon, so that many of them fit into a soak.
+# Flags of the proxy that make failures quick, so that many of them fit into a soak.
 PROXY_FLAGS = ("--retry-budget", "0.4", "--header-timeout", "0.5", "--idle-timeout", "5")
 
 
-class VisitFailed(Exception):
-    """The proxy did not do what it has to; the message says what."""
+class ClientRunFailed(Exception):
+    """The proxy did not do what it must; the message says what was expected."""
 
 
 @dataclass(frozen=True)
-class Visit:
-    """One visitor's way in: where the proxy is, what chance says, and how to count requests."""
+class ClientRun:
+    """What one run of a client needs: the proxy's URL, a source of chance, and a counter of requests."""
 
     url: str
     rng: random.Random
@@ -47,7 +47,7 @@ class Visit:
         return turn.final
 
     @contextlib.contextmanager
-    def connected(self, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    def connect(self, receive_buffer: int | None = None) -> Iterator[socket.socket]:
         address = urlsplit(self.url)
         with socket.socket() as sock:
             if receive_buffer is not None:
@@ -60,74 +60,74 @@ class Visit:
         threading.Event().wait(self.rng.uniform(least, most))
 
 
-# Those who work …
+# Clients that work …
 
 
-def tool_loop(visit: Visit) -> None:
+def tool_loop(run: ClientRun) -> None:
     """An agent's chat: two questions, the first with tools, all of it remembered."""
-    stream = visit.rng.random() < 0.7
-    system = f"You are assistant {visit.rng.random()}."
-    with CursorClient(f"{visit.url}/v1", tools=WEATHER_TOOLS, stream=stream, system=system) as client:
+    stream = run.rng.random() < 0.7
+    system = f"You are assistant {run.rng.random()}."
+    with CursorClient(f"{run.url}/v1", tools=WEATHER_TOOLS, stream=stream, system=system) as client:
         for question in ("loop: do I need an umbrella?", "loop: are you sure?"):
-            answer = visit.ask(client, question)
+            answer = run.ask(client, question)
             _expect(answer.is_whole and answer.done == stream and not answer.cut, "a tool loop", answer)
 
 
-def three_answers(visit: Visit) -> None:
-    body = {"n": 3, "stream": visit.rng.random() < 0.5}
-    with visit.connected() as sock:
-        visit.count(1)
+def three_answers(run: ClientRun) -> None:
+    body = {"n": 3, "stream": run.rng.random() < 0.5}
+    with run.connect() as sock:
+        run.count(1)
         sock.sendall(_request("short", **body))
         said = _read_answer(sock)
         _expect(all(b'"index":%d' % choice in said for choice in range(3)), "three answers", said[-300:])
 
 
-def slow_reader(visit: Visit) -> None:
-    """Reads little at a time, but all of it."""
-    with visit.connected(receive_buffer=8192) as sock:
-        visit.count(1)
+def slow_reader(run: ClientRun) -> None:
+    """Read little at a time, but all of it."""
+    with run.connect(receive_buffer=8192) as sock:
+        run.count(1)
         sock.sendall(_request("large", stream=True))
         data = b""
         while not data.endswith(b"\r\n0\r\n\r\n"):
-            visit.pause(0.001, 0.01)
+            run.pause(0.001, 0.01)
             data = data[-8:] + _some(sock, 16384)
 
 
-def idler(visit: Visit) -> None:
-    """Keeps its connection for a while and uses it twice."""
-    with visit.connected() as sock:
+def idle_client(run: ClientRun) -> None:
+    """Keep a connection for a while and use it twice."""
+    with run.connect() as sock:
         for _ in range(2):
-            visit.count(1)
+            run.count(1)
             sock.sendall(_request("short"))
             _read_answer(sock)
-            visit.pause(0.1, 0.6)
+            run.pause(0.1, 0.6)
 
 
-def burst(visit: Visit) -> None:
+def burst(run: ClientRun) -> None:
     """Many connections at the same moment."""
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(visit.connected()) for _ in range(30)]
-        visit.count(len(socks))
+        socks = [stack.enter_context(run.connect()) for _ in range(30)]
+        run.count(len(socks))
         for sock in socks:
             sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: soak\r\n\r\n")
         for sock in socks:
             _read_answer(sock)
 
 
-# … those who leave …
+# … clients that disconnect …
 
 
-def leaver(visit: Visit) -> None:
-    """Asks, perhaps reads a little, and goes: politely, rudely, or with half of the connection."""
-    question, until = visit.rng.choice((("hang", b""), ("endless", b""), ("endless", b"data: "), ("silent", b"data: ")))
-    with visit.connected() as sock:
-        visit.count(1)
-        sock.sendall(_request(question, stream=until != b"" or visit.rng.random() < 0.5))
+def disconnecting_client(run: ClientRun) -> None:
+    """Ask, perhaps read a little, and disconnect by FIN, RST or half-close."""
+    question, until = run.rng.choice((("hang", b""), ("endless", b""), ("endless", b"data: "), ("silent", b"data: ")))
+    with run.connect() as sock:
+        run.count(1)
+        sock.sendall(_request(question, stream=until != b"" or run.rng.random() < 0.5))
         seen = b""
         while until not in seen:
             seen += _some(sock)
-        visit.pause(0.0, 0.1)
-        way = visit.rng.choice(("FIN", "RST", "half-close"))
+        run.pause(0.0, 0.1)
+        way = run.rng.choice(("FIN", "RST", "half-close"))
         if way == "RST":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if way == "half-close":
@@ -136,20 +136,20 @@ def leaver(visit: Visit) -> None:
                 pass
 
 
-def no_reader(visit: Visit) -> None:
-    """Asks for more than the buffers hold, reads nothing of it and goes."""
-    with visit.connected(receive_buffer=4096) as sock:
-        visit.count(1)
+def blocked_reader(run: ClientRun) -> None:
+    """Ask for more than the buffers hold, read nothing of it and disconnect."""
+    with run.connect(receive_buffer=4096) as sock:
+        run.count(1)
         sock.sendall(_request("huge", stream=True))
-        visit.pause(0.2, 0.6)
+        run.pause(0.2, 0.6)
 
 
-# … those who send what cannot be answered, and a DeepSeek that cannot answer.
+# … clients that send bad requests, and a DeepSeek that fails.
 
 
-def bad_request(visit: Visit) -> None:
+def bad_request(run: ClientRun) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nAuthorization: Bearer sk-soak\r\n"
-    request, status = visit.rng.choice(
+    request, status = run.rng.choice(
         (
             (b"garbage\r\n\r\n", 400),
             (head + b"Content-Length: 3\r\n\r\n{]}", 400),
@@ -160,36 +160,36 @@ def bad_request(visit: Visit) -> None:
             (b"GET /healthz HTTP/1.1\r\nHos", 408),
         )
     )
-    with visit.connected() as sock:
-        visit.count(1)
+    with run.connect() as sock:
+        run.count(1)
         sock.sendall(request)
         _expect_status(_some(sock), status)
 
 
-def failing_upstream(visit: Visit) -> None:
+def failing_upstream(run: ClientRun) -> None:
     """A refusal keeps its status; a stream that was cut ends in an error event and properly."""
-    question, status = visit.rng.choice((("429", 429), ("500", 500), ("garbage", 502), ("cut", 200)))
-    with visit.connected() as sock:
-        visit.count(1)
+    question, status = run.rng.choice((("429", 429), ("500", 500), ("garbage", 502), ("cut", 200)))
+    with run.connect() as sock:
+        run.count(1)
         sock.sendall(_request(question, stream=True))
         said = _read_answer(sock, status)
         _expect(b'"error"' in said, f"an error ({question})", said[-300:])
 
 
-VISITORS: tuple[Callable[[Visit], None], ...] = (
+CLIENTS: tuple[Callable[[ClientRun], None], ...] = (
     *(tool_loop,) * 5,
-    *(leaver,) * 3,
+    *(disconnecting_client,) * 3,
     three_answers,
     slow_reader,
-    idler,
+    idle_client,
     burst,
-    no_reader,
+    blocked_reader,
     bad_request,
     failing_upstream,
 )
 
 
-# Reading …
+# Requests and responses …
 
 
 def _request(question: str, **fields: Any) -> bytes:
@@ -223,22 +223,22 @@ def _expect_status(data: bytes, status: int) -> None:
 
 def _expect(is_so: bool, what: str, got: object) -> None:
     if not is_so:
-        raise VisitFailed(f"expected {what}, got {got!r:.400}")
+        raise ClientRunFailed(f"expected {what}, got {got!r:.400}")
 
 
-# The other side …
+# The fake DeepSeek …
 
 
-def be_deepseek() -> None:
-    """What the made-up DeepSeek's process does during a soak."""
+def serve_deepseek() -> None:
+    """Serve as DeepSeek, in a process of its own, until the soak ends."""
 
     def respond(payload: dict[str, Any]) -> Step:
-        # What was seen is kept for tests; a soak would only fill memory.
+        # Tests read `seen`; a soak would only fill memory with it.
         fake.seen.clear()
         return answer_to(payload)
 
     fake = FakeDeepSeek(responder=respond, idle_seconds=IDLE_SECONDS)
-    serve_until_told(fake)
+    serve_until_stdin_ends(fake)
 
 
 _EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -257,7 +257,7 @@ _STEPS: dict[str, Step] = {
 
 
 def answer_to(payload: Mapping[str, Any]) -> Step:
-    """What the last question asks for; a Failure when an earlier turn came back without its own reasoning."""
+    """The step that the last question names; a Failure when an earlier turn came back without its reasoning."""
     messages = payload["messages"]
     step = _STEPS.get(messages[-1]["content"])
     if step is not None:

@@ -20,28 +20,28 @@ from deepseek_cursor_proxy.lab.bench import streams as benchmark_streams
 from deepseek_cursor_proxy.lab.bench.chats import Chat
 from deepseek_cursor_proxy.lab.bench.load_clients import Client
 from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
-from deepseek_cursor_proxy.lab.bench.machine import Pinning
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, started_proxy
+from deepseek_cursor_proxy.lab.bench.machine import CpuPinning
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, start_proxy
 from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 
 TINY = Scale(
-    asked=4,
+    requests=4,
     paced_chunks=3,
-    paced=1,
+    paced_rounds=1,
     chunks=5,
     streams=2,
     crowds=(1, 2),
     crowd_seconds=0.1,
-    crowded=1,
+    crowd_rounds=1,
     turns=(1, 2),
     turns_measured=1,
     chats=1,
     first_seen=1,
-    stored=2,
+    stored_turn_count=2,
     rows=3,
-    chained=4,
+    chain_length=4,
     callers=6,
     starts=1,
     clients=2,
@@ -104,7 +104,7 @@ class Measurements(LabTest):
             "growth with the length of its input (exponent)",
         )
         self.assert_rows(
-            apis.other_doors(self.contest, TINY),
+            apis.other_apis(self.contest, TINY),
             "Responses: first stream event: added p50",
             "Responses: CPU per 10,000 chunks (mean)",
             "against the chat path",
@@ -164,7 +164,7 @@ class Remembering(LabTest):
         super().setUp()
         self.store = self.place / "store.sqlite3"
         flags = ("--reasoning-content-path", str(self.store))
-        self.proxy = self.enterContext(started_proxy(Pinning(), self.upstream, self.place / "proxy", *flags))
+        self.proxy = self.enterContext(start_proxy(CpuPinning(), self.upstream, self.place / "proxy", *flags))
         self.contest = Contest(self.direct, self.proxy, (self.other,))
 
     def test_growing_chats(self) -> None:
@@ -188,7 +188,7 @@ class Remembering(LabTest):
             "beside 3 rows: added p50",
         )
         self.assert_rows(
-            requests.starting(self.contest, TINY, self.place / "started"),
+            requests.startup(self.contest, TINY, self.place / "started"),
             "start to first /v1/models answer",
             "idle memory",
         )
@@ -215,8 +215,8 @@ class Chats(LabTest):
 
     def test_another_proxy_that_takes_too_long_is_given_up(self) -> None:
         contest = Contest(self.direct, self.ours, (self.other,))
-        grown = chats._Grown({"other": {}})
-        is_whole = chats._has_grown(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
+        grown = chats._GrowthSamples({"other": {}})
+        is_whole = chats._measure_growth(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
         self.assertFalse(is_whole)
         self.assertEqual(contest.notes, ["other: a growing chat: given up after -1 s at 1 turns"])
         self.assertEqual(grown.cpu, {"other": {}})
@@ -234,7 +234,7 @@ class Running(unittest.TestCase):
     @staticmethod
     def two_rows(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
         contest.notes.append("a note")
-        assert scale.asked == QUICK.asked
+        assert scale.requests == QUICK.requests
         yield from (Row(f"row {number}", "s", {OURS: Figure.of([number])}) for number in (1, 2))
 
     def test_it_prints_the_machine_the_columns_the_rows_and_the_notes(self) -> None:
@@ -256,7 +256,7 @@ class Running(unittest.TestCase):
     def test_crowds_without_enough_descriptors_are_left_out_and_noted(self) -> None:
         """macOS allows 256 by default."""
         with patch.object(bench, "raise_descriptors", return_value=256):
-            scale, notes = bench._within_limits(QUICK)
+            scale, notes = bench._fit_to_limits(QUICK)
         self.assertEqual((100,), scale.crowds)
         self.assertEqual(1, len(notes))
         self.assertIn("400 streams: not measured, a process may open 256 files here", notes[0])

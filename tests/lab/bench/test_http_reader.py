@@ -3,7 +3,7 @@
 import unittest
 
 from deepseek_cursor_proxy.lab.bench import http_reader
-from deepseek_cursor_proxy.lab.bench.http_reader import Reading
+from deepseek_cursor_proxy.lab.bench.http_reader import ResponseReader
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -14,14 +14,14 @@ EMPTY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 class Readings(unittest.TestCase):
     def test_the_end_is_where_it_is_whole_byte_by_byte_and_cut_anywhere(self) -> None:
         for answer in (SIZED, CHUNKED, EMPTY):
-            self.assertTrue(Reading().feed(answer))
-            by_byte = Reading()
+            self.assertTrue(ResponseReader().feed(answer))
+            by_byte = ResponseReader()
             self.assertEqual(
                 [by_byte.feed(answer[at : at + 1]) for at in range(len(answer))], [False] * (len(answer) - 1) + [True]
             )
             for cut in range(1, len(answer)):
-                reading = Reading()
-                self.assertEqual((reading.feed(answer[:cut]), reading.feed(answer[cut:])), (False, True))
+                reader = ResponseReader()
+                self.assertEqual((reader.feed(answer[:cut]), reader.feed(answer[cut:])), (False, True))
 
     def test_whether_a_stream_ended_properly_is_known(self) -> None:
         completed, failed = b'"usage":{"total_tokens":12}}}\n\n', b'"usage":null}}\n\n'
@@ -33,33 +33,33 @@ class Readings(unittest.TestCase):
             (CHUNKED.replace(b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'), True),
         ):
             with self.subTest(answer):
-                reading = Reading()
-                reading.feed(answer)
-                self.assertEqual(reading.is_done_stream, is_done)
+                reader = ResponseReader()
+                reader.feed(answer)
+                self.assertEqual(reader.is_done_stream, is_done)
 
     def test_a_connection_is_used_again_unless_the_answer_says_otherwise(self) -> None:
         closing = SIZED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         for answer, closes in ((SIZED, False), (CHUNKED, False), (closing, True), (SIZED.replace(b".1", b".0"), True)):
-            reading = Reading()
-            reading.feed(answer)
-            self.assertEqual(reading.closes, closes)
+            reader = ResponseReader()
+            reader.feed(answer)
+            self.assertEqual(reader.closes, closes)
 
     def test_an_answer_without_a_length_ends_with_its_connection(self) -> None:
-        reading = Reading()
-        self.assertFalse(reading.feed(b"HTTP/1.0 200 OK\r\n\r\nhello"))
-        reading.end()
-        self.assertTrue(reading.closes)
+        reader = ResponseReader()
+        self.assertFalse(reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhello"))
+        reader.end()
+        self.assertTrue(reader.closes)
 
     def test_one_that_has_a_length_does_not(self) -> None:
         for answer in (b"", b"HTTP/1.1 200", SIZED[:-1], CHUNKED[:-1]):
-            reading = Reading()
-            reading.feed(answer)
+            reader = ResponseReader()
+            reader.feed(answer)
             with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
-                reading.end()
+                reader.end()
 
     def test_a_refusal_is_told(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "503.*Busy"):
-            Reading().feed(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nBusy.")
+            ResponseReader().feed(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nBusy.")
 
     def test_a_body_is_what_was_said(self) -> None:
         self.assertEqual(http_reader.body(SIZED), b"hello")

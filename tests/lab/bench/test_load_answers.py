@@ -5,7 +5,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.bench import http_reader, load_answers
-from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Wish, wish
+from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Command, parse_command
 
 
 def events(answer: bytes) -> list[Any]:
@@ -26,25 +26,25 @@ def events(answer: bytes) -> list[Any]:
 class Wishes(unittest.TestCase):
     def test_the_last_words_say_what_is_wanted(self) -> None:
         for words, wanted in (
-            (b"bench:plain", Wish("plain")),
-            (b"bench:turn for file 3", Wish("turn")),
-            (b"bench:stream 8", Wish("stream", 8)),
-            (b"bench:paced 200/s 400", Wish("paced", 400, 200)),
-            (b'bench:plain", "bench:stream 10000', Wish("stream", 10000)),
-            (b'bench:stream 8", "include_usage":true', Wish("stream", 8, counts_usage=True)),
+            (b"bench:plain", Command("plain")),
+            (b"bench:turn for file 3", Command("turn")),
+            (b"bench:stream 8", Command("stream", 8)),
+            (b"bench:paced 200/s 400", Command("paced", 400, 200)),
+            (b'bench:plain", "bench:stream 10000', Command("stream", 10000)),
+            (b'bench:stream 8", "include_usage":true', Command("stream", 8, counts_usage=True)),
         ):
             with self.subTest(words):
-                self.assertEqual(wish(b'{"content":"' + words + b'"}'), wanted)
+                self.assertEqual(parse_command(b'{"content":"' + words + b'"}'), wanted)
 
     def test_anything_else_is_no_wish(self) -> None:
         for words in (b"", b"hello", b"bench:", b"bench:dance", b"bench:paced 20", b"bench:paced 0/s 5"):
-            self.assertIsNone(wish(words))
+            self.assertIsNone(parse_command(words))
 
     def test_only_reasoning_that_says_something_counts(self) -> None:
         said = [{"reasoning_content": each} for each in ("a", " b", "\nc", '"', "", " ", "\n \t", None)]
         quoted = {"role": "tool", "content": json.dumps({"reasoning_content": "quoted"})}
-        self.assertEqual(load_answers.reasoned(json.dumps([*said, quoted]).encode()), 4)
-        self.assertEqual(load_answers.reasoned(json.dumps(said, separators=(",", ":")).encode()), 4)
+        self.assertEqual(load_answers.count_reasonings(json.dumps([*said, quoted]).encode()), 4)
+        self.assertEqual(load_answers.count_reasonings(json.dumps(said, separators=(",", ":")).encode()), 4)
 
 
 class Answers(unittest.TestCase):

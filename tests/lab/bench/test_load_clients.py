@@ -8,7 +8,7 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.bench.load_answers import marked_chunk
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, Crowd, get, hear, post, requests_per_second
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
 from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
 from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
@@ -109,16 +109,16 @@ class Crowds(FakeTest):
     def heard_of(self, *chunks: bytes) -> tuple[int, list[str]]:
         """What a crowd of one hears when three chunks are due."""
         self.fake.answer(Raw(b"".join(chunks)))
-        heard = hear(Crowd(self.fake.url, self.stream, 1, 3, 100))
-        return len(heard.lags), heard.failures
+        result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 100))
+        return len(result.lags), result.failures
 
     def test_every_chunk_of_every_stream_is_heard_once(self) -> None:
         with LoadUpstream() as upstream:
             request = post(upstream.url, question("bench:paced 200/s 5", stream=True))
             midway: list[bool] = []
-            heard = hear(Crowd(upstream.url, request, 7, 5, 200), lambda: midway.append(True))
-        self.assertEqual((len(heard.lags), heard.failures, midway), (35, [], [True]))
-        self.assertGreaterEqual(min(heard.lags), 0)
+            result = run_crowd(Crowd(upstream.url, request, 7, 5, 200), lambda: midway.append(True))
+        self.assertEqual((len(result.lags), result.failures, midway), (35, [], [True]))
+        self.assertGreaterEqual(min(result.lags), 0)
 
     def test_a_chunk_that_shows_its_thinking_twice_counts_once(self) -> None:
         first, second, third = (marked_chunk(moment, True, False) for moment in (1, 2, 3))
@@ -134,22 +134,22 @@ class Crowds(FakeTest):
 
     def test_a_refused_stream_has_failed(self) -> None:
         self.fake.answer(Failure(503, "Busy."))
-        [failure] = hear(Crowd(self.fake.url, self.stream, 1, 3, 100)).failures
+        [failure] = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 100)).failures
         self.assertIn("503", failure)
 
     def test_streams_that_nobody_answers_have_failed(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            heard = hear(Crowd(url, self.stream, 2, 1, 1000, grace=0.01))
-        self.assertEqual((len(heard.lags), heard.failures), (0, ["nothing came in time"] * 2))
+            result = run_crowd(Crowd(url, self.stream, 2, 1, 1000, grace=0.01))
+        self.assertEqual((len(result.lags), result.failures), (0, ["nothing came in time"] * 2))
         # Nobody listens there any more.
-        heard = hear(Crowd(url, self.stream, 2, 1, 1000))
-        self.assertEqual(len(heard.failures), 2)
+        result = run_crowd(Crowd(url, self.stream, 2, 1, 1000))
+        self.assertEqual(len(result.failures), 2)
 
     def test_a_stream_that_is_merely_late_has_not_failed(self) -> None:
         self.fake.answer(Raw(HEAD + marked_chunk(1, True, False), then_stall=True))
-        heard = hear(Crowd(self.fake.url, self.stream, 1, 3, 1000, grace=0.5))
-        self.assertEqual((len(heard.lags), heard.failures), (1, []))
+        result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 1000, grace=0.5))
+        self.assertEqual((len(result.lags), result.failures), (1, []))
 
     def test_a_mark_may_be_cut_anywhere(self) -> None:
         chunk = marked_chunk(1, True, False)
@@ -168,9 +168,9 @@ class Crowds(FakeTest):
 
             thread = threading.Thread(target=serve)
             thread.start()
-            heard = hear(Crowd(url, self.stream, 1, 1, 1000))
+            result = run_crowd(Crowd(url, self.stream, 1, 1, 1000))
             thread.join()
-        self.assertEqual((len(heard.lags), heard.failures), (1, []))
+        self.assertEqual((len(result.lags), result.failures), (1, []))
 
 
 if __name__ == "__main__":

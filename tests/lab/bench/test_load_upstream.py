@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench import load_upstream
-from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Wish
+from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Command
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
 from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
 from deepseek_cursor_proxy.lab.bench.requests import question
@@ -81,9 +81,9 @@ class Answering(UpstreamTest):
 
     def test_whoever_leaves_in_the_middle_of_a_stream_does_no_harm(self) -> None:
         address = urlsplit(self.upstream.url)
-        for wish in ("bench:stream 40000", "bench:paced 1000/s 5000"):
+        for command in ("bench:stream 40000", "bench:paced 1000/s 5000"):
             with socket.create_connection((address.hostname, address.port), 10) as sock:
-                sock.sendall(post(self.upstream.url, question(wish, stream=True)))
+                sock.sendall(post(self.upstream.url, question(command, stream=True)))
                 sock.recv(100)
         self.client.ask(post(self.upstream.url, question("bench:plain")))
 
@@ -101,9 +101,9 @@ class Pacing(UpstreamTest):
     def test_marks_grow_also_while_the_clock_stands(self) -> None:
         """That of Windows ticks every 15 ms; a chunk with the mark of the one before counted as not heard."""
         connection = Mock()
-        paced = load_upstream._Paced(connection, Wish("paced", 3, 100, False))
+        paced_rounds = load_upstream._Paced(connection, Command("paced", 3, 100, False))
         with patch.object(time, "monotonic_ns", return_value=1_700_000_000_000_000_000):
-            while paced.send():
+            while paced_rounds.send():
                 pass
         marks = [int(mark) for call in connection.send.mock_calls for mark in MARK.findall(call.args[0])]
         self.assertEqual(3, len(set(marks)), marks)
@@ -114,12 +114,12 @@ class Starting(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with self.assertRaisesRegex(SystemExit, f"port {port} cannot be used.*--upstream-port"):
-                load_upstream.be_deepseek(port)
+                load_upstream.serve_deepseek(port)
 
     def test_the_process_tells_where_it_is_and_ends_with_its_input(self) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as out, patch("sys.stdin", io.StringIO()):
             with patch("signal.signal"):
-                load_upstream.be_deepseek()
+                load_upstream.serve_deepseek()
         self.assertRegex(out.getvalue(), r"\Ahttp://127\.0\.0\.1:\d+\n\Z")
 
 

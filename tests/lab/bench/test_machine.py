@@ -6,7 +6,7 @@ import sys
 import threading
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.machine import Pinning, listening
+from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
 
 ON_LINUX = unittest.skipUnless(sys.platform == "linux", "only Linux tells")
 
@@ -16,26 +16,26 @@ class Listening(unittest.TestCase):
     def test_the_process_behind_a_port_is_found_while_it_listens(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             url = f"http://localhost:{server.getsockname()[1]}/v1"
-            self.assertEqual(listening(url), (os.getpid(),))
-        self.assertEqual(listening(url), ())
+            self.assertEqual(find_listeners(url), (os.getpid(),))
+        self.assertEqual(find_listeners(url), ())
 
     def test_nobody_is_known_on_another_machine(self) -> None:
-        self.assertEqual(listening("http://192.0.2.1:80"), ())
+        self.assertEqual(find_listeners("http://192.0.2.1:80"), ())
 
 
 class Pinned(unittest.TestCase):
     @ON_LINUX
     def test_everybody_gets_back_what_they_had(self) -> None:
         before = os.sched_getaffinity(0)
-        with Pinning() as pinning:
+        with CpuPinning() as pinning:
             if len(before) < 2:
                 self.assertEqual(str(pinning), "not pinned")
                 return
             load = os.sched_getaffinity(0)
-            with pinning.measured():
-                measured = os.sched_getaffinity(0)
-            self.assertEqual((len(load), len(measured), os.sched_getaffinity(0)), (1, 1, load))
-            self.assertFalse(load & measured)
+            with pinning.on_measured_core():
+                on_measured_core = os.sched_getaffinity(0)
+            self.assertEqual((len(load), len(on_measured_core), os.sched_getaffinity(0)), (1, 1, load))
+            self.assertFalse(load & on_measured_core)
             self.assertRegex(str(pinning), r"pinned: load on core \d+, proxies on core \d+")
         self.assertEqual(os.sched_getaffinity(0), before)
 
@@ -54,7 +54,7 @@ class Pinned(unittest.TestCase):
 
         thread = threading.Thread(target=look)
         thread.start()
-        with Pinning() as pinning:
+        with CpuPinning() as pinning:
             pinning.pin_measured(os.getpid())
             is_pinned.set()
             was_seen.wait()
@@ -63,12 +63,12 @@ class Pinned(unittest.TestCase):
         self.assertEqual((len(cores[0]), cores[1]), (1, before))
 
     def test_before_it_is_entered_it_moves_nobody(self) -> None:
-        pinning = Pinning()
-        with pinning.measured():
+        pinning = CpuPinning()
+        with pinning.on_measured_core():
             self.assertEqual(str(pinning), "not pinned")
 
     def test_a_process_that_is_gone_is_no_obstacle(self) -> None:
-        with Pinning() as pinning:
+        with CpuPinning() as pinning:
             # Beyond the largest process number there is.
             pinning.pin_measured(2**27)
 

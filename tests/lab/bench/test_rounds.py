@@ -4,7 +4,7 @@ import os
 import sys
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added, laps, means, medians
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, intervals, means, medians
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 
@@ -20,21 +20,21 @@ def contest(*others: str, patience: float = 60.0) -> Contest:
 class Turns(unittest.TestCase):
     def test_all_take_turns_and_the_first_round_does_not_count(self) -> None:
         order: list[str] = []
-        rounds = contest("other").in_turns("it", 2, lambda target: order.append(target.name) or len(order))
+        rounds = contest("other").run_rounds("it", 2, lambda target: order.append(target.name) or len(order))
         self.assertEqual(order, [DIRECT, OURS, "other"] * 3)
         self.assertEqual(rounds.results, {DIRECT: [4, 7], OURS: [5, 8], "other": [6, 9]})
 
     def test_what_is_timed_needs_neither_warming_up_nor_patience(self) -> None:
-        rounds = contest(patience=-1).in_turns("it", 2, lambda target: 1, timed=True)
+        rounds = contest(patience=-1).run_rounds("it", 2, lambda target: 1, timed=True)
         self.assertEqual(rounds.results, {DIRECT: [1, 1], OURS: [1, 1]})
 
     def test_when_patience_is_over_one_round_is_enough(self) -> None:
-        rounds = contest(patience=-1).in_turns("it", 100, lambda target: 1)
+        rounds = contest(patience=-1).run_rounds("it", 100, lambda target: 1)
         self.assertEqual(rounds.results, {DIRECT: [1], OURS: [1]})
 
     @unittest.skipUnless(sys.platform == "linux", "only Linux tells")
     def test_cpu_is_known_round_by_round_of_those_whose_processes_are(self) -> None:
-        rounds = contest("other").in_turns("it", 3, lambda target: 1)
+        rounds = contest("other").run_rounds("it", 3, lambda target: 1)
         self.assertEqual({name: len(some) for name, some in rounds.cpu.items()}, {DIRECT: 0, OURS: 3, "other": 0})
 
     def test_another_proxy_that_fails_is_left_out_and_noted(self) -> None:
@@ -44,7 +44,7 @@ class Turns(unittest.TestCase):
             return 1
 
         some = contest("other", "third")
-        self.assertEqual(set(some.in_turns("it", 1, ask).results), {DIRECT, OURS, "third"})
+        self.assertEqual(set(some.run_rounds("it", 1, ask).results), {DIRECT, OURS, "third"})
         self.assertEqual(some.notes, ["other: it: nobody there"])
 
     def test_the_direct_way_and_this_proxy_have_to_work(self) -> None:
@@ -56,16 +56,16 @@ class Turns(unittest.TestCase):
                 return 1
 
             with self.assertRaisesRegex(BenchmarkFailed, f"it: {failing}: broken"):
-                contest("other").in_turns("it", 1, ask)
+                contest("other").run_rounds("it", 1, ask)
 
 
 class Samples(unittest.TestCase):
     def test_added_is_what_came_on_top_in_the_same_round(self) -> None:
-        self.assertEqual(added({DIRECT: [1, 5], OURS: [2, 9], "other": [1, 4]}), {OURS: [1, 4], "other": [0, -1]})
+        self.assertEqual(added_times({DIRECT: [1, 5], OURS: [2, 9], "other": [1, 4]}), {OURS: [1, 4], "other": [0, -1]})
 
     def test_laps_lie_between_two_looks_at_a_clock(self) -> None:
-        self.assertEqual(laps([1.0, 3.0, 6.0]), [2.0, 3.0])
-        self.assertEqual(laps([1.0, None, 6.0]), [])
+        self.assertEqual(intervals([1.0, 3.0, 6.0]), [2.0, 3.0])
+        self.assertEqual(intervals([1.0, None, 6.0]), [])
 
     def test_figures_are_scaled(self) -> None:
         median, mean = medians({OURS: [1, 2, 6]}, 10)[OURS], means({OURS: [1, 2, 6], DIRECT: [1]}, 10)

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, quantile, shown
+from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, format_value, quantile
 
 
 class Statistics(unittest.TestCase):
@@ -94,7 +94,7 @@ class Rows(unittest.TestCase):
     def test_figures_have_as_many_digits_as_they_can_vouch_for(self) -> None:
         values = (2158687.0, 1234.5, 123.4, 12.34, 1.234, 0.1234, -0.5, 0.0123, 0.00001, 0)
         self.assertEqual(
-            [shown(value) for value in values],
+            [format_value(value) for value in values],
             ["2.16M", "1,234", "123", "12.3", "1.23", "0.123", "-0.500", "0.012", "1.0e-05", "0"],
         )
 

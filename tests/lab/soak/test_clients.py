@@ -7,57 +7,57 @@ from typing import Any
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.lab.soak import clients
-from deepseek_cursor_proxy.lab.soak.clients import VISITORS, Visit, VisitFailed
+from deepseek_cursor_proxy.lab.soak.clients import CLIENTS, ClientRun, ClientRunFailed
 from tests.support.harness import SocketTestCase
 
 QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}
 
 
-class VisitorTestCase(SocketTestCase):
+class SoakClientTestCase(SocketTestCase):
     def deepseek(self, respond: Callable[[dict[str, Any]], Step] = clients.answer_to) -> FakeDeepSeek:
         fake = FakeDeepSeek(responder=respond, idle_seconds=clients.IDLE_SECONDS)
         self.addCleanup(fake.close)
         return fake.start()
 
-    def visit(self, url: str, seed: int = 0) -> Visit:
+    def run(self, url: str, seed: int = 0) -> ClientRun:
         self.requests = 0
-        return Visit(url, random.Random(seed), self.count)
+        return ClientRun(url, random.Random(seed), self.count)
 
     def count(self, requests: int) -> None:
         self.requests += requests
 
 
-class TestVisitors(VisitorTestCase):
+class TestSoakClients(SoakClientTestCase):
     def test_all_are_content_with_the_proxy_and_leave_nothing_behind(self) -> None:
         proxy = self.proxy(upstream_base_url=self.deepseek().url, header_timeout=0.2)
-        for visitor in dict.fromkeys(VISITORS):
-            with self.subTest(visitor.__name__):
-                visitor(self.visit(proxy.url.removesuffix("/v1")))
+        for client in dict.fromkeys(CLIENTS):
+            with self.subTest(client.__name__):
+                client(self.run(proxy.url.removesuffix("/v1")))
                 self.assertGreater(self.requests, 0)
 
     def test_a_loop_whose_reasoning_is_lost_is_a_failure(self) -> None:
         """Without a proxy in between nobody restores it."""
-        with self.assertRaisesRegex(VisitFailed, "a tool loop.*reasoning_content"):
-            clients.tool_loop(self.visit(self.deepseek().url))
+        with self.assertRaisesRegex(ClientRunFailed, "a tool loop.*reasoning_content"):
+            clients.tool_loop(self.run(self.deepseek().url))
 
     def test_whoever_does_not_get_what_he_expects_says_so(self) -> None:
         def fails(payload: dict[str, Any]) -> Step:
             return Failure(400, "No.")
 
         url = self.deepseek(fails).url
-        for visitor in (clients.three_answers, clients.idler, clients.failing_upstream):
-            with self.subTest(visitor.__name__), self.assertRaises(VisitFailed):
-                visitor(self.visit(url))
+        for client in (clients.three_answers, clients.idle_client, clients.failing_upstream):
+            with self.subTest(client.__name__), self.assertRaises(ClientRunFailed):
+                client(self.run(url))
 
     def test_an_answer_that_breaks_off_is_a_failure(self) -> None:
         def breaks_off(payload: dict[str, Any]) -> Step:
             return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
 
-        with self.assertRaisesRegex(VisitFailed, "the connection's end"):
-            clients.idler(self.visit(self.deepseek(breaks_off).url))
+        with self.assertRaisesRegex(ClientRunFailed, "the connection's end"):
+            clients.idle_client(self.run(self.deepseek(breaks_off).url))
 
 
-class TestTheJudge(VisitorTestCase):
+class TestTheJudge(SoakClientTestCase):
     def answer(self, *messages: dict[str, Any]) -> Step:
         return clients.answer_to({"tools": WEATHER_TOOLS, "messages": list(messages)})
 

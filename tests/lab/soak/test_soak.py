@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.lab import soak
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.lab.soak import Figures, Finding, Scale, Tally
-from deepseek_cursor_proxy.lab.soak.clients import Visit, VisitFailed
+from deepseek_cursor_proxy.lab.soak.clients import ClientRun, ClientRunFailed
 
 CALM = Figures(2, 8, 40.0)
 UNKNOWN = Figures(None, None, None)
@@ -26,7 +26,7 @@ def verdict(
     end: Figures = CALM, seen: list[tuple[float, Figures]] | None = None, failures: tuple[str, ...] = (), log: str = ""
 ) -> dict[str, bool | None]:
     found = soak._verdict(CALM, end, seen or samples(*[40.0] * 40), Tally(7, list(failures)), log or CLEAN)
-    return {each.what: each.held for each in found}
+    return {each.what: each.is_met for each in found}
 
 
 class Verdict(unittest.TestCase):
@@ -52,13 +52,13 @@ class Verdict(unittest.TestCase):
         self.assertTrue(verdict(seen=samples(*filling, *[40.0, 42.0, 39.0] * 10))["memory"])
 
     def test_a_slow_growth_over_a_long_time_is_judged_by_the_hour(self) -> None:
-        for per_hour, held in ((4.0, True), (7.0, False)):
+        for per_hour, is_met in ((4.0, True), (7.0, False)):
             slow = samples(*(40 + per_hour * number / 60 for number in range(300)), interval=60)
-            self.assertIs(held, verdict(seen=slow)["memory"])
+            self.assertIs(is_met, verdict(seen=slow)["memory"])
 
     def test_what_cannot_be_told_is_not_judged(self) -> None:
         found = soak._verdict(UNKNOWN, UNKNOWN, [(1.0, UNKNOWN)], Tally(), CLEAN)
-        self.assertEqual([None, None, None, True, True], [each.held for each in found])
+        self.assertEqual([None, None, None, True, True], [each.is_met for each in found])
         self.assertIn("unknown", str(found[0]))
 
     def test_failures_are_told_in_words_but_not_all_of_them(self) -> None:
@@ -73,8 +73,8 @@ class Running(unittest.TestCase):
             return soak.run(1, out=out), out.getvalue()
 
     def test_the_exit_code_is_1_when_something_was_not_held(self) -> None:
-        held, unknown, lost = (Finding("memory", "so so", held) for held in (True, None, False))
-        self.assertEqual((0, "\nmemory      so so: held\nmemory      so so: unknown\n"), self.run_with(held, unknown))
+        is_met, unknown, lost = (Finding("memory", "so so", is_met) for is_met in (True, None, False))
+        self.assertEqual((0, "\nmemory      so so: held\nmemory      so so: unknown\n"), self.run_with(is_met, unknown))
         self.assertEqual((1, "\nmemory      so so: NOT HELD\n"), self.run_with(lost))
 
     def test_a_soak_that_cannot_begin_is_one_line_and_exit_code_1(self) -> None:
@@ -84,18 +84,18 @@ class Running(unittest.TestCase):
         self.assertEqual("bench: the proxy did not start\n", errors.getvalue())
 
     def test_whatever_goes_wrong_in_a_visit_is_counted_and_the_soak_goes_on(self) -> None:
-        def broken(visit: Visit) -> None:
-            raise VisitFailed("no answer")
+        def broken(run: ClientRun) -> None:
+            raise ClientRunFailed("no answer")
 
         tally = Tally()
-        soak._play(broken, mock.Mock(), tally)
+        soak._run_client(broken, mock.Mock(), tally)
         self.assertEqual(["broken: VisitFailed: no answer"], tally.failures)
 
     def test_a_short_soak_holds_and_leaves_nothing_behind(self) -> None:
         threads, lines = threading.active_count(), list[str]()
         with tempfile.TemporaryDirectory() as place:
-            findings = soak.soak(1.0, Scale(visitors=4, interval=0.5), Path(place), lines.append)
-        self.assertEqual([], [str(each) for each in findings if each.held is False])
+            findings = soak.soak(1.0, Scale(clients=4, interval=0.5), Path(place), lines.append)
+        self.assertEqual([], [str(each) for each in findings if each.is_met is False])
         self.assertEqual(["minutes", "requests", "failures", "threads", "descriptors", "memory"], lines[0].split())
         self.assertGreaterEqual(len(lines), 3)
         self.assertEqual(threads, threading.active_count())
