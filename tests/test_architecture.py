@@ -35,7 +35,7 @@ DIRECTIONS = {
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "lab": "reasoning server storage upstream",
-    "cli": "access deepseek lab observers server storage",
+    "cli": "access deepseek lab net observers server storage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
@@ -23,6 +22,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from deepseek_cursor_proxy.cli.child_process import ChildProcess
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.net.deadline import Deadline
 
 _API_TIMEOUT = 1.0  # seconds; the API is on this machine
 _READ_LIMIT = 1_000_000  # bytes of one reply or log line; ngrok stays far below
@@ -110,17 +110,17 @@ class Tunnel:
         if url := self._public_url():
             return url
         self._child.run(self._command)
-        deadline = time.monotonic() + self._start_timeout
+        deadline = Deadline.after(self._start_timeout)
         while True:
             with self._changed:
-                pause = min(_POLL, max(0.0, deadline - time.monotonic()))
+                pause = min(_POLL, max(0.0, deadline.left))
                 self._changed.wait_for(
                     lambda: self._stopping or self._child.log.has_ended or self._child.log.url, pause
                 )
                 is_over, log = self._stopping or self._child.log.has_ended, self._child.log
             if not is_over and (url := log.url or self._public_url()):
                 return url
-            if is_over or time.monotonic() >= deadline:
+            if is_over or deadline.is_over:
                 raise StartupError(_explain(log.error or "it gave no public URL", self._port))
 
     def _public_url(self) -> str:

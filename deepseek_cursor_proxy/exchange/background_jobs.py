@@ -9,7 +9,6 @@ characters, for each job that runs. This file knows no protocol, no store and no
 import logging
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -125,7 +124,7 @@ class JobEvents:
         self._deadline: Deadline | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        count, heard_at = 0, time.monotonic()
+        count, heartbeat_deadline = 0, Deadline.after(self._heartbeat_seconds)
         while not self._is_closed:
             said = self._job.said_after(count, min(_LOOK_UP_SECONDS, self._heartbeat_seconds))
             if said is None:
@@ -133,11 +132,11 @@ class JobEvents:
             if not said and self._peer is not None:
                 self._look_after(self._peer)
             count += len(said)
-            if not said and time.monotonic() - heard_at >= self._heartbeat_seconds:
+            if not said and heartbeat_deadline.is_over:
                 said = _HEARTBEAT
             if said:
                 yield said
-                heard_at = time.monotonic()
+                heartbeat_deadline = Deadline.after(self._heartbeat_seconds)
 
     def close(self) -> None:
         self._is_closed = True
