@@ -1,4 +1,4 @@
-"""The visitors of a soak: content with a proxy that works, and not with one that does not."""
+"""The clients of a soak: they pass with a proxy that works, and fail without one."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class SoakClientTestCase(SocketTestCase):
 
 
 class TestSoakClients(SoakClientTestCase):
-    def test_all_are_content_with_the_proxy_and_leave_nothing_behind(self) -> None:
+    def test_every_client_passes_with_a_proxy_and_leaves_nothing_open(self) -> None:
         proxy = self.proxy(upstream_base_url=self.deepseek().url, header_timeout=0.2)
         for client in dict.fromkeys(CLIENTS):
             with self.subTest(client.__name__):
@@ -36,11 +36,11 @@ class TestSoakClients(SoakClientTestCase):
                 self.assertGreater(self.requests, 0)
 
     def test_a_loop_whose_reasoning_is_lost_is_a_failure(self) -> None:
-        """Without a proxy in between nobody restores it."""
+        """Without a proxy nothing restores it."""
         with self.assertRaisesRegex(ClientRunFailed, "a tool loop.*reasoning_content"):
             clients.tool_loop(self.run(self.deepseek().url))
 
-    def test_whoever_does_not_get_what_he_expects_says_so(self) -> None:
+    def test_a_client_without_the_response_it_expects_fails(self) -> None:
         def fails(payload: dict[str, Any]) -> Step:
             return Failure(400, "No.")
 
@@ -57,11 +57,11 @@ class TestSoakClients(SoakClientTestCase):
             clients.idle_client(self.run(self.deepseek(breaks_off).url))
 
 
-class TestTheJudge(SoakClientTestCase):
+class TestFakeDeepSeek(SoakClientTestCase):
     def answer(self, *messages: dict[str, Any]) -> Step:
         return clients.answer_to({"tools": WEATHER_TOOLS, "messages": list(messages)})
 
-    def test_the_first_word_decides_what_is_played(self) -> None:
+    def test_the_question_decides_the_step_that_is_played(self) -> None:
         self.assertEqual(Failure(429, "Too fast."), self.answer({"role": "user", "content": "429"}))
         self.assertIsInstance(self.answer(QUESTION), Answer)
 

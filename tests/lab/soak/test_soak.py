@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.lab import soak
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.lab.soak import Figures, Finding, Scale, Tally
 from deepseek_cursor_proxy.lab.soak.clients import ClientRun, ClientRunFailed
+from tests.support.width import width
 
 CALM = Figures(2, 8, 40.0)
 UNKNOWN = Figures(None, None, None)
@@ -83,18 +84,18 @@ class Running(unittest.TestCase):
             self.assertEqual(1, soak.run(1, out=io.StringIO()))
         self.assertEqual("bench: the proxy did not start\n", errors.getvalue())
 
-    def test_whatever_goes_wrong_in_a_visit_is_counted_and_the_soak_goes_on(self) -> None:
+    def test_a_failure_of_a_client_is_counted_and_the_soak_goes_on(self) -> None:
         def broken(run: ClientRun) -> None:
             raise ClientRunFailed("no answer")
 
         tally = Tally()
         soak._run_client(broken, mock.Mock(), tally)
-        self.assertEqual(["broken: VisitFailed: no answer"], tally.failures)
+        self.assertEqual(["broken: ClientRunFailed: no answer"], tally.failures)
 
     def test_a_short_soak_holds_and_leaves_nothing_behind(self) -> None:
         threads, lines = threading.active_count(), list[str]()
         with tempfile.TemporaryDirectory() as place:
-            findings = soak.soak(1.0, Scale(clients=4, interval=0.5), Path(place), lines.append)
+            findings = soak.soak(width(0.3, 1.0), Scale(clients=4, interval=width(0.1, 0.5)), Path(place), lines.append)
         self.assertEqual([], [str(each) for each in findings if each.is_met is False])
         self.assertEqual(["minutes", "requests", "failures", "threads", "descriptors", "memory"], lines[0].split())
         self.assertGreaterEqual(len(lines), 3)
