@@ -147,7 +147,7 @@ class ResponsesEndpoint(Endpoint):
         # The job saves its response, with all of its events.
         writer = plan.writer(lambda response: None)
         job = Job(plan.frame.response_id, plan.namespace)
-        job.say(writer.begin_queued())
+        job.append(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
         store.put(plan.namespace, StoredResponse(queued, plan.input))
         try:
@@ -173,9 +173,9 @@ class ResponsesEndpoint(Endpoint):
             raise
         finally:
             assert writer.response is not None
-            response = StoredResponse(writer.response, plan.input, job.packed(last))
+            response = StoredResponse(writer.response, plan.input, job.pack(last))
             self._services.responses.update(plan.namespace, response)
-            job.say(last)
+            job.append(last)
 
     def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
         """Have the job say all events but the last, which is returned."""
@@ -185,7 +185,7 @@ class ResponsesEndpoint(Endpoint):
             raise ProxyStopping
         started = plan.frame.response(envelope.state("in_progress"))
         self._services.responses.update(plan.namespace, StoredResponse(started, plan.input))
-        job.say(writer.start())
+        job.append(writer.start())
         received = plan.received._replace(context=plan.received.context._replace(peer=job.peer))
         with (
             closing(self.open(received, plan.generation)) as exchange,
@@ -193,7 +193,7 @@ class ResponsesEndpoint(Endpoint):
         ):
             for batch in batches:
                 if not isinstance(batch, Lull):
-                    job.say(writer.write(batch))
+                    job.append(writer.write(batch))
         return writer.end()
 
 

@@ -1,9 +1,9 @@
-"""Work that no client waits for: it goes on when whoever asked for it leaves, and any number of others may follow it.
+"""Jobs: work that goes on when the client that asked for it leaves, and that any number of clients may follow.
 
-A job is written by one worker and has a peer of its own in the place of a client: when it is cancelled that peer
-leaves, when the proxy stops it is parted with, so whatever the work waits for ends as it does for a client. What a job
-says is kept, packed, until it is over; that is as much as one answer may be, which the corridor bounds at 16 million
-characters, for each job that runs. This file knows no protocol, no store and no exchange.
+A worker runs a job and appends its events. The job has a Wakeup in the place of a client: cancelling the job, or
+stopping the proxy, sets it, and ends whatever the work waits for as a client that leaves does. The events are held,
+packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer.
+This file knows no protocol, no store and no exchange.
 """
 
 import logging
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.event_log import EventLog
@@ -24,19 +25,19 @@ _log = logging.getLogger(__name__)
 
 # A worker without work ends after this long; the next job starts another.
 _IDLE_SECONDS = 5.0
-# How often somebody who follows a silent job looks whether anybody still reads.
-_LOOK_UP_SECONDS = 0.25
-# A job that was told to end does so within moments; nobody waits longer.
-_LAST_WORDS_SECONDS = 1.0
+# How often the follower of a silent job checks whether its client is still there.
+_CHECK_SECONDS = 0.25
+# A job whose peer is set ends within moments; no thread waits longer for it.
+_END_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 10
 # A comment of an event stream, as DeepSeek sends it to calls in its queue.
 _HEARTBEAT = b": keep-alive\n\n"
 
 
 class Job:
-    """One piece of work. Written by the thread that does it, read by any; `_changed` protects what it said.
+    """One piece of work and its events. Written by its worker, read by any thread; `_changed` protects the events.
 
-    Whoever makes one submits it, which also ends it, or closes it himself.
+    The thread that creates a job submits it, and the worker closes it then, or closes it itself.
     """
 
     def __init__(self, id: str, caller: bytes) -> None:
@@ -51,11 +52,11 @@ class Job:
         self._changed = threading.Condition()
         self._log = EventLog()
         self._has_ended = False
-        self._over = threading.Event()
+        self._closed = threading.Event()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody cancelled it, before the proxy stopped it."""
+        """Whether it was cancelled before the proxy stopped."""
         return self.peer.has_left()
 
     @property
@@ -63,58 +64,57 @@ class Job:
         """Whether it has to end because the proxy stops."""
         return self.peer.close_reason is not None
 
-    # By whoever does the work …
+    # By the worker …
 
-    def say(self, piece: bytes) -> None:
-        """Add to the log, for all who follow now or later; a piece may be several events, never a part of one."""
+    def append(self, piece: bytes) -> None:
+        """Add to the events, for all followers now and later; a piece may be several events, never a part of one."""
         with self._changed:
             if not self._has_ended:
                 self._log.append(piece)
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Nothing more will be said; idempotent."""
+        """No more events follow; idempotent."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
-    def packed(self, last: bytes = b"") -> bytes:
-        """All that was said so far and a last piece, for `event_log.unpack`."""
+    def pack(self, last: bytes = b"") -> bytes:
+        """All events so far and a last piece, for `event_log.unpack`."""
         with self._changed:
             return self._log.pack(last)
 
     # By others …
 
     def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "JobEvents":
-        """All that was and will be said, from the start, for a client that may leave before the end.
+        """All events from the start, past and future, for a client that may leave before the end.
 
-        After each silence of so many seconds it is a comment: a tunnel would cut the client off.
+        After each silence of so many seconds a comment follows: a tunnel would cut the client off.
         """
         return JobEvents(self, peer, heartbeat_seconds)
 
-    def said_after(self, count: int, seconds: float) -> bytes | None:
-        """What was said after so many bytes, waiting that long for some; None when there will not be any.
+    def read_after(self, count: int, seconds: float) -> bytes | Lull | None:
+        """The events behind so many bytes; a Lull when none came in that time, None when none will come.
 
-        It ends where a piece does. There may be more already: what was said long ago comes in parts.
+        They end where a piece does. There may be more already: old events are unpacked in parts.
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
-            said = self._log.read(count)
-            return None if self._has_ended and not said else said
+            return self._log.read(count) or (None if self._has_ended else BLOCKING)
 
     def wait(self, seconds: float) -> bool:
         """Whether the work is over by then, its last write included."""
-        return self._over.wait(seconds)
+        return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """The work is over; idempotent. Whoever follows hears the rest all the same."""
+        """The work is over; idempotent. Followers get the rest all the same."""
         self.end()
         self.peer.close()
-        self._over.set()
+        self._closed.set()
 
 
 class JobEvents:
-    """A job's words as the body of a reply. Iterated by one thread; `close` may be called by any."""
+    """The events of a job for one follower. Iterated by one thread; `close` may be called by any."""
 
     def __init__(self, job: Job, peer: Peer | None, heartbeat_seconds: float) -> None:
         self._job = job
@@ -126,29 +126,31 @@ class JobEvents:
     def __iter__(self) -> Iterator[bytes]:
         count, heartbeat_deadline = 0, Deadline.after(self._heartbeat_seconds)
         while not self._is_closed:
-            said = self._job.said_after(count, min(_LOOK_UP_SECONDS, self._heartbeat_seconds))
-            if said is None:
+            events = self._job.read_after(count, min(_CHECK_SECONDS, self._heartbeat_seconds))
+            if events is None:
                 return
-            if not said and self._peer is not None:
-                self._look_after(self._peer)
-            count += len(said)
-            if not said and heartbeat_deadline.is_over:
-                said = _HEARTBEAT
-            if said:
-                yield said
-                heartbeat_deadline = Deadline.after(self._heartbeat_seconds)
+            if isinstance(events, Lull):
+                if self._peer is not None:
+                    self._check_client(self._peer)
+                if not heartbeat_deadline.is_over:
+                    continue
+                yield _HEARTBEAT
+            else:
+                count += len(events)
+                yield events
+            heartbeat_deadline = Deadline.after(self._heartbeat_seconds)
 
     def close(self) -> None:
         self._is_closed = True
 
-    def _look_after(self, peer: Peer) -> None:
-        """Raises ClientGone when nobody reads any more."""
+    def _check_client(self, peer: Peer) -> None:
+        """Raise ClientGone when the client is gone."""
         if peer.close_reason is None:
             if peer.has_left():
                 raise ClientGone
             return
-        # The job is being stopped as well, and its last words are worth a moment.
-        self._deadline = self._deadline or Deadline.after(_LAST_WORDS_SECONDS)
+        # The job is being stopped as well, and its last events are worth a moment.
+        self._deadline = self._deadline or Deadline.after(_END_SECONDS)
         if self._deadline.is_over:
             raise ClientGone
 
@@ -167,11 +169,11 @@ class _Task:
 
 
 class Jobs:
-    """A few workers and a queue. Called by handler threads and whoever stops the proxy."""
+    """A few workers and a queue. Called by handler threads and the thread that stops the proxy."""
 
     def __init__(self, workers: int, queue: int) -> None:
-        self._most_running = workers
-        self._most = workers + queue
+        self._max_workers = workers
+        self._max_jobs = workers + queue
         # Protects all below; notified when a job comes or is over, and when everything stops.
         self._changed = threading.Condition()
         self._waiting: deque[_Task] = deque()
@@ -182,12 +184,12 @@ class Jobs:
         self._is_stopping = False
 
     def submit(self, job: Job, run: Run) -> None:
-        """Have `run(job)` called by a worker, or at once by whoever cancels or stops the job while it waits.
+        """Have a worker call `run(job)`, or the thread that cancels or stops the job while it waits.
 
-        Raises QueueFull, ProxyStopping or Overloaded; then nobody calls it, and the job is closed.
+        Raises QueueFull, ProxyStopping or Overloaded; then it is not called, and the job is closed.
         """
         try:
-            self._take(_Task(job, run))
+            self._enqueue(_Task(job, run))
         except ProxyError:
             job.close()
             raise
@@ -199,7 +201,7 @@ class Jobs:
         return None if task is None else task.job
 
     def cancel(self, job: Job) -> bool:
-        """Have a job end; whether that is news to it. One that waits is run here, cancelled, and is over then.
+        """Have a job end; False when it was cancelled or stopped before. One that waits is run here, and is over then.
 
         One that runs ends within moments; `job.wait` waits for that.
         """
@@ -207,13 +209,13 @@ class Jobs:
             task = next((each for each in self._waiting if each.job is job), None)
             if task is not None:
                 self._waiting.remove(task)
-        is_news = job.peer.set()
+        is_first = job.peer.set()
         if task is not None:
-            self._do(task)
-        return is_news
+            self._run_task(task)
+        return is_first
 
     def stop(self, seconds: float) -> None:
-        """Take no more, let what runs finish for that long, then have it end; what waits ends at once. Idempotent."""
+        """Accept no more jobs, end those that wait, and those that run after so many seconds. Idempotent."""
         deadline = Deadline.after(seconds)
         with self._changed:
             self._is_stopping = True
@@ -222,29 +224,29 @@ class Jobs:
             self._changed.notify_all()
         for task in queued:
             task.job.peer.set(ProxyStopping)
-            self._do(task)
+            self._run_task(task)
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline.left))
             running = list(self._tasks.values())
         for task in running:
             task.job.peer.set(ProxyStopping)
-        deadline = Deadline.after(_LAST_WORDS_SECONDS)
+        deadline = Deadline.after(_END_SECONDS)
         for thread in threads:
             thread.join(max(0.0, deadline.left))
 
     # Workers …
 
-    def _take(self, task: _Task) -> None:
+    def _enqueue(self, task: _Task) -> None:
         with self._changed:
             if self._is_stopping:
                 raise ProxyStopping
-            if len(self._tasks) >= self._most:
+            if len(self._tasks) >= self._max_jobs:
                 raise QueueFull(
                     "As many background responses wait already as may. Try again in a moment, "
                     "or raise --background-workers or --background-queue.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
-            if self._idle <= len(self._waiting) and len(self._threads) < self._most_running:
+            if self._idle <= len(self._waiting) and len(self._threads) < self._max_workers:
                 self._start_worker()
             self._waiting.append(task)
             self._tasks[task.key] = task
@@ -258,12 +260,12 @@ class Jobs:
             raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
 
     def _work(self) -> None:
-        while (task := self._next()) is not None:
-            self._do(task)
-            # It holds the whole answer, and the next one may be long in coming.
+        while (task := self._next_task()) is not None:
+            self._run_task(task)
+            # It holds the whole answer, and the next task may be long in coming.
             del task
 
-    def _next(self) -> _Task | None:
+    def _next_task(self) -> _Task | None:
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._waiting or self._is_stopping, _IDLE_SECONDS)
@@ -273,8 +275,8 @@ class Jobs:
             self._threads.discard(threading.current_thread())
             return None
 
-    def _do(self, task: _Task) -> None:
-        """Whatever the work raises is a bug, told here: nobody else is there to hear it."""
+    def _run_task(self, task: _Task) -> None:
+        """Run a task; an exception is a bug, logged here because no client gets it."""
         try:
             task.run(task.job)
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Several answers to one request (n > 1): one exchange per choice, side by side, seen as one.
+"""ChoicesExchange: several answers to one request (n > 1), one exchange per choice, with the interface of one.
 
-DeepSeek answers with one choice per call, so each choice is a call of its own, on a thread of its own; this file only
-numbers what they say and adds up what they cost. The client's own thread watches the client, and ends all of them at
-once when it leaves or when one of them fails.
+DeepSeek answers with one choice per call, so each choice is a call of its own on a thread of its own; this file numbers
+their deltas and adds up their usage. The client's own thread watches the client, and ends all choices at once when it
+leaves or when one of them fails.
 """
 
 import queue
@@ -10,8 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
@@ -27,44 +28,48 @@ from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 
 # How many batches may wait for a client that reads slowly.
-_WAITING_BATCHES = 64
-# How often a thread that waits for room looks whether anybody still reads.
-_LOOK_UP_SECONDS = 0.1
-# Until something is said, or the client leaves.
+_MAX_WAITING_BATCHES = 64
+# How often a choice that waits for space in the queue checks whether the exchange is closed.
+_CHECK_SECONDS = 0.1
+# Until a choice has output, or the client leaves.
 _FOR_EVER_SECONDS = 86400.0
 
-# What a choice says: a batch, its failure, or None when it is over.
-_Said = tuple[int, Batch | BaseException | None]
+
+class _Signal(Enum):
+    ACCEPTED = "DeepSeek accepted the call"
+    ENDED = "the answer is complete"
+
+
+class _Output(NamedTuple):
+    """What the thread of a choice hands to the client's thread."""
+
+    choice: int
+    item: Batch | BaseException | _Signal
 
 
 class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
-    is_closed = False
-
     def __init__(self, client: Peer | None) -> None:
         """Raises Overloaded when there are no descriptors left."""
+        self.is_closed = False
         self._client = client
         with ExitStack() as stack:
             try:
                 # The client of every choice: set, it interrupts whatever they wait for.
-                self._shared = Wakeup()
-                stack.callback(self._shared.close)
-                # Notified of everything that is said, so that it can be waited for together with the client.
+                self._shared_peer = Wakeup()
+                stack.callback(self._shared_peer.close)
+                # Notified of every output, so that the client's thread can wait for output and client together.
                 self._wakeup = Wakeup()
             except OSError:
-                raise _no_room() from None
+                raise _overloaded() from None
             stack.pop_all()
-        self._said: queue.Queue[_Said] = queue.Queue(_WAITING_BATCHES)
-        # What was said before all calls were accepted.
-        self._early: deque[_Said] = deque()
+        self._outputs: queue.Queue[_Output] = queue.Queue(_MAX_WAITING_BATCHES)
+        # Those that came before all calls were accepted.
+        self._early_outputs: deque[_Output] = deque()
         self._exchanges: dict[int, Exchange] = {}
-        self._is_over = threading.Event()
+        self._is_closing = threading.Event()
         self._threads: list[threading.Thread] = []
-
-    def notice(self, choice: int) -> str:
-        """What the client has to be told before that answer."""
-        return self._exchanges[choice].notice()
 
     @classmethod
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
@@ -74,46 +79,50 @@ class ChoicesExchange:
             context.peer, generation.request.choices
         )
         try:
-            fan_out = cls(context.peer)
+            exchange = cls(context.peer)
             try:
-                fan_out._start(slots, context, generation, services)
+                exchange._start(slots, context, generation, services)
             except BaseException as error:
-                fan_out.close(error)
+                exchange.close(error)
                 raise
         except BaseException:
             for slot in slots:
                 slot.release()
             raise
-        return fan_out
+        return exchange
+
+    def notice(self, choice: int) -> str:
+        """The notice before the answer of that choice."""
+        return self._exchanges[choice].notice()
 
     def deltas(self, *, with_lulls: bool = False) -> Batches:
-        """What the exchanges say, in the order they say it; their usage, added up, comes last."""
+        """The deltas of all choices in the order they arrive, numbered; their usage, added up, comes last."""
         total: dict[str, Any] = {}
-        shape: dict[str, Any] = {}
+        first: dict[str, Any] = {}
         running = set(self._exchanges)
         try:
-            # It waits by itself: its answers come from threads.
+            # It waits for other threads, whatever the consumer wants.
             yield BLOCKING
             while running:
-                choice, said = self._early.popleft() if self._early else self._next()
-                if said is None:
+                choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
+                if items is _Signal.ENDED:
                     running.discard(choice)
+                if not isinstance(items, list):
                     continue
-                assert not isinstance(said, BaseException)
-                # One sign of life is enough for all.
-                is_speaker = choice == min(running)
-                for item in said:
+                # One heartbeat is enough for all.
+                has_heartbeats = choice == min(running)
+                for item in items:
                     if isinstance(item, Delta):
-                        total = _sum(total, item.usage or {})
-                        shape = shape or {**(item.source or {})}
+                        total = _add_usage(total, item.usage or {})
+                        first = first or {**(item.source or {})}
                 if batch := [
-                    each
-                    for item in said
-                    for single in (split_run(item) if isinstance(item, Delta) else [item])
-                    if (each := _numbered(single, choice, shape, is_speaker)) is not None
+                    numbered
+                    for item in items
+                    for single in (split_run(item) if isinstance(item, Delta) else [item] if has_heartbeats else [])
+                    if (numbered := _number(single, choice, first)) is not None
                 ]:
                     yield batch
-            yield [Delta(usage=total or None, source={**shape, "choices": [], "usage": total or None})]
+            yield [Delta(usage=total or None, source={**first, "choices": [], "usage": total or None})]
         except BaseException as error:
             self.close(error)
             raise
@@ -125,15 +134,15 @@ class ChoicesExchange:
         if self.is_closed:
             return
         self.is_closed = True
-        self._is_over.set()
-        self._shared.set(_close_reason(error))
+        self._is_closing.set()
+        self._shared_peer.set(_close_reason(error))
         for thread in self._threads:
             thread.join()
         for exchange in self._exchanges.values():
             exchange.close()
-        # An error that nobody heard would be held by the frames that hold this queue, until the collector comes by.
-        self._said = queue.Queue()
-        for each in (self._shared, self._wakeup):
+        # An error that was not taken would be held by the frames that hold this queue, until the collector comes by.
+        self._outputs = queue.Queue()
+        for each in (self._shared_peer, self._wakeup):
             each.close()
 
     # By the client's thread …
@@ -142,48 +151,47 @@ class ChoicesExchange:
         self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
     ) -> None:
         for choice, slot in enumerate(slots):
-            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared), generation, services)
+            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared_peer), generation, services)
             thread = start_thread(partial(self._run, choice, call), f"choice-{choice}")
             if thread is None:
-                raise _no_room()
+                raise _overloaded()
             self._threads.append(thread)
         while len(self._exchanges) < len(slots):
-            self._early.append(self._next())
+            self._early_outputs.append(self._next())
 
-    def _next(self) -> _Said:
-        """What is said next; raises what a choice failed with, and ClientGone or ProxyStopping as any wait does."""
+    def _next(self) -> _Output:
+        """The next output; raises the failure of a choice, and ClientGone or ProxyStopping as any wait does."""
         while not wait_readable(self._wakeup, _FOR_EVER_SECONDS, self._client):
             continue
         self._wakeup.clear(1)
-        choice, said = self._said.get()
-        if isinstance(said, BaseException):
+        output = self._outputs.get()
+        if isinstance(output.item, BaseException):
             try:
-                raise said
+                raise output.item
             finally:
-                # An error that is held by the frame it was raised in is freed by nobody but the collector.
-                said = None
-        return choice, said
+                # An error that is held by the frame it was raised in is freed by the collector only.
+                del output
+        return output
 
     # By the thread of a choice …
 
     def _run(self, choice: int, call: "partial[Exchange]") -> None:
         try:
             exchange = self._exchanges[choice] = call()
-            # It is accepted, which is as much as it has to say.
-            self._say(choice, [])
+            self._put(choice, _Signal.ACCEPTED)
             with closing(exchange.deltas()) as batches:
                 for batch in batches:
-                    if not isinstance(batch, Lull) and not self._say(choice, batch):
+                    if not isinstance(batch, Lull) and not self._put(choice, batch):
                         return
-            self._say(choice, None)
+            self._put(choice, _Signal.ENDED)
         except BaseException as error:
-            self._say(choice, error)
+            self._put(choice, error)
 
-    def _say(self, choice: int, said: Batch | BaseException | None) -> bool:
-        """Whether anybody is still there to hear it."""
-        while not self._is_over.is_set():
+    def _put(self, choice: int, item: Batch | BaseException | _Signal) -> bool:
+        """Hand on an item, waiting for space in the queue; False when the exchange is closed meanwhile."""
+        while not self._is_closing.is_set():
             try:
-                self._said.put((choice, said), timeout=_LOOK_UP_SECONDS)
+                self._outputs.put(_Output(choice, item), timeout=_CHECK_SECONDS)
             except queue.Full:
                 continue
             self._wakeup.notify()
@@ -192,7 +200,7 @@ class ChoicesExchange:
 
 
 def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | None:
-    """What ends the other choices; None where they end as if their client left."""
+    """The error that ends the other choices; None where they end as if their client left."""
     if isinstance(error, ProxyStopping):
         return ProxyStopping
     return _other_choice_failed if isinstance(error, ProxyError) else None
@@ -212,31 +220,29 @@ def _check_size(generation: GenerationRequest, most: int) -> None:
         )
 
 
-def _no_room() -> Overloaded:
+def _overloaded() -> Overloaded:
     return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 
-def _numbered(
-    item: Delta | Heartbeat, choice: int, shape: Mapping[str, Any], is_speaker: bool
-) -> Delta | Heartbeat | None:
-    """The same with the number of its choice, in a chunk that belongs to the one answer; usage is told at the end."""
+def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> Delta | Heartbeat | None:
+    """The item as one of that choice, with the id and date of the `first` chunk; None for a chunk of usage alone."""
     if isinstance(item, Heartbeat):
-        return item if is_speaker else None
+        return item
     source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
-    source |= {name: shape[name] for name in ("id", "created") if name in shape}
+    source |= {name: first[name] for name in ("id", "created") if name in first}
     if not source.get("choices"):
         return None
     source["choices"] = [{**each, "index": choice} for each in source["choices"]]
     return item._replace(choice=choice, usage=None, source=source)
 
 
-def _sum(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """Two usages added up, number by number, however deep."""
+def _add_usage(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of two usages, number by number, however deep."""
     added = dict(one)
     for name, value in two.items():
         if isinstance(value, dict):
             inner = added.get(name)
-            added[name] = _sum(inner if isinstance(inner, dict) else {}, value)
+            added[name] = _add_usage(inner if isinstance(inner, dict) else {}, value)
         elif isinstance(value, int) and not isinstance(value, bool):
             known = added.get(name)
             added[name] = value + (known if isinstance(known, int) else 0)

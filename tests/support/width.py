@@ -20,8 +20,8 @@ IS_LONG = _width == 2
 # Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
 _SCALED_SECONDS = {
     "deepseek_cursor_proxy.net.wait._RECHECK_SECONDS": 0.05,
-    "deepseek_cursor_proxy.exchange.background_jobs._LOOK_UP_SECONDS": 0.02,
-    "deepseek_cursor_proxy.exchange.choices._LOOK_UP_SECONDS": 0.02,
+    "deepseek_cursor_proxy.exchange.background_jobs._CHECK_SECONDS": 0.02,
+    "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.server.acceptor._LINGER_SECONDS": 0.2,
     "deepseek_cursor_proxy.server.client_connection._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.server.stream_loop._IDLE_SECONDS": 0.05,

@@ -14,7 +14,7 @@ from tests.support.histories import TOOLS
 BODY = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "n": 3}
 
 
-class TestFanOut(SocketTestCase):
+class TestChoices(SocketTestCase):
     def answers(self, count: int = 3) -> None:
         self.fake.answer(*(Answer(reasoning=f"R{n}", content=f"C{n}") for n in range(count)))
 
@@ -137,4 +137,6 @@ class TestFanOut(SocketTestCase):
 
     def test_usage_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}
-        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._sum(one, {"a": 2, "b": {"c": 3, "e": 1}}))
+        self.assertEqual(
+            {"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._add_usage(one, {"a": 2, "b": {"c": 3, "e": 1}})
+        )

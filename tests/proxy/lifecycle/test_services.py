@@ -86,14 +86,14 @@ class TestJobs(SocketTestCase):
         try:
             exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
             for _ in exchange.deltas():
-                job.say(b"said")
+                job.append(b"said")
             self.ended.append("completed")
         except ClientGone:
             self.ended.append("cancelled")
         except ProxyStopping:
             self.ended.append("stopped")
         self.services.responses.put(ME, StoredResponse({"id": job.id, "status": self.ended[-1]}, []))
-        job.say(b"end")
+        job.append(b"end")
 
     def begun(self, step: Step) -> Job:
         """A job that has come as far as DeepSeek lets it."""
@@ -128,7 +128,7 @@ class TestJobs(SocketTestCase):
         self.fake.answer(Answer(content="All of it.", piece=2, pause=0.01))
         job = Job("job", ME)
         self.services.jobs.submit(job, self.work)
-        self.assertTrue(job.said_after(0, PATIENCE))
+        self.assertTrue(job.read_after(0, PATIENCE))
         self.running.server.shutdown()
         self.running.server.drain(PATIENCE)
         self.assertEqual(["completed"], self.ended)

@@ -47,7 +47,7 @@ class JobsTestCase(unittest.TestCase):
         if job.is_cancelled or job.is_stopping:
             self.ended.append(f"{job.id} {'cancelled' if job.is_cancelled else 'stopped'} in the queue")
             return
-        job.say(b"begun")
+        job.append(b"begun")
         try:
             while not self.go_on.is_set():
                 waiting.pause(0.02, job.peer)
@@ -56,13 +56,13 @@ class JobsTestCase(unittest.TestCase):
             self.ended.append(f"{job.id} cancelled")
         except ProxyStopping:
             self.ended.append(f"{job.id} stopped")
-        job.say(b"ended")
+        job.append(b"ended")
 
     def submitted(self, pool: Jobs, name: str = "job", *, is_begun: bool = True) -> Job:
         job = self.job(name)
         pool.submit(job, self.work)
         if is_begun:
-            self.assertEqual(b"begun", job.said_after(0, PATIENCE))
+            self.assertEqual(b"begun", job.read_after(0, PATIENCE))
         return job
 
     def in_background(self, work: Callable[[], Any]) -> threading.Thread:
@@ -128,7 +128,7 @@ class TestPeer(JobsTestCase):
 
 
 def said(job: Job) -> bytes:
-    return b"".join(event_log.unpack(job.packed()))
+    return b"".join(event_log.unpack(job.pack()))
 
 
 class TestFollowing(JobsTestCase):
@@ -137,11 +137,11 @@ class TestFollowing(JobsTestCase):
         heard: list[list[bytes]] = [[], []]
         early = self.in_background(lambda: heard[0].extend(job.follow()))
         for piece in (b"one", b"two", b"three"):
-            job.say(piece)
+            job.append(piece)
         late = self.in_background(lambda: heard[1].extend(job.follow()))
-        job.say(b"four")
+        job.append(b"four")
         job.end()
-        job.say(b"nobody's")
+        job.append(b"nobody's")
         for thread in (early, late):
             thread.join(PATIENCE)
         self.assertEqual([b"onetwothreefour"] * 2, [b"".join(each) for each in heard])
@@ -153,7 +153,7 @@ class TestFollowing(JobsTestCase):
         job = self.job()
         following = iter(job.follow())
         for piece in (b"one", b"two"):
-            job.say(piece)
+            job.append(piece)
             self.assertEqual(piece, next(following))
 
     def test_one_that_is_closed_by_another_thread_ends(self) -> None:
@@ -171,7 +171,7 @@ class TestFollowing(JobsTestCase):
         self.addCleanup(ours.close)
         ours.setblocking(False)
         following = iter(job.follow(Client(ours)))
-        job.say(b"one")
+        job.append(b"one")
         self.assertEqual(b"one", next(following))
         theirs.close()
         with self.assertRaises(ClientGone):
@@ -183,14 +183,14 @@ class TestFollowing(JobsTestCase):
         following = iter(job.follow(peer))
         heard: list[bytes] = []
         thread = self.in_background(lambda: heard.extend(following))
-        job.say(b"failed")
+        job.append(b"failed")
         job.end()
         thread.join(PATIENCE)
         self.assertEqual([b"failed"], heard)
 
     def test_a_job_that_does_not_end_keeps_no_client_of_a_proxy_that_stops(self) -> None:
         job = self.job()
-        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01), self.assertRaises(ClientGone):
+        with mock.patch.object(background_jobs, "_END_SECONDS", 0.01), self.assertRaises(ClientGone):
             list(job.follow(mock.Mock(close_reason=ProxyStopping())))
 
 
@@ -246,7 +246,7 @@ class TestWorking(JobsTestCase):
         pool = self.jobs()
 
         def fail(job: Job) -> None:
-            job.say(b"half")
+            job.append(b"half")
             raise KeyError("a secret")
 
         job = self.job()
@@ -394,7 +394,7 @@ class TestStopping(JobsTestCase):
         pool.submit(self.job(), hang)
         self.assertTrue(begun.wait(PATIENCE))
         before = time.monotonic()
-        with mock.patch.object(background_jobs, "_LAST_WORDS_SECONDS", 0.01):
+        with mock.patch.object(background_jobs, "_END_SECONDS", 0.01):
             pool.stop(0.01)
         self.assertLess(time.monotonic() - before, PATIENCE)
 
