@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
 class UpstreamApi:
     """One of DeepSeek's APIs. `read_answer` and the reader return deltas that add up to the same reply."""
 
-    # Behind the configured base URL.
+    # Appended to the configured base URL.
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
     # The JSON of the payload.

@@ -32,7 +32,7 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY) -> bytes:
     shell = chat_api.payload(request._replace(messages=()))
     if request.tools:
         shell["tools"] = 0
-    # The first match is the placeholder: only strings and `thinking` stand before it, and JSON escapes quotes inside
+    # The first match is the placeholder: only strings and `thinking` precede it, and JSON escapes quotes inside
     # strings.
     before, name, after = encode_json(shell).partition(b'"messages":[')
     if request.tools:

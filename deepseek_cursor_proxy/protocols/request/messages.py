@@ -33,7 +33,7 @@ class History(NamedTuple):
 
 
 class _ParsedMessages(NamedTuple):
-    """The canonical messages for a list, and the reader as it was behind the last one."""
+    """The canonical messages for a list, and the state of the reader after the last one."""
 
     messages: tuple[Message, ...]
     reader: "MessageReader"
