@@ -69,8 +69,8 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
     return b"".join(write_events(shown, ChunkWriter(REQUEST, 1))), reply.message()
 
 
-class TestTheSame(unittest.TestCase):
-    def test_with_and_without_stencils_in_pieces_of_any_size(self) -> None:
+class TestSplits(unittest.TestCase):
+    def test_a_chat_stream_in_pieces_of_any_size_is_read_alike_with_and_without_templates(self) -> None:
         for seed in range(width(5, 25)):
             data = b"".join(stream(random.Random(seed)))
             for form in (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None):
@@ -80,7 +80,7 @@ class TestTheSame(unittest.TestCase):
                     with self.subTest(seed, form=form and form.tag, at_most=at_most):
                         self.assertEqual(expected, written(split(random.Random(seed), data, at_most), form))
 
-    def test_a_name_that_looks_like_the_mark_of_the_text_does_no_harm(self) -> None:
+    def test_a_field_that_looks_like_the_text_field_is_read_correctly(self) -> None:
         data = b"".join(event(chunk({"content": text})) for text in "abcd") + DONE
         with mock.patch(f"{__name__}.REQUEST", ChatRequest("=the text=", "m", (), stream=True)):
             found, _ = written(iter([data]), None)
@@ -89,15 +89,15 @@ class TestTheSame(unittest.TestCase):
         self.assertEqual("A notice.\n\nabcd", "".join(each["choices"][0]["delta"]["content"] for each in said))
 
 
-class TestReading(unittest.TestCase):
+class TestStreamReader(unittest.TestCase):
     def texts(self, batch: Batch) -> list[str | None]:
         return [item.text for item in batch if isinstance(item, Delta)]
 
-    def test_what_is_equal_but_for_its_text_is_one_delta(self) -> None:
+    def test_chunks_that_differ_in_their_text_alone_are_one_delta(self) -> None:
         said = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
         self.assertEqual(["a", "bcd"], self.texts(said.batch))
 
-    def test_shapes_may_change_and_change_back(self) -> None:
+    def test_chunks_may_change_their_shape_and_change_back(self) -> None:
         rows = [{"reasoning_content": "a"}] * 3 + [{"content": "b"}] * 3 + [{"reasoning_content": "c"}] * 3
         said = StreamReader().read(b"".join(event(chunk(each)) for each in rows))
         deltas = [item for item in said.batch if isinstance(item, Delta)]
@@ -106,23 +106,23 @@ class TestReading(unittest.TestCase):
             [(delta.reasoning, delta.text) for delta in deltas],
         )
 
-    def test_a_stream_whose_shapes_never_repeat_is_given_up_on(self) -> None:
+    def test_no_templates_are_made_for_a_stream_whose_chunks_never_repeat(self) -> None:
         reader = StreamReader()
         with mock.patch.object(chat_stream.ChunkTemplate, "cut", wraps=chat_stream.ChunkTemplate.cut) as cut:
             for number in range(100):
                 reader.read(event({**chunk({"content": "x"}), "created": number}))
         self.assertLess(cut.call_count, 20)
 
-    def test_comments_are_handed_on_and_are_no_progress(self) -> None:
+    def test_upstream_comments_are_heartbeats_and_no_progress(self) -> None:
         said = StreamReader().read(b": hello\n\n")
         self.assertEqual(([Heartbeat(": hello")], False), (said.batch, said.is_progress))
 
-    def test_nothing_is_read_behind_the_end(self) -> None:
+    def test_nothing_is_read_after_the_end_of_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))
         said = StreamReader().read(more + more + DONE + more)
         self.assertEqual((["x", "x"], True, None), (self.texts(said.batch), said.is_done, said.problem))
 
-    def test_nor_behind_a_problem(self) -> None:
+    def test_nothing_is_read_after_a_problem_in_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))
         deep = b"data: " + b"[" * 2000 + b"\n\n"
         for bad in (b"data: {no json\n\n", event({"error": {"message": "overloaded"}}), deep):
@@ -131,13 +131,13 @@ class TestReading(unittest.TestCase):
                 self.assertEqual((["x"], False), (self.texts(said.batch), said.is_done))
                 self.assertIsInstance(said.problem, UpstreamFailed)
 
-    def test_an_event_without_end_is_a_problem(self) -> None:
+    def test_an_event_that_is_too_long_is_a_problem(self) -> None:
         reader = StreamReader()
         pieces = (b"data: " + b"x" * 1_000_000 for _ in range(20))
         said = next(said for said in map(reader.read, pieces) if said.is_over)
         self.assertIsInstance(said.problem, UpstreamFailed)
 
-    def test_line_ends_of_any_kind(self) -> None:
+    def test_a_chat_stream_may_have_any_line_ends(self) -> None:
         for ending in (b"\n", b"\r\n", b"\r"):
             rows = b"".join(event(chunk({"content": text})) for text in "abc").replace(b"\n", ending)
             for data in ([rows], [rows[at : at + 1] for at in range(len(rows))]):

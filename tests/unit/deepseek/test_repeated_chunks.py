@@ -47,8 +47,8 @@ TEXTS = [
 ]
 
 
-class TestReading(unittest.TestCase):
-    def test_events_of_the_same_shape_are_read_as_parsing_reads_them(self) -> None:
+class TestRead(unittest.TestCase):
+    def test_a_template_reads_chunks_like_the_parser(self) -> None:
         for said in (
             lambda text: {"content": text},
             lambda text: {"content": None, "reasoning_content": text},
@@ -64,7 +64,7 @@ class TestReading(unittest.TestCase):
                     self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 
-    def test_it_stops_where_an_event_does_not_fit(self) -> None:
+    def test_a_template_stops_at_a_chunk_that_does_not_fit(self) -> None:
         stencil = stencil_of(chunk({"content": "x"}))
         good = event(chunk({"content": "y"}))
         for name, other in {
@@ -90,11 +90,11 @@ class TestReading(unittest.TestCase):
                 self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
                 self.assertEqual((None, 0), stencil.read(other, 0))
 
-    def test_bytes_that_are_no_characters_are_left_to_the_parser(self) -> None:
+    def test_a_template_leaves_invalid_utf8_to_the_parser(self) -> None:
         stencil = stencil_of(chunk({"content": "x"}))
         self.assertEqual((None, 0), stencil.read(event(chunk({"content": "y"})).replace(b"y", b"\xff"), 0))
 
-    def test_a_character_in_two_events_is_not_put_together(self) -> None:
+    def test_half_a_character_at_the_end_of_a_chunk_is_not_joined_with_the_next(self) -> None:
         stencil = stencil_of(chunk({"content": "x"}))
         halves = [event(chunk({"content": "y"})).replace(b"y", half) for half in (b"\xc3", b"\xbc")]
         self.assertEqual((None, 0), stencil.read(halves[0], 0))
@@ -102,8 +102,8 @@ class TestReading(unittest.TestCase):
         self.assertEqual((None, 0), stencil.read(halves[0] + halves[1], 0))
 
 
-class TestCutting(unittest.TestCase):
-    def test_what_says_more_than_one_text_makes_no_stencil(self) -> None:
+class TestTemplates(unittest.TestCase):
+    def test_a_chunk_with_more_than_one_text_makes_no_template(self) -> None:
         call = {"index": 0, "function": {"arguments": "x"}}
         for value in (
             chunk({"content": "x"}, finish_reason="stop"),
@@ -116,13 +116,13 @@ class TestCutting(unittest.TestCase):
             with self.subTest(value):
                 self.assertIsNone(cut(data(value)))
 
-    def test_the_hole_is_where_the_text_is_and_nowhere_else(self) -> None:
+    def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:
         value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
         run, _ = stencil_of(value).read(event(value).replace(b"text", b"other"), 0)
         assert run is not None
         self.assertEqual("other", run.text)
 
-    def test_a_text_that_is_said_twice_makes_none(self) -> None:
+    def test_a_chunk_with_its_text_twice_makes_no_template(self) -> None:
         twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
         run, _ = stencil_of(json.loads(twice)).read(event(json.loads(twice)), 0)
         assert run is not None
@@ -134,23 +134,23 @@ class TestCutting(unittest.TestCase):
         assert run is not None
         self.assertEqual("other", run.text)
 
-    def test_damage_that_was_mended_makes_none(self) -> None:
+    def test_a_repaired_chunk_makes_no_template(self) -> None:
         value = chunk({"content": "x"}, index="zero")
         self.assertIsNone(cut(data(value)))
 
-    def test_data_of_several_lines_makes_none(self) -> None:
+    def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
         self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
 
 
-class TestSingles(unittest.TestCase):
-    def test_a_delta_that_is_no_run_is_its_own_single(self) -> None:
+class TestRuns(unittest.TestCase):
+    def test_a_delta_without_a_run_is_its_only_chunk(self) -> None:
         delta = Delta(text="x")
         self.assertEqual([delta], split_run(delta))
 
-    def test_strings_are_unquoted(self) -> None:
+    def test_strings_of_a_run_are_unescaped(self) -> None:
         self.assertEqual(['a"b\\n', "ü\n"], [unquote('a\\"b\\\\n'), unquote("ü\\n")])
 
-    def test_the_chunks_of_a_run_are_whole_again(self) -> None:
+    def test_a_run_is_divided_into_its_chunks_again(self) -> None:
         stencil = stencil_of(chunk({"reasoning_content": "x"}))
         run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(stencil, [b"y", b"z"]))
         self.assertEqual(
