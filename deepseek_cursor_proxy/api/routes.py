@@ -62,11 +62,11 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
     raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
 
-# Of all but generations: nothing has to be imported or built for these.
+# An endpoint that needs no services, and none of their imports.
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
-# The name in the log, the method, the path, and the endpoint: a function, or the method of an Endpoint below
-# `api`, which is imported with the first request for it. It is called with the request and the {} of the path.
+# The name in the log, the method, the path, and the endpoint: a function, or the method of an Endpoint of this folder,
+# which is imported with the first request for it. Both are called with the request and the {} of the path.
 # fmt: off
 _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),
@@ -108,7 +108,7 @@ ROUTES = tuple(Route(name, method, _pattern(path), endpoint) for name, method, p
 
 
 class App:
-    """Called by handler threads; `services` are built when the first request needs them, as most of the program is."""
+    """Called by handler threads; holds nothing that changes. The first call of `services` builds them."""
 
     def __init__(self, config: ProxyConfig, services: "Callable[[], Services]") -> None:
         self._config = config
@@ -144,7 +144,7 @@ class App:
         return reply
 
     def _emit_refused(self, route: str, error: ProxyError) -> None:
-        # Without services, which may be what failed, there are no observers.
+        # Where the services can't be built, there are no observers either.
         with contextlib.suppress(Exception):
             # Only here: the first small answer does not wait for this import.
             from deepseek_cursor_proxy.observers.events import Refused
