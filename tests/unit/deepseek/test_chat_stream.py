@@ -80,7 +80,7 @@ class TestSplits(unittest.TestCase):
                     with self.subTest(seed, form=form and form.tag, at_most=at_most):
                         self.assertEqual(expected, written(split(random.Random(seed), data, at_most), form))
 
-    def test_a_field_that_looks_like_the_text_field_is_read_correctly(self) -> None:
+    def test_a_model_named_like_the_template_filling_is_written_correctly(self) -> None:
         data = b"".join(event(chunk({"content": text})) for text in "abcd") + DONE
         with mock.patch(f"{__name__}.REQUEST", ChatRequest("=the text=", "m", (), stream=True)):
             found, _ = written(iter([data]), None)
