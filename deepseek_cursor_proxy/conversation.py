@@ -1,8 +1,10 @@
-"""The canonical conversation: pure values that every dialect is translated to and from.
+"""The canonical conversation: pure values that every API is translated to and from.
 
-These types know no wire format, no store and no socket. One upstream chunk becomes one Delta, a whole JSON
-completion one big Delta; Reply adds Deltas up again. Reasoning is three-valued everywhere: text, "" (the model
-said it had none), None (nobody told us).
+    in     ChatRequest, with its Messages and ToolCalls
+    out    Delta, what one upstream chunk adds; Heartbeat; a Batch of both; Reply, which adds the deltas up
+
+These types know no wire format, no store and no socket. A whole JSON completion is one big Delta. Reasoning is
+three-valued everywhere: text, "" (the model has none), None (unknown).
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.memo import size_of
 
-# Of a message or a call without what is said in it: the tuple, its ids and names.
+# Of a message or a call without its text: the tuple, its ids and names.
 _BYTES_PER_MESSAGE = 400
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
@@ -22,8 +24,8 @@ Parts = tuple[Mapping[str, Any], ...]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-# Named tuples are what is made for every request, or for every message of it: these take a fifth of the time that a
-# frozen dataclass does, and are hashed and compared in C.
+# Values that every request, or every message of it, creates are named tuples: these take a fifth of the time of frozen
+# dataclasses, and are hashed and compared in C.
 
 
 class ToolCall(NamedTuple):
@@ -39,7 +41,7 @@ class Message(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
-    # DeepSeek's beta "continue this text" mark; it says nothing about who the message is.
+    # DeepSeek's beta "continue this text" mark; no part of the message's identity.
     prefix: bool = False
 
     @property
@@ -54,7 +56,7 @@ class Message(NamedTuple):
 
 
 class ChatRequest(NamedTuple):
-    """What the client wants, in DeepSeek's words; `requested_model` is what it called the model."""
+    """A client's request, in DeepSeek's terms; `requested_model` is the client's name of the model."""
 
     requested_model: str
     model: str
@@ -64,19 +66,19 @@ class ChatRequest(NamedTuple):
     stream: bool = False
     # Whether the client wants the usage of a stream.
     include_usage: bool = False
-    # How many answers are wanted; each is an upstream call of its own.
+    # How many answers the client wants; each is an upstream call of its own.
     choices: int = 1
     thinking: bool = True
     effort: str = "high"
     params: Mapping[str, Any] = _NOTHING
     # The client's own name for the chat, if it gives one.
     conversation: str | None = None
-    # Fields the client sent that DeepSeek has no word for; somebody should be told.
+    # What the client sent and DeepSeek has no field for, for the log.
     dropped: tuple[str, ...] = ()
     # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.
     custom_tools: frozenset[str] = frozenset()
-    # Tools that live in a namespace, by their names upstream: the namespace and the name the client knows.
-    namespaced: Mapping[str, tuple[str, str]] = _NOTHING
+    # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
+    tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +91,31 @@ class CallPiece:
     arguments: str = ""
 
 
-class Shape(Protocol):
-    """The chunk that the chunks of a run are equal to but for one string."""
+class RunTemplate(Protocol):
+    """What all chunks of a run have in common; see deepseek/repeated_chunks."""
 
     @property
-    def is_thinking(self) -> bool:
+    def is_reasoning(self) -> bool:
         """Whether the string that differs is the reasoning."""
         ...
 
-    def single(self, text: str) -> "Delta":
-        """One chunk of this shape that says this text."""
+    def fill(self, text: str) -> "Delta":
+        """The delta of one such chunk with this text."""
         ...
 
 
 class Run(NamedTuple):
-    """Chunks in a row that differ in one string only: that of each, as it stands between the quotes of its JSON."""
+    """Chunks in a row that differ in one string only: the string of each, as it stands between its quotes in JSON."""
 
-    shape: Shape
+    template: RunTemplate
     strings: Sequence[bytes]
 
 
 class Delta(NamedTuple):
-    """What one upstream chunk adds to one choice; `source` is the chunk itself, holding that choice only.
+    """What one upstream chunk adds to one choice; `source` is the chunk itself, with that choice only.
 
-    With a `run` it is several chunks that arrived together: what they say is joined, and `source` is another of their
-    shape.
+    With a `run` it is several chunks that arrived together: their texts are joined, and `source` is the chunk of which
+    their template was derived.
     """
 
     choice: int = 0
@@ -132,9 +134,9 @@ class Delta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many characters it says."""
-        said = len(self.reasoning or "") + len(self.text or "")
-        return said + sum(len(each.id) + len(each.name) + len(each.arguments) for each in self.calls)
+        """How many characters it adds."""
+        size = len(self.reasoning or "") + len(self.text or "")
+        return size + sum(len(each.id) + len(each.name) + len(each.arguments) for each in self.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Reply:
     def __init__(self) -> None:
         self.usage: Mapping[str, Any] | None = None
         self.model: str | None = None
-        # Characters, of all that has been said: what this holds in memory.
+        # In characters: what this holds in memory.
         self.size = 0
         self._choices: dict[int, _Choice] = {}
 
@@ -190,7 +192,7 @@ class Reply:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every choice that began also said why it ended."""
+        """Whether every choice that began has a finish_reason."""
         return bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
 
     def finish_reason(self, choice: int = 0) -> str | None:
@@ -202,7 +204,7 @@ class Reply:
         return found is not None and found.has_content
 
     def message(self, choice: int = 0) -> Message:
-        """The assistant message as far as it has been said."""
+        """The assistant message so far."""
         return self._choices.get(choice, _Choice()).message()
 
     def reasoning_before_calls(self, choice: int = 0) -> str | None:
@@ -219,7 +221,7 @@ class _Choice:
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._thoughts_before_calls: int | None = None
-        # As long as nothing is added to it.
+        # Until the next delta.
         self._message: Message | None = None
 
     def add(self, delta: Delta) -> None:
@@ -265,7 +267,7 @@ _INVISIBLE = "\ufeff\u200b"
 
 
 def is_blank(reasoning: str | None) -> bool:
-    """Whether there is nothing to read in a reasoning; some clients write blanks where they have lost it."""
+    """Whether a reasoning has no visible character; some clients write blanks where they have lost it."""
     begins = (reasoning or "").lstrip()
     return not begins or (begins[0] in _INVISIBLE and not remove_spaces(begins))
 

@@ -1,7 +1,7 @@
-"""DeepSeek's event stream as canonical deltas, fed as it arrives.
+"""Reads DeepSeek's event stream, as it arrives, as deltas and heartbeats.
 
-Most events are equal to the one before but for a piece of text; these are read by a stencil, many at a time. Everything
-else is parsed. Both ways say the same, byte for byte; see stencils for why.
+Most events of a chat completion differ from the one before in a piece of text only; a ChunkTemplate reads these, many
+at a time. All others are parsed. Both ways give the same, byte for byte; see repeated_chunks for the reason.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
-# A stream whose chunks never repeat their shape is not worth another try.
-_MOST_IN_VAIN = 8
+# After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
+_MAX_UNUSED = 8
 
 
 @dataclass(slots=True)
 class ParsedEvents:
-    """What some bytes of a stream say: deltas and asides, then perhaps the end or a problem."""
+    """The events in some bytes of a stream: deltas and heartbeats, then perhaps the end or a problem."""
 
     batch: Batch = field(default_factory=list)
-    # There was a chunk; comments, and data that tells a client nothing, bring no answer on.
+    # There was a chunk with deltas; comments and other data are no progress.
     is_progress: bool = False
     # An answer or a call may be complete with it, which is stored before the client gets it.
     is_durable: bool = False
@@ -53,53 +53,53 @@ class ParsedEvents:
 
 
 class EventReader:
-    """Reads one stream, event by event; what an event says is for each dialect to tell. Used by one thread."""
+    """Reads one stream, event by event; each API of DeepSeek has a subclass. Used by one thread."""
 
     def __init__(self) -> None:
         self._parser = sse.Parser()
 
     def read(self, data: bytes) -> ParsedEvents:
-        """What these bytes complete; nothing is read behind the end or a problem."""
-        said = ParsedEvents()
-        self._read_events(said, data)
-        return said
+        """The events that these bytes complete; nothing is read behind the end or a problem."""
+        events = ParsedEvents()
+        self._read_events(events, data)
+        return events
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         raise AssertionError
 
-    def _read_events(self, said: ParsedEvents, data: bytes) -> None:
+    def _read_events(self, events: ParsedEvents, data: bytes) -> None:
         try:
             items = self._parser.feed(data)
         except ValueError as error:
-            said.problem = UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.")
+            events.problem = UpstreamFailed(f"DeepSeek sent something that cannot be read: {error}.")
             return
         for item in items:
             if isinstance(item, sse.Comment):
-                said.batch.append(Heartbeat(item.line))
+                events.batch.append(Heartbeat(item.line))
             else:
-                self._read_event(said, item.data)
-            if said.is_over:
+                self._read_event(events, item.data)
+            if events.is_over:
                 return
 
-    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
-        """Add what an event says, which is returned as well."""
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        """Add an event; its deltas are returned as well."""
         if not data:
             return []
         if data.strip() == "[DONE]":
-            said.is_done = True
+            events.is_done = True
             return []
         try:
             chunk = decode_upstream_json(data)
             deltas = self._deltas(chunk) if isinstance(chunk, dict) else []
         except ProxyError as error:
-            said.problem = error
+            events.problem = error
         except ValueError:
-            said.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
+            events.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
-            if not said.is_durable and any(delta.finish_reason or delta.may_end_call for delta in deltas):
-                said.is_durable, said.early_count = True, len(said.batch)
-            said.batch += deltas
-            said.is_progress = said.is_progress or bool(deltas)
+            if not events.is_durable and any(delta.finish_reason or delta.may_end_call for delta in deltas):
+                events.is_durable, events.early_count = True, len(events.batch)
+            events.batch += deltas
+            events.is_progress = events.is_progress or bool(deltas)
             return deltas
         return []
 
@@ -109,41 +109,41 @@ class StreamReader(EventReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stencil: ChunkTemplate | None = None
-        self._has_fitted = True
-        self._in_vain = 0
+        self._template: ChunkTemplate | None = None
+        self._has_matched = True
+        self._unused = 0
 
     def read(self, data: bytes) -> ParsedEvents:
-        said = ParsedEvents()
-        at = self._read_run(said, data, 0)
-        while at < len(data) and not said.is_over:
-            # One event at a time, because it may make a stencil for those behind it.
+        events = ParsedEvents()
+        at = self._read_run(events, data, 0)
+        while at < len(data) and not events.is_over:
+            # One event at a time, because it may give a template for those behind it.
             end = data.find(b"\n\n", at) + 2
             end = end if end >= 2 else len(data)
-            self._read_events(said, data[at:end])
-            at = end if said.is_over else self._read_run(said, data, end)
-        return said
+            self._read_events(events, data[at:end])
+            at = end if events.is_over else self._read_run(events, data, end)
+        return events
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         return chat_api.chunk_deltas(chunk)
 
-    def _read_run(self, said: ParsedEvents, data: bytes, at: int) -> int:
-        if self._stencil is None or at == len(data) or not self._parser.is_between_events:
+    def _read_run(self, events: ParsedEvents, data: bytes, at: int) -> int:
+        if self._template is None or at == len(data) or not self._parser.is_between_events:
             return at
-        delta, at = self._stencil.read(data, at)
+        delta, at = self._template.read(data, at)
         if delta is not None:
-            said.batch.append(delta)
-            said.is_progress = self._has_fitted = True
+            events.batch.append(delta)
+            events.is_progress = self._has_matched = True
         return at
 
-    def _read_event(self, said: ParsedEvents, data: str) -> list[Delta]:
-        deltas = super()._read_event(said, data)
-        if len(deltas) == 1 and self._in_vain < _MOST_IN_VAIN:
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        deltas = super()._read_event(events, data)
+        if len(deltas) == 1 and self._unused < _MAX_UNUSED:
             self._cut(data, deltas[0])
         return deltas
 
     def _cut(self, data: str, delta: Delta) -> None:
-        stencil = ChunkTemplate.cut(data.encode(), delta)
-        if stencil is not None:
-            self._in_vain = 0 if self._has_fitted else self._in_vain + 1
-            self._stencil, self._has_fitted = stencil, False
+        template = ChunkTemplate.derive(data.encode(), delta)
+        if template is not None:
+            self._unused = 0 if self._has_matched else self._unused + 1
+            self._template, self._has_matched = template, False

@@ -1,5 +1,10 @@
 """One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, remember, hand on.
 
-`exchange` runs one answer, `choices` several (n > 1), `background_jobs` those without a client; `services` holds what
-they share.
+    exchange           one answer: open, deltas, close                  response_events, recorder: its stages
+    choices            several answers (n > 1), with the same interface
+    upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
+    background_jobs    work without a client: Job, Jobs
+    services           everything that exchanges and endpoints share
+
+Other folders import all but the two stages.
 """

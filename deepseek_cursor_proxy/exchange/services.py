@@ -1,4 +1,4 @@
-"""The collaborators an exchange needs, built once from a configuration and a store."""
+"""Services: the stores, the upstream client and the observers that exchanges and endpoints share."""
 
 import itertools
 import logging
@@ -29,26 +29,26 @@ class Services:
     access: Access
     reasoning_store: ReasoningStore
     conversations: ConversationStore
-    # Saves time only; see there.
+    # Saves time only; see chat_memory.
     memory: ChatMemory
     responses: ResponseStore
     jobs: Jobs
     counter: TokenCounter
     upstream: Upstream
     observers: Observers
-    # Seals what clients keep for us.
+    # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
-    # Numbers exchanges for the people who read logs; next() on a count is atomic.
+    # Numbers exchanges for the log; next() on a count is atomic.
     numbers: Iterator[int]
 
     @classmethod
     def build(
         cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Services | None" = None
     ) -> "Services":
-        """New services; from `former` ones they take over whatever has to survive a change of the configuration."""
+        """New services, which take over from `former` ones whatever survives a change of the configuration."""
         observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours())]
         if config.trace_dir is not None:
-            # Only here: most proxies never write one, and are smaller without.
+            # Only here: most proxies write no trace, and are smaller without the module.
             from deepseek_cursor_proxy.observers.trace import Trace
 
             observers.append(Trace(config.trace_dir))
@@ -67,7 +67,7 @@ class Services:
                 clock=reasoning_store.clock,
             ),
             memory=ChatMemory(),
-            responses=_responses(config, reasoning_store),
+            responses=_open_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, reasoning_store.database),
             upstream=Upstream(config),
@@ -77,11 +77,11 @@ class Services:
         )
 
     def retire(self) -> None:
-        """Others have taken over; what still runs here may finish, on connections that nobody keeps afterwards."""
+        """New services have taken over. Running exchanges may finish; their connections are closed afterwards."""
         self.upstream.close()
 
     def close(self) -> None:
-        # First, because they write their last words into what is closed next.
+        # First, because jobs write into the stores that are closed next.
         self.jobs.stop(0)
         self.responses.close()
         self.conversations.close()
@@ -89,8 +89,8 @@ class Services:
         self.upstream.close()
 
 
-def _responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:
-    """The stored responses, before the first request for one or the first job that makes one."""
+def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:
+    """The store of responses; those that were running when the proxy last stopped are failed."""
     store = ResponseStore(
         reasoning_store.database,
         max_age_seconds=config.response_max_age_seconds,

@@ -32,17 +32,17 @@ class Body(Protocol):
 
 
 class Peer(Protocol):
-    """The client as someone who may leave, or be left: a descriptor to wait on, and what to ask when it stirs."""
+    """A client that may leave, or whose answer the proxy may end: a descriptor to wait on, and two questions."""
 
     @property
     def close_reason(self) -> ProxyError | None:
-        """What the client has to be told because the proxy ends its answer; None as long as it does not."""
+        """The error with which the proxy ends the client's answer; None as long as it does not."""
         ...
 
     def fileno(self) -> int: ...
 
     def has_left(self) -> bool:
-        """Raises nothing. True once the client closed or half-closed its connection."""
+        """Whether the client closed or half-closed its connection; raises nothing."""
         ...
 
 

@@ -10,7 +10,7 @@ stream has its usage as OpenAI does: in one last chunk with no choices, if the c
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, Shape
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run, write_run
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
@@ -32,7 +32,7 @@ class ChunkWriter:
         self._has_finished = False
         self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None
         # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
-        self._spliced: tuple[Shape, bool, list[bytes]] | None = None
+        self._spliced: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
         self._last: Mapping[str, Any] = {
             "id": "chatcmpl-waiting",
@@ -83,11 +83,11 @@ class ChunkWriter:
 
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: the bytes around the text are the same in all of them."""
-        in_text = run.shape.is_thinking and bool(delta.text)
+        in_text = run.template.is_reasoning and bool(delta.text)
         spliced = self._spliced
-        if spliced is None or spliced[0] is not run.shape or spliced[1] != in_text:
-            marked = self._chunk(_in_text(run.shape.single(_TEXT)) if in_text else run.shape.single(_TEXT))
-            spliced = self._spliced = run.shape, in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
+        if spliced is None or spliced[0] is not run.template or spliced[1] != in_text:
+            marked = self._chunk(_in_text(run.template.fill(_TEXT)) if in_text else run.template.fill(_TEXT))
+            spliced = self._spliced = run.template, in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
         around = spliced[2]
         if len(around) != 2:
             # The chunk itself contains the words that mark the place of the text.

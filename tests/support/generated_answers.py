@@ -24,9 +24,9 @@ REQUEST = ChatRequest(
     "deepseek-v4-pro",
     (),
     custom_tools=frozenset({CUSTOM, INNER_CUSTOM}),
-    namespaced={INNER: ("agents", "spawn"), INNER_CUSTOM: ("agents", "patch")},
+    tool_namespaces={INNER: ("agents", "spawn"), INNER_CUSTOM: ("agents", "patch")},
 )
-UPSTREAM_NAMES = {inner: name for name, inner in REQUEST.namespaced.items()}
+UPSTREAM_NAMES = {inner: name for name, inner in REQUEST.tool_namespaces.items()}
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> Ch
         conversation=conversation,
         dropped=tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
         custom_tools=frozenset(tool_set.custom),
-        namespaced={name: inner for inner, name in tool_set.upstream_names.items()},
+        tool_namespaces={name: inner for inner, name in tool_set.upstream_names.items()},
     )
 
 

@@ -236,7 +236,7 @@ class CallItem(Item):
         super().__init__(frame, index, events)
         # Codex ignores a call without an id.
         self._call_id = piece.id or frame.item_id("call", index)
-        self._namespace, self._name = request.namespaced.get(piece.name, ("", piece.name))
+        self._namespace, self._name = request.tool_namespaces.get(piece.name, ("", piece.name))
         self._upstream_name = piece.name
         self._reader = FreeTextReader() if self._is_custom else None
         self._arguments: list[str] = []

@@ -1,4 +1,4 @@
-"""However a stream is cut into pieces, and with or without stencils, it says the same."""
+"""However a stream is cut into pieces, and with or without templates, it says the same."""
 
 import json
 import random
@@ -74,7 +74,7 @@ class TestSplits(unittest.TestCase):
         for seed in range(width(5, 25)):
             data = b"".join(stream(random.Random(seed)))
             for form in (thinking_blocks.COLLAPSIBLE, thinking_blocks.PLAIN, None):
-                with mock.patch.object(chat_stream, "_MOST_IN_VAIN", 0):
+                with mock.patch.object(chat_stream, "_MAX_UNUSED", 0):
                     expected = written(iter([data]), form)
                 for at_most in (len(data), 1000, 100, 7, 1):
                     with self.subTest(seed, form=form and form.tag, at_most=at_most):
@@ -108,7 +108,7 @@ class TestStreamReader(unittest.TestCase):
 
     def test_no_templates_are_made_for_a_stream_whose_chunks_never_repeat(self) -> None:
         reader = StreamReader()
-        with mock.patch.object(chat_stream.ChunkTemplate, "cut", wraps=chat_stream.ChunkTemplate.cut) as cut:
+        with mock.patch.object(chat_stream.ChunkTemplate, "derive", wraps=chat_stream.ChunkTemplate.derive) as cut:
             for number in range(100):
                 reader.read(event({**chunk({"content": "x"}), "created": number}))
         self.assertLess(cut.call_count, 20)

@@ -1,4 +1,4 @@
-"""A stencil says what parsing would have said, or it is none."""
+"""A template says what parsing would have said, or it is none."""
 
 import json
 import unittest
@@ -24,10 +24,10 @@ def event(value: Any, **options: Any) -> bytes:
 
 def cut(raw: bytes) -> ChunkTemplate | None:
     (delta,) = chat_api.chunk_deltas(json.loads(raw))
-    return ChunkTemplate.cut(raw, delta)
+    return ChunkTemplate.derive(raw, delta)
 
 
-def stencil_of(value: Any, **options: Any) -> ChunkTemplate:
+def template_of(value: Any, **options: Any) -> ChunkTemplate:
     found = cut(data(value, **options))
     assert found is not None
     return found
@@ -57,15 +57,15 @@ class TestRead(unittest.TestCase):
         ):
             for options in ({}, {"separators": (", ", ": ")}):
                 with self.subTest(said("…"), **options):
-                    stencil = stencil_of(chunk(said("first")), **options)
-                    run, _ = stencil.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
+                    template = template_of(chunk(said("first")), **options)
+                    run, _ = template.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
                     assert run is not None
                     parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(said(text)))]
                     self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 
     def test_a_template_stops_at_a_chunk_that_does_not_fit(self) -> None:
-        stencil = stencil_of(chunk({"content": "x"}))
+        template = template_of(chunk({"content": "x"}))
         good = event(chunk({"content": "y"}))
         for name, other in {
             "another id": event({**chunk({"content": "y"}), "id": "2"}),
@@ -85,21 +85,21 @@ class TestRead(unittest.TestCase):
             "nothing": b"",
         }.items():
             with self.subTest(name):
-                run, at = stencil.read(b"?" + good + good + other, 1)
+                run, at = template.read(b"?" + good + good + other, 1)
                 assert run is not None
                 self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
-                self.assertEqual((None, 0), stencil.read(other, 0))
+                self.assertEqual((None, 0), template.read(other, 0))
 
     def test_a_template_leaves_invalid_utf8_to_the_parser(self) -> None:
-        stencil = stencil_of(chunk({"content": "x"}))
-        self.assertEqual((None, 0), stencil.read(event(chunk({"content": "y"})).replace(b"y", b"\xff"), 0))
+        template = template_of(chunk({"content": "x"}))
+        self.assertEqual((None, 0), template.read(event(chunk({"content": "y"})).replace(b"y", b"\xff"), 0))
 
     def test_half_a_character_at_the_end_of_a_chunk_is_not_joined_with_the_next(self) -> None:
-        stencil = stencil_of(chunk({"content": "x"}))
+        template = template_of(chunk({"content": "x"}))
         halves = [event(chunk({"content": "y"})).replace(b"y", half) for half in (b"\xc3", b"\xbc")]
-        self.assertEqual((None, 0), stencil.read(halves[0], 0))
+        self.assertEqual((None, 0), template.read(halves[0], 0))
         # Nobody sends that; but if somebody does, both ways have to say the same, so neither event may be a run.
-        self.assertEqual((None, 0), stencil.read(halves[0] + halves[1], 0))
+        self.assertEqual((None, 0), template.read(halves[0] + halves[1], 0))
 
 
 class TestTemplates(unittest.TestCase):
@@ -118,19 +118,19 @@ class TestTemplates(unittest.TestCase):
 
     def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:
         value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
-        run, _ = stencil_of(value).read(event(value).replace(b"text", b"other"), 0)
+        run, _ = template_of(value).read(event(value).replace(b"text", b"other"), 0)
         assert run is not None
         self.assertEqual("other", run.text)
 
     def test_a_chunk_with_its_text_twice_makes_no_template(self) -> None:
         twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
-        run, _ = stencil_of(json.loads(twice)).read(event(json.loads(twice)), 0)
+        run, _ = template_of(json.loads(twice)).read(event(json.loads(twice)), 0)
         assert run is not None
         # The last one counts, so the hole can only be there.
         delta = chat_api.chunk_deltas(json.loads(twice))[0]
-        stencil = ChunkTemplate.cut(twice, delta)
-        assert stencil is not None
-        run, _ = stencil.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
+        template = ChunkTemplate.derive(twice, delta)
+        assert template is not None
+        run, _ = template.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
         assert run is not None
         self.assertEqual("other", run.text)
 
@@ -151,8 +151,8 @@ class TestRuns(unittest.TestCase):
         self.assertEqual(['a"b\\n', "ü\n"], [unquote('a\\"b\\\\n'), unquote("ü\\n")])
 
     def test_a_run_is_divided_into_its_chunks_again(self) -> None:
-        stencil = stencil_of(chunk({"reasoning_content": "x"}))
-        run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(stencil, [b"y", b"z"]))
+        template = template_of(chunk({"reasoning_content": "x"}))
+        run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
         self.assertEqual(
             [chunk({"reasoning_content": text}) for text in "yz"], [each.source for each in split_run(run)]
         )

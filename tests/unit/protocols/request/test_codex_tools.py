@@ -53,7 +53,7 @@ class TestCodexTools(unittest.TestCase):
         self.assertEqual(["exec_command", *inside, "apply_patch"], names)
         self.assertEqual(
             dict(zip(inside, [("multi_agent_v1", "spawn_agent"), ("multi_agent_v1", "wait_agent")], strict=True)),
-            found.namespaced,
+            found.tool_namespaces,
         )
         self.assertEqual(frozenset({"apply_patch"}), found.custom_tools)
         self.assertEqual(("tool web_search",), found.dropped)
@@ -67,14 +67,14 @@ class TestCodexTools(unittest.TestCase):
             (ToolCall("call_1", "multi_agent_v1__spawn_agent", '{"message": "hi"}'),), offered.messages[2].tool_calls
         )
         self.assertEqual(offered.messages, gone.messages)
-        self.assertEqual({}, gone.namespaced)
+        self.assertEqual({}, gone.tool_namespaces)
 
     def test_a_codex_call_follows_its_tool_in_a_name_collision(self) -> None:
         outside = {**EXEC, "name": "multi_agent_v1__spawn_agent"}
         found = request(AGENTS, outside)
         [called] = found.messages[2].tool_calls
         self.assertNotEqual(outside["name"], called.name)
-        self.assertEqual(("multi_agent_v1", "spawn_agent"), found.namespaced[called.name])
+        self.assertEqual(("multi_agent_v1", "spawn_agent"), found.tool_namespaces[called.name])
 
     def test_codex_tools_in_the_history_work_like_those_in_the_body(self) -> None:
         custom = {"type": "namespace", "name": "functions", "tools": [{**PATCH, "name": "exec"}]}
@@ -82,7 +82,7 @@ class TestCodexTools(unittest.TestCase):
         call = {"type": "custom_tool_call", "call_id": "c", "name": "exec", "namespace": "functions", "input": "{x"}
         found = request(input=[declared, *HISTORY, call])
         self.assertEqual(frozenset({"functions__exec"}), found.custom_tools)
-        self.assertEqual(("functions", "exec"), found.namespaced["functions__exec"])
+        self.assertEqual(("functions", "exec"), found.tool_namespaces["functions__exec"])
         self.assertEqual(3, len(found.tools))
         self.assertEqual((ToolCall("c", "functions__exec", '{"input":"{x"}'),), found.messages[-1].tool_calls)
 
