@@ -17,7 +17,7 @@ _BYTES_PER_ENTRY = 500
 class PendingReasoning(NamedTuple):
     """A reasoning under all its keys.
 
-    linked_key      the file has the text under this key already, unless the file was lost: only a key is added
+    known_key       the file has the text under this key already, unless the file was lost: only a key is added
     previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
     extends         a key under which the same answer recorded the same text before further tool calls
     unless_known    nothing is written if the file knows one of these keys
@@ -25,7 +25,7 @@ class PendingReasoning(NamedTuple):
 
     keys: tuple[bytes, ...]
     text: bytes
-    linked_key: bytes | None = None
+    known_key: bytes | None = None
     previous: bytes | None = None
     extends: bytes | None = None
     unless_known: tuple[bytes, ...] = ()
@@ -87,10 +87,10 @@ class PendingReasonings:
         new = self._merge(new)
         for number in reversed(self._by_key.get(new.keys[0], ())):
             old = self._entries[number]
-            if new.linked_key is not None or new.unless_known:
+            if new.known_key is not None or new.unless_known:
                 # A key that is known already keeps its reasoning.
                 return
-            if new.linked_key is None and old.linked_key is None and old.text in (new.text, new.previous):
+            if new.known_key is None and old.known_key is None and old.text in (new.text, new.previous):
                 # The same turn again, or one that went on thinking after its calls. A text that merely begins alike
                 # is another answer in the same words and stays an entry of its own.
                 self._remove(number)
@@ -105,7 +105,7 @@ class PendingReasonings:
         """The entry with the keys of the one that it extends and replaces."""
         for number in self._by_key.get(new.extends, ()) if new.extends is not None else ():
             old = self._entries[number]
-            if old.linked_key is None and old.text == new.text:
+            if old.known_key is None and old.text == new.text:
                 self._remove(number)
                 return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
         return new

@@ -81,8 +81,8 @@ class _Amount(NamedTuple):
         return _Amount(self.rows - other.rows, self.bytes - other.bytes)
 
 
-# A known key, a new one and the reasoning; optionally keys that must not be known.
-_Link = tuple[bytes | None, bytes, str] | tuple[bytes | None, bytes, str, tuple[bytes, ...]]
+# reasoning.restore.KeyAlias: a known key, a new one, the reasoning, and keys that must not be known.
+_Alias = tuple[bytes | None, bytes, str, tuple[bytes, ...]]
 
 
 class ReasoningStore:
@@ -143,16 +143,16 @@ class ReasoningStore:
     def record(
         self,
         entries: Sequence[tuple[Sequence[bytes], str]],
-        links: Sequence[_Link] = (),
+        aliases: Sequence[_Alias] = (),
         previous: Mapping[bytes, str] | None = None,
     ) -> bool:
         """Store reasonings, each under all its keys, in one transaction; whether the file has them now.
 
-        A link adds its second key to the reasoning that is stored under its first key, unless the second is known. It
-        names the reasoning, because another chat may have recorded one under the first key meanwhile. Without a first
-        key the reasoning is stored, unless one of the keys at the link's end is known. `previous` holds, by first keys,
-        what the same answer recorded before it went on. A reasoning is stored once, however many calls follow it and
-        however often it is recorded meanwhile: further keys lead to the same row.
+        An alias adds a new key to the reasoning that is stored under a known key, unless the new one is known. It names
+        the reasoning, because another chat may have recorded one under the known key meanwhile. Without a known key the
+        reasoning is stored, unless one of the alias's last keys is known. `previous` holds, by first keys, what the
+        same answer recorded before it went on. A reasoning is stored once, however many calls follow it and however
+        often it is recorded meanwhile: further keys lead to the same row.
         """
         before = {key: _encode(text) for key, text in (previous or {}).items()}
         pending = []
@@ -164,8 +164,8 @@ class ReasoningStore:
             extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
             pending.append(PendingReasoning(tuple(keys), text, previous=before.get(keys[0]), extends=extends))
         pending += [
-            PendingReasoning((link[1],), _encode(link[2]), link[0], unless_known=link[3] if len(link) == 4 else ())
-            for link in links
+            PendingReasoning((new,), _encode(reasoning), known, unless_known=unless)
+            for known, new, reasoning, unless in aliases
         ]
         return self._group_commit.write(pending) if pending else False
 
@@ -194,14 +194,14 @@ class ReasoningStore:
         for each in entries:
             if any(is_known(connection, key) for key in each.unless_known):
                 continue
-            if each.linked_key is None:
+            if each.known_key is None:
                 self._record_one(connection, each, now)
             elif not is_known(connection, each.keys[0]):
                 connection.execute(
                     "INSERT INTO keys (key, reasoning) "
                     "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
                     "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
-                    (each.keys[0], each.linked_key, each.text),
+                    (each.keys[0], each.known_key, each.text),
                 )
 
     def _record_one(self, connection: sqlite3.Connection, new: PendingReasoning, now: float) -> None:
@@ -303,13 +303,13 @@ class ReasoningStore:
             with self.database.transaction(is_retry=True) as connection:
                 self._write_batch(connection, list(batch.values()))
             self._pending.remove(batch)
-            self._outage.count(sum(each.linked_key is None and not each.unless_known for each in batch.values()))
+            self._outage.count(sum(each.known_key is None and not each.unless_known for each in batch.values()))
 
     def _write_batch(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
         self._write(connection, entries)
         for each in entries:
-            # A new file lacks the reasoning that a link refers to.
-            if each.linked_key is not None and not is_known(connection, each.keys[0]):
+            # A new file lacks the reasoning that an alias refers to.
+            if each.known_key is not None and not is_known(connection, each.keys[0]):
                 self._record_one(connection, each, self.clock())
 
     # Pruning …

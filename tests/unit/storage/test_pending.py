@@ -7,7 +7,7 @@ def entry(text: str, *keys: bytes, previous: str | None = None) -> PendingReason
     return PendingReasoning(keys, text.encode(), previous=None if previous is None else previous.encode())
 
 
-def link(known: bytes, new: bytes, text: str) -> PendingReasoning:
+def alias(known: bytes, new: bytes, text: str) -> PendingReasoning:
     return PendingReasoning((new,), text.encode(), known)
 
 
@@ -35,9 +35,9 @@ class TestPendingReasonings(unittest.TestCase):
         self.pending.add([entry("thought", b"a")])
         self.assertEqual({b"a": [b"thought", b""]}, self.pending.find([b"a"]))
 
-    def test_a_pending_link_is_kept_once_and_finds_its_reasoning(self) -> None:
+    def test_a_pending_alias_is_kept_once_and_finds_its_reasoning(self) -> None:
         for _ in range(3):
-            self.pending.add([link(b"known", b"new", "why")])
+            self.pending.add([alias(b"known", b"new", "why")])
         self.assertEqual(1, len(self.pending))
         self.assertEqual({b"new": [b"why"]}, self.pending.find([b"known", b"new"]))
 
@@ -78,7 +78,7 @@ class TestPendingReasonings(unittest.TestCase):
         self.assertEqual(2, len(self.pending))
 
     def test_no_pending_reasoning_is_left_after_clear(self) -> None:
-        self.pending.add([entry("one", b"a", b"b"), link(b"a", b"c", "one")])
+        self.pending.add([entry("one", b"a", b"b"), alias(b"a", b"c", "one")])
         self.pending.clear()
         self.assertEqual((0, 0, {}), (len(self.pending), self.pending._bytes, self.pending._by_key))
         self.assertEqual({}, self.pending.oldest(5_000))

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
+from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage import reasonings, reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -21,6 +22,10 @@ DAY = 24 * 3600
 
 def key(number: int) -> bytes:
     return number.to_bytes(32, "big")
+
+
+def alias(known: int, new: int, reasoning: str) -> KeyAlias:
+    return KeyAlias(key(known), key(new), reasoning)
 
 
 class StoreTestCase(unittest.TestCase):
@@ -73,19 +78,19 @@ class TestRecord(StoreTestCase):
         self.assertEqual([0, 0, 1], changes)
         self.assertEqual(self.now, store.stats().oldest_use)
 
-    def test_a_link_adds_a_key_to_a_reasoning_without_a_copy(self) -> None:
+    def test_an_alias_adds_a_key_to_a_reasoning_without_a_copy(self) -> None:
         store = self.store()
         store.record([((key(1),), "why")])
-        store.record([((key(2),), "other")], [(key(1), key(3), "why"), (key(8), key(9), "why")])
-        store.record([], [(key(1), key(3), "why")])
+        store.record([((key(2),), "other")], [alias(1, 3, "why"), alias(8, 9, "why")])
+        store.record([], [alias(1, 3, "why")])
         self.assertEqual({key(3): ["why"]}, store.find([key(3), key(9)]))
         self.assertEqual(2, store.stats().reasonings)
 
-    def test_a_link_finds_its_own_reasoning_and_not_a_newer_one_under_the_key(self) -> None:
+    def test_an_alias_finds_its_own_reasoning_and_not_a_newer_one_under_the_key(self) -> None:
         store = self.store()
         store.record([((key(1),), "mine")])
         store.record([((key(1),), "of another chat")])
-        store.record([], [(key(1), key(2), "mine")])
+        store.record([], [alias(1, 2, "mine")])
         self.assertEqual({key(2): ["mine"]}, store.find([key(2)]))
 
     def test_a_turn_that_goes_on_thinking_stays_one_row(self) -> None:
@@ -411,7 +416,7 @@ class TestCosts(StoreTestCase):
         for connection in connections:
             assert connection is not None
             connection.set_trace_callback(statements.append)
-        store.record([((key(1), key(2)), "why")], [(key(1), key(3), "why")])
+        store.record([((key(1), key(2)), "why")], [alias(1, 3, "why")])
         store.record([((key(1), key(2)), "why not")])
         store.record([((key(1), key(2)), "why not, then")], previous={key(1): "why not"})
         store.find([key(1), key(2)])
@@ -498,7 +503,7 @@ class TestFaults(StoreTestCase):
         store.record([((key(1),), "why")])
         locker = self.lock()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
-            self.assertFalse(store.record([((key(2), key(3)), "kept")], [(key(1), key(4), "why")]))
+            self.assertFalse(store.record([((key(2), key(3)), "kept")], [alias(1, 4, "why")]))
             self.assertFalse(store.record([((key(5),), "kept too")]))
             found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
             self.assertEqual(found, store.find([key(number) for number in range(9)]))
@@ -545,13 +550,13 @@ class TestFaults(StoreTestCase):
         self.assertEqual({}, store.find([key(1)]))
 
     @needs_removable_open_files
-    def test_a_link_into_a_new_file_stores_its_reasoning_too(self) -> None:
+    def test_an_alias_into_a_new_file_stores_its_reasoning_too(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
         for path in self.path.parent.iterdir():
             path.unlink()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
-            store.record([((key(2),), "new")], [(key(1), key(3), "why")])
+            store.record([((key(2),), "new")], [alias(1, 3, "why")])
             self.assert_reopened(store)
         self.assertRegex(logged.output[0], "it was deleted, emptied or replaced; what is there now is used instead")
         self.assertEqual({key(2): ["new"], key(3): ["why"]}, self.store(self.path).find([key(2), key(3)]))
