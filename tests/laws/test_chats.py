@@ -68,8 +68,8 @@ def chunks(answer: Answer, stream: bool) -> Batches:
             yield list(chat_api.chunk_deltas(json.loads(event.data)))
 
 
-class TestTheLaw(unittest.TestCase):
-    def test_what_the_door_writes_comes_back_and_is_found(self) -> None:
+class TestEcho(unittest.TestCase):
+    def test_an_encoded_answer_echoed_by_a_client_is_found_again(self) -> None:
         for seed in range(width(30, 60)):
             rng = random.Random(seed)
             stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
@@ -131,7 +131,7 @@ def _results(answer: Answer) -> Iterator[dict[str, Any]]:
         yield {"role": "tool", "tool_call_id": call.id, "content": "ok"}
 
 
-class TestTheFiveLaws(unittest.TestCase):
+class TestGeneratedChats(unittest.TestCase):
     """Exactness, no foreign reasoning, nothing lost, a stable prefix, histories that carry themselves."""
 
     def run_worlds(self, seeds: range, steps: int, **details: bool) -> None:
@@ -141,10 +141,10 @@ class TestTheFiveLaws(unittest.TestCase):
                 fewest = min(count for count in range(1, steps + 1) if _first_failure(seed, count, details))
                 self.fail(f"seed {seed}, smallest after {fewest} steps: {_first_failure(seed, fewest, details)}")
 
-    def test_every_law_holds_on_every_request_of_generated_chats(self) -> None:
+    def test_the_five_laws_hold_on_every_request_of_generated_chats(self) -> None:
         self.run_worlds(range(width(30, 120)), 14)
 
-    def test_a_proxy_that_forgot_everything_restores_from_what_clients_show(self) -> None:
+    def test_a_proxy_with_an_empty_store_restores_reasoning_from_displayed_blocks(self) -> None:
         self.run_worlds(range(width(20, 60)), 10, forgets=True)
 
 
@@ -160,8 +160,8 @@ def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | Non
     return None
 
 
-class TestTheLawsOverSockets(SocketTestCase):
-    def test_sixteen_chats_interleaved_keep_every_law(self) -> None:
+class TestChatsOverSockets(SocketTestCase):
+    def test_the_five_laws_hold_on_sixteen_interleaved_chats(self) -> None:
         for form, settings in ((thinking_blocks.COLLAPSIBLE, {}), (None, {"display_reasoning": False})):
             proxy = self.proxy(**settings)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:

@@ -48,8 +48,8 @@ class Visible:
         return Call(call_id, "read_file", json.dumps({"path": words(self.rng, 4), "n": [1, {"a": "é"}]}))
 
 
-class TestTheLawAcrossApis(SocketTestCase):
-    def test_every_thought_comes_back_byte_for_byte_and_to_nobody_else(self) -> None:
+class TestAllApis(SocketTestCase):
+    def test_every_reasoning_is_restored_byte_for_byte_and_only_in_its_chat(self) -> None:
         for seed in range(width(3, 8)):
             proxy = self.proxy(display_reasoning=seed % 3 > 0)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
@@ -57,7 +57,7 @@ class TestTheLawAcrossApis(SocketTestCase):
                     self.run_pair(seed, number, connection)
         self.assertEqual([], self.fake.refused)
 
-    def test_a_talk_goes_on_in_another_api_after_a_restart(self) -> None:
+    def test_a_chat_goes_on_in_another_api_after_a_restart(self) -> None:
         rng = random.Random(1)
         path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
         conversation, visible = Conversation(CALLERS[0]), Visible(1, 1)

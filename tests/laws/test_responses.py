@@ -27,7 +27,7 @@ class TestChains(unittest.TestCase):
 
         self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))
 
-    def test_every_reasoning_is_there_whichever_way_a_chain_goes(self) -> None:
+    def test_every_reasoning_is_restored_by_previous_response_id_and_by_echoed_items(self) -> None:
         secret = InstallationSecret(Path(":memory:"))
         with contextlib.closing(Proxy(secret)) as proxy, contextlib.closing(Proxy(secret)) as other:
             # Two chains each.
@@ -40,7 +40,7 @@ class TestChains(unittest.TestCase):
                         twins.move(other)
             self.assertGreater(proxy.services.responses.stats().responses, CHAINS // 2)
 
-    def test_long_chains_too(self) -> None:
+    def test_every_reasoning_of_a_long_chain_is_restored(self) -> None:
         with contextlib.closing(Proxy(InstallationSecret(Path(":memory:")))) as proxy:
             for seed in range(width(1, 3)):
                 with self.subTest(seed=seed):

@@ -32,7 +32,7 @@ def block(reasoning: str) -> str:
     return f"<details>\n<summary>Thinking</summary>\n\n{reasoning}\n</details>\n\n"
 
 
-class TestAChat(SocketTestCase):
+class TestChat(SocketTestCase):
     def test_the_weather_loop_keeps_every_reasoning_byte_for_byte(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream), FakeDeepSeek(responder=weather_responder) as fake:
@@ -61,7 +61,7 @@ class TestAChat(SocketTestCase):
                 self.assertTrue(answer.done)
                 self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
 
-    def test_a_request_that_turns_thinking_off_is_not_overruled(self) -> None:
+    def test_a_request_that_disables_thinking_gets_none(self) -> None:
         asks = (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
             ("/v1/responses", {"input": "hi"}),
@@ -79,7 +79,7 @@ class TestAChat(SocketTestCase):
                         self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
                         self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
 
-    def test_a_stream_tells_the_thinking_once(self) -> None:
+    def test_a_stream_has_the_reasoning_once(self) -> None:
         thought = "Is a < b? " * 40
         for is_shown in (True, False):
             # Whole runs at once, and chunk by chunk.
@@ -91,13 +91,13 @@ class TestAChat(SocketTestCase):
                     self.assertEqual("" if is_shown else thought, answer.reasoning)
                     self.assertEqual((CALL,), answer.calls)
 
-    def test_a_whole_answer_has_the_thinking_in_its_field_too(self) -> None:
+    def test_a_plain_answer_has_the_reasoning_in_its_field_too(self) -> None:
         for is_shown in (True, False):
             self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
             answer = self.client(self.proxy(display_reasoning=is_shown), stream=False).ask("hi").final
             self.assertEqual("Hm.", answer.reasoning)
 
-    def test_a_whole_prefix_stays_the_same_from_request_to_request(self) -> None:
+    def test_a_chat_keeps_its_prefix_from_request_to_request(self) -> None:
         with FakeDeepSeek(responder=weather_responder) as fake:
             client = CursorClient(self.proxy(upstream_base_url=fake.url).url, tools=WEATHER_TOOLS)
             with client:
@@ -107,7 +107,7 @@ class TestAChat(SocketTestCase):
                 self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
                 self.assertEqual(before["tools"], after["tools"])
 
-    def test_a_plain_answer_is_restored_too_when_there_are_tools(self) -> None:
+    def test_a_plain_answer_in_a_chat_with_tools_is_restored(self) -> None:
         self.fake.answer(Answer(reasoning="Plain thought.", content="Hello."))
         client = self.client(self.proxy())
         client.ask("hi")
@@ -134,7 +134,7 @@ class TestAChat(SocketTestCase):
             self.assert_upstream_saw("Hm.")
             self.assertEqual("Hello.", self.fake.accepted[-1]["messages"][2]["content"])
 
-    def test_two_keys_never_share_a_memory(self) -> None:
+    def test_two_keys_never_share_reasoning(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Mine alone.", content="Hello."))
         mine = self.client(proxy, key="sk-mine")
@@ -166,7 +166,7 @@ class TestAChat(SocketTestCase):
         second.ask("go on")
         self.assert_upstream_saw("Before.", "After.")
 
-    def test_a_fresh_proxy_restores_from_what_the_client_shows(self) -> None:
+    def test_a_proxy_with_an_empty_store_restores_from_the_thinking_block(self) -> None:
         self.fake.answer(
             Answer(reasoning="Shown </details> once.", calls=(CALL,)), Answer(reasoning="B.", content="C.")
         )
@@ -177,7 +177,7 @@ class TestAChat(SocketTestCase):
         fresh.ask("go on")
         self.assert_upstream_saw("Shown </details> once.", "B.")
 
-    def test_a_changed_effort_or_model_does_not_lose_the_thread(self) -> None:
+    def test_a_changed_effort_or_model_keeps_the_reasoning(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Thought.", calls=(CALL,)))
         client = self.client(proxy)
@@ -201,7 +201,7 @@ class TestMissingReasoning(SocketTestCase):
         {"role": "user", "content": "U2"},
     )
 
-    def test_recover_replays_as_text_tells_once_and_keeps_the_prefix(self) -> None:
+    def test_recover_replays_as_text_with_one_notice_and_keeps_the_prefix(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.fake.forget()
@@ -219,13 +219,13 @@ class TestMissingReasoning(SocketTestCase):
                 self.assert_upstream_saw("R2.")
                 self.assertEqual([], self.fake.refused)
 
-    def test_placeholder_sends_the_history_as_it_is(self) -> None:
+    def test_placeholder_fills_missing_reasoning(self) -> None:
         client = self.client(self.proxy(missing_reasoning_strategy="placeholder"))
         self.assertEqual(200, client.post(self.HISTORY).status)
         self.assert_upstream_saw(" ")
         self.assertEqual(5, len(self.fake.accepted[-1]["messages"]))
 
-    def test_reject_answers_409_and_never_calls(self) -> None:
+    def test_reject_is_409_without_a_call(self) -> None:
         client = self.client(self.proxy(missing_reasoning_strategy="reject"))
         answer = client.post(self.HISTORY)
         self.assertEqual(409, answer.status)
@@ -233,7 +233,7 @@ class TestMissingReasoning(SocketTestCase):
         self.assertEqual(1, answer.error["missing_reasoning_messages"])
         self.assertEqual([], self.fake.seen)
 
-    def test_with_thinking_off_nothing_is_restored_and_nothing_is_missing(self) -> None:
+    def test_without_thinking_no_reasoning_is_restored_or_missing(self) -> None:
         client = self.client(self.proxy(thinking="disabled", missing_reasoning_strategy="reject"))
         answer = client.post([*self.HISTORY[:2], {"role": "assistant", "content": "x", "reasoning_content": "y"}])
         self.assertEqual(200, answer.status)
@@ -251,7 +251,7 @@ class TestMissingReasoning(SocketTestCase):
 
 
 class TestRefusals(SocketTestCase):
-    def test_a_refusal_heals_itself_and_never_reaches_the_client(self) -> None:
+    def test_a_refusal_of_missing_reasoning_is_recovered_unseen_by_the_client(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.fake.forget()
@@ -274,7 +274,7 @@ class TestRefusals(SocketTestCase):
             self.assertEqual(200, client.ask("next").final.status)
             self.assertEqual([], fake.refused)
 
-    def test_a_second_refusal_is_a_failure_of_ours_to_explain(self) -> None:
+    def test_a_second_refusal_of_missing_reasoning_is_502(self) -> None:
         self.fake.answer(REFUSAL, REFUSAL)
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(502, answer.status)
@@ -302,7 +302,7 @@ class TestRefusals(SocketTestCase):
             self.assertIn(failure.message, answer.error["message"])
             self.assertIn(remedy, answer.error["message"])
 
-    def test_a_chat_that_is_too_long_is_told_in_the_words_that_make_cursor_summarise(self) -> None:
+    def test_a_chat_that_is_too_long_has_the_words_that_make_cursor_summarise(self) -> None:
         said = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
         self.fake.answer(Failure(400, said, "invalid_request_error", "invalid_request_error"))
         answer = self.client(self.proxy()).ask("hi").final
@@ -310,7 +310,7 @@ class TestRefusals(SocketTestCase):
         self.assertEqual((400, "context_length_exceeded"), (answer.status, answer.error["code"]))
         self.assertIn("resulted in 1200000 tokens", answer.error["message"])
 
-    def test_a_refusal_inside_a_good_answer_heals_too(self) -> None:
+    def test_a_refusal_inside_a_200_is_recovered(self) -> None:
         error = json.dumps({"error": {"message": REFUSAL.message}}).encode()
         plain = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(error) + error
         stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: " + error + b"\n\n"
@@ -319,7 +319,7 @@ class TestRefusals(SocketTestCase):
             answer = self.client(self.proxy(), stream=is_stream).ask("hi").final
             self.assertEqual((200, block("R.") + "Good."), (answer.status, answer.content))
 
-    def test_a_refusal_heals_on_every_path_or_is_told_in_our_words(self) -> None:
+    def test_a_refusal_is_recovered_on_every_path_or_explained(self) -> None:
         error = b"data: " + json.dumps({"error": {"message": REFUSAL.message}}).encode() + b"\n\n"
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
         role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null}}]}\n\n'
@@ -339,7 +339,7 @@ class TestRefusals(SocketTestCase):
                 self.assertNotIn("must be passed back", told)
                 self.assertEqual(is_good, answer.is_whole, told)
 
-    def test_numbers_that_are_none_do_not_break_a_stream(self) -> None:
+    def test_nan_in_a_chunk_does_not_break_a_stream(self) -> None:
         chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":-Infinity}]}\n\n'
         last = b'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -347,7 +347,7 @@ class TestRefusals(SocketTestCase):
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
 
-    def test_an_error_that_quotes_the_key_is_told_without_it(self) -> None:
+    def test_an_error_that_quotes_the_key_is_passed_on_without_it(self) -> None:
         proxy = self.proxy()
         for key, told in (("sk-very-secret-key", "*** is wrong."), ("is", "is is wrong.")):
             self.fake.answer(Failure(401, f"{key} is wrong"))
@@ -375,8 +375,8 @@ def all_at_once(*deltas: dict[str, Any]) -> Raw:
     return Raw(head + events + b"data: [DONE]\n\n")
 
 
-class TestStopping(SocketTestCase):
-    def test_a_call_is_known_as_soon_as_all_of_it_was_seen(self) -> None:
+class TestEnds(SocketTestCase):
+    def test_a_call_is_stored_as_soon_as_it_is_complete(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), stall_after=4, piece=100))
         sock = self.connect(proxy)
@@ -389,7 +389,7 @@ class TestStopping(SocketTestCase):
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
 
-    def test_stored_before_the_client_can_know_that_the_turn_is_complete(self) -> None:
+    def test_reasoning_is_stored_before_the_client_gets_the_finish_reason(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))
         sock = self.connect(proxy)
@@ -401,7 +401,7 @@ class TestStopping(SocketTestCase):
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
 
-    def test_json_that_was_asked_for_is_nothing_else(self) -> None:
+    def test_json_output_has_no_thinking_block(self) -> None:
         proxy = self.proxy()
         asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
         for stream in (True, False):
@@ -413,7 +413,7 @@ class TestStopping(SocketTestCase):
                 self.assertIn(rb"{\"a\": 1}", body)
                 self.assertNotIn(b"<details>", body)
 
-    def test_what_comes_before_the_end_does_not_wait_for_the_disk(self) -> None:
+    def test_events_before_the_end_do_not_wait_for_the_disk(self) -> None:
         """Not even when DeepSeek says it all at once."""
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(all_at_once({"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}))
@@ -435,7 +435,7 @@ class TestStopping(SocketTestCase):
             while b"[DONE]" not in seen:
                 seen += sock.recv(65536)
 
-    def test_the_first_event_waits_for_nothing_else(self) -> None:
+    def test_the_first_event_is_sent_before_anything_else_is_read_or_stored(self) -> None:
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(all_at_once({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
@@ -465,7 +465,7 @@ class TestStopping(SocketTestCase):
             while b"two" not in seen:
                 seen += sock.recv(65536)
 
-    def test_an_answer_that_ends_with_its_first_event_is_noted_before(self) -> None:
+    def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
         settle, send = UpstreamCall.settle, ClientConnection.send
@@ -486,7 +486,7 @@ class TestStopping(SocketTestCase):
             self.assertIn(b"[DONE]", read_reply(sock)[2])
         self.assertLess(order.index("settled"), order.index("ended"))
 
-    def test_a_turn_with_calls_is_written_once(self) -> None:
+    def test_a_turn_with_calls_is_stored_once(self) -> None:
         """It is known as soon as its calls are whole; that it ends then is no news."""
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Look there.", calls=(CALL,)))
@@ -524,7 +524,7 @@ class TestStopping(SocketTestCase):
                     self.assertEqual(200, read_reply(sock)[0])
                     self.assert_upstream_saw("Look everywhere.")
 
-    def test_a_stopped_stream_still_leaves_its_reasoning(self) -> None:
+    def test_a_stopped_stream_still_stores_its_reasoning(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
         sock = self.connect(proxy)
@@ -551,7 +551,7 @@ class TestStopping(SocketTestCase):
                 sock.close()
                 self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
-    def test_a_cut_stream_closes_the_block_and_says_so(self) -> None:
+    def test_a_cut_stream_closes_the_block_and_ends_with_an_error(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
         answer = self.client(proxy).ask("hi").final
@@ -578,12 +578,12 @@ class TestStopping(SocketTestCase):
         self.assertEqual("upstream_timeout", answer.error["code"])
         self.assertTrue(answer.done)
 
-    def test_a_silent_plain_call_is_504(self) -> None:
+    def test_a_silent_plain_request_is_504(self) -> None:
         self.fake.answer(Answer(content="y", comments=3, stall_after=3))
         answer = self.client(self.proxy(request_timeout=0.1), stream=False).ask("hi").final
         self.assertEqual(504, answer.status)
 
-    def test_done_ends_the_answer_even_if_deepseek_lingers(self) -> None:
+    def test_done_ends_the_answer_even_if_the_connection_stays_open(self) -> None:
         self.fake.answer(Answer(content="y", stall_after=4))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertTrue(answer.is_whole)
@@ -594,15 +594,15 @@ class TestStopping(SocketTestCase):
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
 
-    def test_a_lingering_end_without_done_is_not_waited_for_long(self) -> None:
+    def test_a_finished_answer_without_done_is_ended_soon(self) -> None:
         self.enterContext(mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05))
         self.fake.answer(Answer(content="y", stall_after=3))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))
 
 
-class TestMany(SocketTestCase):
-    def test_sixteen_chats_at_once_keep_their_own_thoughts(self) -> None:
+class TestManyChats(SocketTestCase):
+    def test_sixteen_chats_at_once_keep_their_own_reasonings(self) -> None:
         with FakeDeepSeek(responder=weather_responder) as fake:
             proxy = self.proxy(upstream_base_url=fake.url)
             problems: list[str] = []

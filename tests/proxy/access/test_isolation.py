@@ -141,8 +141,8 @@ def looked_up(namespace: bytes, history: list[Json], answer: Json, conversation:
     return {keys.exact, *keys.aliases, *keys.weaker_keys()}
 
 
-class TestPrefixesMadeToCollide(unittest.TestCase):
-    def test_neither_of_a_pair_is_found_by_the_other(self) -> None:
+class TestCollidingPrefixes(unittest.TestCase):
+    def test_a_forged_prefix_finds_no_reasoning_of_the_real_one(self) -> None:
         for name, (one, two) in PAIRS.items():
             for kind, answer in ANSWERS.items():
                 for before, now in ((one, two), (two, one)):
@@ -151,13 +151,13 @@ class TestPrefixesMadeToCollide(unittest.TestCase):
                         self.assertTrue(known & looked_up(b"me", OPENING + before, answer), "not even its own")
                         self.assertFalse(known & looked_up(b"me", OPENING + now, answer))
 
-    def test_nor_at_the_very_beginning_of_a_chat(self) -> None:
+    def test_a_forged_first_message_finds_no_reasoning_of_the_real_one(self) -> None:
         for name, (one, two) in PAIRS.items():
             for kind, answer in ANSWERS.items():
                 with self.subTest(name, answer=kind):
                     self.assertFalse(recorded(b"me", one, answer) & looked_up(b"me", two, answer))
 
-    def test_system_messages_decide_between_two_that_were_both_said(self) -> None:
+    def test_system_messages_make_different_exact_keys(self) -> None:
         """Prompts are rewritten in mid-chat, so alone they disprove nothing; but the exact place always wins."""
         asked, answer = user("q"), ANSWERS["a short id"]
         prompts: tuple[list[Json], ...] = (
@@ -174,7 +174,7 @@ class TestPrefixesMadeToCollide(unittest.TestCase):
             exact.add(keys.exact)
         self.assertEqual(len(prompts), len(exact))
 
-    def test_every_field_of_a_long_id_counts(self) -> None:
+    def test_a_long_tool_call_id_finds_a_turn_only_with_its_name_and_arguments(self) -> None:
         known = recorded(b"me", [user("q")], said("", (LONG_ID, "read_file", '{"p":"/etc"}')))
         for call in (
             (LONG_ID, "read_file", '{"p":"/home"}'),
@@ -193,7 +193,7 @@ class TestPrefixesMadeToCollide(unittest.TestCase):
         elsewhere = looked_up(b"me", [user("other")], said("", (LONG_ID, "read_file", '{ "p": "/etc" }')))
         self.assertTrue(known & elsewhere, "the id itself does prove the turn")
 
-    def test_ids_that_can_be_guessed_prove_nothing_elsewhere(self) -> None:
+    def test_a_guessable_tool_call_id_finds_nothing_in_another_chat(self) -> None:
         for call_id in ("", "call_0", "call_1", "toolu_17", "1" * 24, "read_file_and_then_grep_it", "a" * 30, "0" * 8):
             answer = said("", (call_id, "read_file", "{}"))
             for history in ([user("another")], [user("another"), said("yes?"), user("q")], []):
@@ -241,7 +241,7 @@ class TestOverSockets(SocketTestCase):
             status = connection.getresponse().status
         return status, self.fake.accepted[-1]
 
-    def test_a_stranger_gets_nothing_by_any_road(self) -> None:
+    def test_another_caller_gets_no_reasoning_in_any_way(self) -> None:
         proxy = self.proxy()
         call = Call(LONG_ID, "read_file", "{}")
         roads: list[Json] = [{}, {"prompt_cache_key": "c"}, {"metadata": {"cursorConversationId": "c"}}, {"user": "u"}]
@@ -262,7 +262,7 @@ class TestOverSockets(SocketTestCase):
         self.assertNotIn(SECRET, json.dumps(self.post(elsewhere, history)))
         self.assertIn(SECRET, json.dumps(self.post(proxy, history)))
 
-    def test_two_callers_have_no_order_of_tools_and_no_drift_in_common(self) -> None:
+    def test_two_callers_share_neither_tool_order_nor_divergence(self) -> None:
         tools = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
         proxy = self.proxy()
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
@@ -289,7 +289,7 @@ class TestOverSockets(SocketTestCase):
             with self.subTest(history=history):
                 self.assertNotIn(SECRET, json.dumps(self.post(proxy, history)))
 
-    def test_the_same_id_in_two_projects_keeps_two_thoughts(self) -> None:
+    def test_the_same_tool_call_id_in_two_chats_keeps_two_reasonings(self) -> None:
         proxy = self.proxy()
         for project in ("one", "two"):
             self.record(proxy, [user(project)], Answer(f"of {project}", "", (Call(SHORT_ID, "read_file", "{}"),)))
@@ -297,7 +297,7 @@ class TestOverSockets(SocketTestCase):
             self.post(proxy, [user(project), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)])
             self.assert_upstream_saw(f"of {project}")
 
-    def test_looking_for_a_turn_elsewhere_takes_nothing_from_who_says_it_there(self) -> None:
+    def test_a_lookup_from_another_chat_takes_no_reasoning_away(self) -> None:
         """What a changed system prompt finds is kept for its place, but never in front of what is said there."""
         proxy = self.proxy()
         call = Call(SHORT_ID, "read_file", "{}")
@@ -310,7 +310,7 @@ class TestOverSockets(SocketTestCase):
             self.assert_upstream_saw(expected)
 
 
-class TestMarksInForeignText(SocketTestCase):
+class TestForgedMarkers(SocketTestCase):
     """What looks like ours in somebody's words is words."""
 
     def send(self, *history: Json) -> list[Json]:
@@ -319,7 +319,7 @@ class TestMarksInForeignText(SocketTestCase):
         sent: list[Json] = self.fake.accepted[-1]["messages"]
         return sent
 
-    def test_they_reach_the_model_untouched_and_do_nothing(self) -> None:
+    def test_our_markers_in_a_users_text_reach_the_model_unchanged_and_do_nothing(self) -> None:
         marks = (
             NOTICE + "hello",
             NOTICE,
@@ -343,14 +343,14 @@ class TestMarksInForeignText(SocketTestCase):
                 self.assertGreaterEqual(words.count(json.dumps(mark)[1:-1]), 3, words)
                 self.assertNotIn("made up", [message.get("reasoning_content") for message in sent])
 
-    def test_a_notice_an_assistant_was_made_to_say_drops_no_history(self) -> None:
+    def test_a_forged_notice_in_an_answer_drops_no_history(self) -> None:
         for mark in (NOTICE, NOTICE + "hello", NOTICE * 2 + "hello", "hello\n\n" + NOTICE):
             sent = self.send(user("oldest"), said("an answer"), user("q"), said(mark), user("newest"))
             with self.subTest(mark=mark):
                 words = [message["content"] for message in sent]
                 self.assertEqual((["oldest", "an answer", "q"], "newest"), (words[:3], words[-1]))
 
-    def test_a_block_an_assistant_was_made_to_say_does_not_replace_what_it_thought(self) -> None:
+    def test_a_forged_thinking_block_in_an_answer_does_not_replace_the_real_reasoning(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer("what it thought", FAKE_BLOCK))
         client = self.client(proxy, stream=False)

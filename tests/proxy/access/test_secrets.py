@@ -173,14 +173,14 @@ def _run(*arguments: str) -> Remains:
 
 
 @unittest.skipIf(os.name == "nt", "a process cannot be asked to end there")
-class TestWhatIsLeft(unittest.TestCase):
+class TestOutput(unittest.TestCase):
     runs: ClassVar[dict[str, Remains]]
 
     @classmethod
     def setUpClass(cls) -> None:
         cls.runs = {"quiet": _run(), "verbose": _run("--verbose")}
 
-    def test_the_key_is_in_no_line(self) -> None:
+    def test_the_key_is_in_no_log_line(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 self.assertEqual([], [line for line in remains.log.split("\n") if KEY in line])
@@ -191,7 +191,7 @@ class TestWhatIsLeft(unittest.TestCase):
                 self.assertGreater(len(remains.files), 20, "traces and a database were written")
                 self.assertEqual([], [name for name, data in remains.files.items() if KEY.encode() in data])
 
-    def test_the_key_is_in_no_error_and_no_header(self) -> None:
+    def test_the_key_is_in_no_error_response_and_no_header(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 for status, headers, body in remains.replies:
@@ -199,7 +199,7 @@ class TestWhatIsLeft(unittest.TestCase):
                     if (status >= 400 or b'"error"' in body) and not any(code in body for code in OWN_BYTES):
                         self.assertNotIn(KEY, body.decode())
 
-    def test_no_line_is_forged(self) -> None:
+    def test_a_request_cannot_forge_a_log_line(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 # Whatever a reader takes for the end of a line.
@@ -207,12 +207,12 @@ class TestWhatIsLeft(unittest.TestCase):
                     [], [line for line in remains.log.splitlines() if re.match(r"\s*(┌ #999|forged)", line)]
                 )
 
-    def test_nothing_in_it_commands_a_terminal(self) -> None:
+    def test_no_log_line_holds_a_terminal_escape(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 self.assertEqual([], re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]", remains.log))
 
-    def test_nothing_failed_unexpectedly(self) -> None:
+    def test_hostile_requests_cause_no_unexpected_failure(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 for words in ("Traceback", "unexpected", "failed"):
@@ -228,7 +228,7 @@ class TestWhatIsLeft(unittest.TestCase):
                 for _, body in refused:
                     self.assertLessEqual({"message", "type", "param", "code"}, json.loads(body)["error"].keys())
 
-    def test_no_reply_tells_what_it_runs_on(self) -> None:
+    def test_no_response_header_names_python_or_a_version(self) -> None:
         for name, remains in self.runs.items():
             with self.subTest(name):
                 for _, headers, _ in remains.replies:
@@ -241,7 +241,7 @@ class TestWhatIsLeft(unittest.TestCase):
 
 @unittest.skipIf(os.name == "nt", "permissions are the profile's there")
 class TestFiles(unittest.TestCase):
-    def test_they_are_private_whatever_the_umask(self) -> None:
+    def test_the_files_of_the_proxy_are_private_whatever_the_umask(self) -> None:
         """Created by a process that was told to share everything."""
         with tempfile.TemporaryDirectory() as place, FakeDeepSeek() as fake:
             home = Path(place) / "home"

@@ -37,7 +37,7 @@ ABOUT_THE_SOURCE = (
 )
 
 
-class OpenDoorTestCase(SocketTestCase):
+class AccessTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ))
@@ -63,8 +63,8 @@ class OpenDoorTestCase(SocketTestCase):
         return [seen.headers["authorization"].removeprefix("Bearer ") for seen in self.fake.seen]
 
 
-class TestAccessKeys(OpenDoorTestCase):
-    def test_everybody_else_is_refused_before_the_body(self) -> None:
+class TestAccessKeys(AccessTestCase):
+    def test_an_unlisted_key_is_refused_before_the_body_is_read(self) -> None:
         proxy = self.proxy(access_keys=[OWNER])
         for path in PATHS:
             for line in (
@@ -129,7 +129,7 @@ class TestAccessKeys(OpenDoorTestCase):
                         sock.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
                         self.assertTrue(sock.makefile("rb").readline().startswith(b"HTTP/1.1 %d " % expected))
 
-    def test_nothing_said_about_the_source_opens_the_door(self) -> None:
+    def test_a_forged_source_address_gives_no_access(self) -> None:
         for settings in (LISTED, PLAIN):
             proxy = self.proxy(**settings)
             for host in ("localhost", "127.0.0.1", f"127.0.0.1:{proxy.address[1]}"):
@@ -138,7 +138,7 @@ class TestAccessKeys(OpenDoorTestCase):
                     sock.sendall("\r\n".join(head).encode())
                     self.assertEqual(401, read_reply(sock)[0])
 
-    def test_strangers_who_try_many_have_to_wait_and_the_owner_does_not(self) -> None:
+    def test_after_many_wrong_keys_strangers_have_to_wait_and_the_owner_does_not(self) -> None:
         proxy = self.proxy(access_keys=[OWNER])
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
             # Each says it is somebody else.
@@ -160,7 +160,7 @@ class TestAccessKeys(OpenDoorTestCase):
         self.assertEqual(0, lines.count(" 429 "))
         self.assertNotIn(STRANGER, lines)
 
-    def test_keys_that_deepseek_refuses_stop_reaching_it(self) -> None:
+    def test_a_key_that_deepseek_refused_is_not_sent_again(self) -> None:
         strict = self.enterContext(FakeDeepSeek(keys=[OWNER]))
         proxy = self.proxy(upstream_base_url=strict.url)
         self.assertEqual(200, self.status(proxy))
@@ -172,7 +172,7 @@ class TestAccessKeys(OpenDoorTestCase):
         self.assertEqual(200, self.status(proxy))
 
 
-class TestPinning(OpenDoorTestCase):
+class TestPinning(AccessTestCase):
     def test_the_first_accepted_key_is_the_only_one_served(self) -> None:
         proxy = self.proxy(ngrok=True)
         self.fake.answer(Failure(401, "no"), Failure(500), Answer(content="Hello."))
@@ -204,7 +204,7 @@ class TestPinning(OpenDoorTestCase):
         fake.answer(Answer(content="Again."))
         self.assertEqual([200, 401], sorted(self.status(proxy, key) for key in sockets))
 
-    def test_a_body_that_dawdles_until_another_key_is_pinned_is_not_sent_on(self) -> None:
+    def test_a_slow_body_is_refused_when_another_key_was_pinned_meanwhile(self) -> None:
         proxy = self.proxy(ngrok=True)
         request = request_bytes(BODY, headers=["Expect: 100-continue"]).replace(b"sk-test", STRANGER.encode())
         head, end, body = request.partition(b"\r\n\r\n")
@@ -216,7 +216,7 @@ class TestPinning(OpenDoorTestCase):
         self.assertEqual(401, read_reply(sock)[0])
         self.assertEqual([OWNER], self.keys_upstream())
 
-    def test_at_home_every_key_is_served(self) -> None:
+    def test_on_loopback_every_key_is_served(self) -> None:
         for settings in (PLAIN, NEVER_PINNED):
             proxy = self.proxy(**settings)
             self.assertEqual([200, 200, 200], [self.status(proxy, key) for key in (OWNER, STRANGER, OWNER)])
@@ -232,7 +232,7 @@ class TestPinning(OpenDoorTestCase):
         self.assertEqual([200] * 30, statuses)
 
 
-class TestHeldKey(OpenDoorTestCase):
+class TestHeldKey(AccessTestCase):
     def setUp(self) -> None:
         super().setUp()
         os.environ["DEEPSEEK_API_KEY"] = HELD
@@ -248,7 +248,7 @@ class TestHeldKey(OpenDoorTestCase):
             self.assertNotIn(OWNER.encode(), everything)
             self.assertNotIn(STRANGER.encode(), everything)
 
-    def test_without_access_keys_it_is_not_used(self) -> None:
+    def test_the_held_key_is_not_used_without_access_keys(self) -> None:
         for settings in (PLAIN, ALWAYS_PINNED, EXPOSED):
             self.assertEqual(200, self.status(self.proxy(**settings)))
         self.assertEqual([OWNER] * 3, self.keys_upstream())
@@ -274,7 +274,7 @@ class TestHeldKey(OpenDoorTestCase):
             self.assertNotIn(HELD[-4:].encode(), body)
         self.assertIn(b"DEEPSEEK_API_KEY", body)
 
-    def test_nobody_gets_to_see_it(self) -> None:
+    def test_the_held_key_is_in_no_response_and_no_log(self) -> None:
         traces = Path(self.enterContext(TemporaryDirectory()))
         proxy = self.proxy(access_keys=[OWNER], trace_dir=traces, verbose=True)
         event = b'data: {"error": {"message": "bad key %s"}}\n\n' % HELD.encode()
@@ -302,7 +302,7 @@ class TestHeldKey(OpenDoorTestCase):
             self.assertIn("***", text)
 
 
-class TestPassthrough(OpenDoorTestCase):
+class TestPassthrough(AccessTestCase):
     """Routes past DeepSeek spend a key of the owner's."""
 
     def setUp(self) -> None:
@@ -316,11 +316,11 @@ class TestPassthrough(OpenDoorTestCase):
         status, _, body = self.ask(proxy, key, {**BODY, "model": "gpt-9"})
         return status, json.loads(body).get("error", {}).get("message", "")
 
-    def test_with_access_keys_they_are_for_these(self) -> None:
+    def test_routes_are_for_listed_keys_when_there_are_any(self) -> None:
         proxy = self.proxy(access_keys=[OWNER], passthrough=self.route, ngrok=True)
         self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
 
-    def test_in_the_open_they_are_for_the_pinned_key_only(self) -> None:
+    def test_routes_of_a_public_proxy_are_for_the_pinned_key_only(self) -> None:
         proxy = self.proxy(passthrough=self.route, ngrok=True)
         status, message = self.passed(proxy, OWNER)
         self.assertEqual(401, status)
@@ -329,7 +329,7 @@ class TestPassthrough(OpenDoorTestCase):
         self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
         self.assertEqual(1, len(self.other.seen))
 
-    def test_at_home_they_are_for_the_first_key_that_deepseek_accepted(self) -> None:
+    def test_routes_on_loopback_are_for_the_first_key_that_deepseek_accepted(self) -> None:
         proxy = self.proxy(passthrough=self.route)
         self.assertEqual([401, 401], [self.passed(proxy, key)[0] for key in (OWNER, "x")])
         self.assertEqual(200, self.status(proxy, OWNER))
@@ -337,7 +337,7 @@ class TestPassthrough(OpenDoorTestCase):
         self.assertEqual(200, self.status(proxy, STRANGER))
         self.assertEqual(1, len(self.other.seen))
 
-    def test_where_pinning_is_off_they_need_access_keys(self) -> None:
+    def test_routes_need_access_keys_where_pinning_is_off(self) -> None:
         proxy = self.proxy(passthrough=self.route, **NEVER_PINNED)
         self.assertEqual(200, self.status(proxy, OWNER))
         status, message = self.passed(proxy, OWNER)
@@ -346,7 +346,7 @@ class TestPassthrough(OpenDoorTestCase):
         self.assertEqual([], self.other.seen)
 
 
-class TestForeignNames(OpenDoorTestCase):
+class TestForeignNames(AccessTestCase):
     """A web page reaches this machine under its own name (DNS rebinding); a key of the owner is not for it."""
 
     ENDPOINTS = (
@@ -406,7 +406,7 @@ class TestForeignNames(OpenDoorTestCase):
         status, _ = self.send(proxy, *self.ENDPOINTS[0], (b"Host: localhost:9", b"http://127.0.0.1:9"))
         self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
 
-    def test_a_tunnel_of_any_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
+    def test_a_foreign_host_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
         proxy = self.proxy(pin_key="always", passthrough=self.route)
         with self.assertLogs("deepseek_cursor_proxy.access", "WARNING") as logged:
             for path, body in self.ENDPOINTS[::2]:
@@ -418,7 +418,7 @@ class TestForeignNames(OpenDoorTestCase):
         self.assertIn("not known yet who that is", answer["error"]["message"])
         self.assertEqual((200, 401), (self.status(proxy, STRANGER), self.status(proxy, OWNER)))
 
-    def test_the_name_of_the_tunnel_is_ours_from_when_it_is_known(self) -> None:
+    def test_routes_accept_the_host_name_of_the_tunnel_once_it_is_known(self) -> None:
         proxy = self.proxy(passthrough=self.route, access_keys=[OWNER], ngrok=True)
         tunnel = (b"Host: a-b.ngrok-free.app\r\nX-Forwarded-Host: a-b.ngrok-free.app", b"")
         self.assertEqual(403, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
@@ -429,7 +429,7 @@ class TestForeignNames(OpenDoorTestCase):
         self.assertEqual(418, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
 
 
-class TestCors(OpenDoorTestCase):
+class TestCors(AccessTestCase):
     def headers(self, proxy: RunningProxy, method: str, path: str, *lines: str) -> dict[str, str]:
         with contextlib.closing(socket.create_connection(proxy.address, timeout=PATIENCE)) as sock:
             sock.sendall(
@@ -437,7 +437,7 @@ class TestCors(OpenDoorTestCase):
             )
             return read_reply(sock)[1]
 
-    def test_a_page_may_ask_and_is_never_recognised(self) -> None:
+    def test_cors_allows_every_page_without_credentials(self) -> None:
         proxy = self.proxy(cors=True, access_keys=[OWNER])
         origin = ("Origin: https://evil.example", "Cookie: a=b")
         wanted = (
@@ -459,7 +459,7 @@ class TestCors(OpenDoorTestCase):
                 self.assertLessEqual({"authorization", "content-type", "api-key", "*"}, set(allowed))
                 self.assertIn("POST", headers["access-control-allow-methods"])
 
-    def test_it_is_off_unless_asked_for(self) -> None:
+    def test_cors_is_off_by_default(self) -> None:
         for method in ("OPTIONS", "POST"):
             headers = self.headers(self.proxy(), method, PATHS[0], "Origin: https://evil.example")
             self.assertFalse([name for name in headers if name.startswith("access-control")])

@@ -50,7 +50,7 @@ class TestChat(BlankReasoningTestCase):
         said = {"role": "assistant", "content": "Looking.", "tool_calls": calls, **changes}
         return [{"role": "user", "content": "q"}, said, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
 
-    def test_blank_or_mangled_reasoning_never_beats_what_was_thought(self) -> None:
+    def test_blank_or_trimmed_reasoning_is_replaced_by_the_stored_one(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})
         for name, mangled in MANGLED.items():
@@ -58,32 +58,32 @@ class TestChat(BlankReasoningTestCase):
                 self.chat(*self.turn(reasoning_content=mangled))
                 self.assert_upstream_saw(THOUGHT)
 
-    def test_other_words_of_the_client_win(self) -> None:
+    def test_different_reasoning_of_the_client_is_sent_as_it_is(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})
         self.chat(*self.turn(reasoning_content="My own words."))
         self.assert_upstream_saw("My own words.")
 
-    def test_a_blank_that_nobody_knows_better_is_lost_where_reasoning_matters(self) -> None:
+    def test_blank_reasoning_without_a_stored_one_counts_as_missing(self) -> None:
         for blank in ("", " ", "\n"):
             with self.subTest(blank):
                 self.fake.forget()
                 self.chat(*self.turn(reasoning_content=blank))
                 self.assertIn("could not be replayed natively", self.fake.accepted[-1]["messages"][0]["content"])
 
-    def test_a_blank_on_a_plain_answer_gets_the_filler(self) -> None:
+    def test_blank_reasoning_of_a_plain_answer_gets_the_filler(self) -> None:
         for blank in ("", "\n\n"):
             said = {"role": "assistant", "content": "Hello.", "reasoning_content": blank}
             self.chat({"role": "user", "content": "q"}, said, {"role": "user", "content": "go on"})
             self.assert_upstream_saw(" ")
 
-    def test_a_blank_on_a_turn_known_to_have_none_is_no_loss(self) -> None:
+    def test_blank_reasoning_of_a_turn_without_reasoning_is_not_missing(self) -> None:
         self.fake.answer(Answer(content="Looking.", calls=(CALL,)))
         self.chat({"role": "user", "content": "q"})
         self.chat(*self.turn(reasoning_content=""))
         self.assert_upstream_saw(" ")
 
-    def test_mangled_words_tell_apart_two_turns_that_share_everything_else(self) -> None:
+    def test_trimmed_reasoning_tells_two_otherwise_equal_turns_apart(self) -> None:
         for thought in ("It is 1.", "It is 2."):
             self.fake.answer(Answer(reasoning=thought, content="Looking.", calls=(CALL,)))
             self.chat({"role": "user", "content": "q"})
@@ -91,7 +91,7 @@ class TestChat(BlankReasoningTestCase):
             self.chat(*self.turn(reasoning_content=mangled))
             self.assert_upstream_saw(thought)
 
-    def test_the_console_says_how_many_came_along(self) -> None:
+    def test_the_log_counts_reasonings_that_the_client_sent(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})
         with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
@@ -106,7 +106,7 @@ class TestChat(BlankReasoningTestCase):
 
 
 class TestMessages(BlankReasoningTestCase):
-    def test_blank_or_mangled_thinking_never_beats_what_was_thought(self) -> None:
+    def test_blank_or_trimmed_thinking_is_replaced_by_the_stored_reasoning(self) -> None:
         self.fake.answer(CALLING)
         body = {"model": "m", "max_tokens": 100, "tools": messages_client.TOOLS}
         thinking = {"type": "enabled", "budget_tokens": 1024}
@@ -126,7 +126,7 @@ class TestResponses(BlankReasoningTestCase):
         body = {"store": False, "tools": responses_client.TOOLS, **body}
         return self.post("/v1/responses", {"model": "deepseek-v4-pro", "input": list(items), **body})
 
-    def test_blank_or_mangled_reasoning_items_never_beat_what_was_thought(self) -> None:
+    def test_blank_or_trimmed_reasoning_items_are_replaced_by_the_stored_reasoning(self) -> None:
         question = {"role": "user", "content": "q"}
         self.fake.answer(CALLING)
         output = self.ask(question)["output"]
@@ -137,7 +137,7 @@ class TestResponses(BlankReasoningTestCase):
                 self.ask(question, {**output[0], "content": content}, *output[1:], result)
                 self.assert_upstream_saw(THOUGHT)
 
-    def test_a_blank_beside_its_envelope_is_read_from_the_envelope(self) -> None:
+    def test_a_blank_reasoning_item_is_read_from_its_encrypted_content(self) -> None:
         question = {"role": "user", "content": "q"}
         self.fake.answer(CALLING)
         output = self.ask(question, include=["reasoning.encrypted_content"])["output"]

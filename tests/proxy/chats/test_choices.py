@@ -18,7 +18,7 @@ class TestChoices(SocketTestCase):
     def answers(self, count: int = 3) -> None:
         self.fake.answer(*(Answer(reasoning=f"R{n}", content=f"C{n}") for n in range(count)))
 
-    def test_every_choice_is_a_call_and_all_come_back_as_one_answer(self) -> None:
+    def test_every_choice_is_a_call_and_all_are_one_answer(self) -> None:
         self.answers()
         proxy = self.proxy(display_reasoning=False)
         sock = self.connect(proxy)
@@ -42,7 +42,7 @@ class TestChoices(SocketTestCase):
         self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})
         self.assertEqual(1, len({chunk["created"] for chunk in chunks}))
 
-    def test_a_stream_tells_its_choices_apart_and_its_usage_once(self) -> None:
+    def test_a_stream_of_several_choices_has_their_indexes_and_one_usage(self) -> None:
         self.answers()
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
@@ -61,13 +61,13 @@ class TestChoices(SocketTestCase):
         prompt = usages[0]["prompt_tokens"]
         self.assertEqual((1, 0), (len(usages), prompt % 3))
 
-    def test_one_that_fails_before_the_first_byte_fails_the_request(self) -> None:
+    def test_a_choice_that_fails_before_the_first_byte_fails_the_request(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"), Failure(402, "Insufficient Balance"))
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes(BODY))
         self.assertEqual(402, read_reply(sock)[0])
 
-    def test_one_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
+    def test_a_choice_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
         self.fake.answer(*[Answer(content="y", stall_after=1)] * 3)
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes({**BODY, "stream": True}))
@@ -82,7 +82,7 @@ class TestChoices(SocketTestCase):
         self.assertIn(b'"type":"upstream_error"', seen)
         self.assertIn(b"data: [DONE]\n\n", seen)
 
-    def test_one_that_fails_is_told_at_once_whatever_the_others_wait_for(self) -> None:
+    def test_a_failed_choice_ends_the_request_while_others_still_wait(self) -> None:
         silent = Raw(b"", then_close=False)
         talking = Answer(content="x", stall_after=1)
         for name, stream, steps, status in (
@@ -108,7 +108,7 @@ class TestChoices(SocketTestCase):
                 limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
                 self.assertEqual(0, limit.running)
 
-    def test_a_client_that_leaves_ends_all_calls(self) -> None:
+    def test_a_client_that_disconnects_ends_the_calls_of_all_choices(self) -> None:
         self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
         proxy = self.proxy()
         sock = self.connect(proxy)
@@ -117,7 +117,7 @@ class TestChoices(SocketTestCase):
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
-    def test_no_room_for_threads_costs_no_places(self) -> None:
+    def test_choices_without_threads_to_run_them_release_their_slots(self) -> None:
         proxy = self.proxy()
         start = threading.Thread.start
         for room in (0, 1, 2):
@@ -135,7 +135,7 @@ class TestChoices(SocketTestCase):
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
                     self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 
-    def test_usage_is_added_up_however_deep(self) -> None:
+    def test_usage_of_several_choices_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}
         self.assertEqual(
             {"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._add_usage(one, {"a": 2, "b": {"c": 3, "e": 1}})

@@ -55,7 +55,7 @@ class TestDivergence(SocketTestCase):
         self.assertNotIn("diverged", self.last_line(client, "hi"))
         self.assertNotIn("diverged", self.last_line(chats[0], "go on"))
 
-    def test_after_a_restart_it_begins_anew(self) -> None:
+    def test_after_a_restart_divergence_is_found_from_the_second_request_on(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             client = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
             client.ask("hi")

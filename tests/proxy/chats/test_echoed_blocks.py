@@ -39,7 +39,7 @@ class EchoTestCase(SocketTestCase):
 
 
 class TestEchoedBlocks(EchoTestCase):
-    def test_a_block_is_taken_out_whatever_the_client_made_of_the_text(self) -> None:
+    def test_a_thinking_block_is_removed_however_the_client_rewrote_it(self) -> None:
         for form, is_collapsible in FORMS:
             for stream in (True, False):
                 proxy = self.proxy(collapsible_reasoning=is_collapsible)
@@ -64,7 +64,7 @@ class TestEchoedBlocks(EchoTestCase):
         found["in three"] = [{"type": "text", "text": text} for text in (shown[:9], shown[9:20], shown[20:])]
         return found
 
-    def test_a_block_that_stop_cut_short_is_taken_out(self) -> None:
+    def test_a_thinking_block_that_a_stop_cut_short_is_removed(self) -> None:
         for form, is_collapsible in FORMS:
             proxy = self.proxy(collapsible_reasoning=is_collapsible)
             thought = "A thought about <b> that nobody waited for, and then some more."
@@ -79,8 +79,8 @@ class TestEchoedBlocks(EchoTestCase):
             self.assertEqual(("", "nobody knows this th"), (sent["content"], sent["reasoning_content"]))
 
 
-class TestThinkingBehindACall(EchoTestCase):
-    def test_a_short_block_is_taken_out_when_the_rest_was_thought_behind_a_call(self) -> None:
+class TestReasoningAfterACall(EchoTestCase):
+    def test_a_thinking_block_is_removed_when_reasoning_went_on_after_a_call(self) -> None:
         function = {"name": "read_file", "arguments": "{}"}
         call = {"id": "call_0", "type": "function", "function": function}
         piece = {"tool_calls": [{"index": 0, **call}]}

@@ -80,7 +80,7 @@ class TestEqualChats(EqualChatsTestCase):
                 self.assertEqual(sent, self.ask(history, Answer(reasoning="z", content="."))[: len(sent)])
             self.restart()
 
-    def test_a_turn_that_was_unknown_stays_it_when_another_chat_says_the_same(self) -> None:
+    def test_a_turn_sent_without_reasoning_stays_so_when_another_chat_has_equal_text(self) -> None:
         mine = [user("Hello"), {"role": "assistant", "content": "Hi."}, user("go on")]
         before = self.ask(mine, Answer(reasoning="x", content="One."))
         self.assertEqual(" ", before[1]["reasoning_content"])
@@ -88,7 +88,7 @@ class TestEqualChats(EqualChatsTestCase):
         mine.append(user("and on"))
         self.assertEqual(before, self.ask(mine, Answer(reasoning="z", content="."))[:3])
 
-    def test_many_chats_in_the_same_words_take_nothing_from_the_first(self) -> None:
+    def test_many_chats_in_the_same_words_take_no_reasoning_from_the_first(self) -> None:
         first = [user("Hello")]
         self.ask(first, Answer(reasoning="Thought of the first.", content="Hi."))
         first.append(user("go on"))
@@ -98,7 +98,7 @@ class TestEqualChats(EqualChatsTestCase):
         first.append(user("and on"))
         self.assertEqual(before, self.ask(first, Answer(reasoning="z", content="."))[:3])
 
-    def test_chats_that_the_client_names_keep_their_own_thoughts(self) -> None:
+    def test_chats_with_a_client_id_keep_their_own_reasonings(self) -> None:
         chats = {name: [user("Hello")] for name in ("a", "b")}
         for name, history in chats.items():
             body = {"metadata": {"cursorConversationId": name}}

@@ -61,7 +61,7 @@ def streamed(*deltas: dict[str, Any]) -> Raw:
 
 
 class TestMatching(ScenarioTestCase):
-    def test_a_turn_that_thinks_on_behind_its_calls_keeps_all_of_it(self) -> None:
+    def test_a_turn_that_reasons_on_after_its_calls_keeps_all_of_it(self) -> None:
         """Its calls were known before that, for clients that run them at once; it is still one turn."""
         function = {"name": "read_file", "arguments": "{}"}
         calls = {"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]}
@@ -70,7 +70,7 @@ class TestMatching(ScenarioTestCase):
             self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
             self.assert_upstream_saw(f"{before}then that.")
 
-    def test_answers_in_the_same_words_that_begin_to_think_alike_are_not_mixed_up(self) -> None:
+    def test_equal_answers_with_equal_beginnings_of_reasoning_are_told_apart(self) -> None:
         for thoughts in (("It is 1", "It is 12"), ("It is 12", "It is 1")):
             proxy = self.proxy(display_reasoning=False)
             for thought in thoughts:

@@ -29,7 +29,7 @@ class TestToolOrder(SocketTestCase):
         sent = [tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"]]
         return sent, usage["prompt_cache_miss_tokens"]
 
-    def test_shuffled_tools_keep_hitting_the_cache(self) -> None:
+    def test_shuffled_tools_still_hit_the_prefix_cache(self) -> None:
         client = self.client(self.proxy())
         _, first = self.ask(client, "hi", *NAMES)
         bodies = set()
@@ -41,14 +41,14 @@ class TestToolOrder(SocketTestCase):
             self.assertLess(missed, first / 4)
         self.assertEqual(1, len(bodies))
 
-    def test_the_client_s_own_order_misses_it(self) -> None:
+    def test_the_clients_own_tool_order_misses_the_prefix_cache(self) -> None:
         client = self.client(self.proxy(tool_order="client"))
         _, first = self.ask(client, "hi", *NAMES)
         sent, missed = self.ask(client, "again", *NAMES[::-1])
         self.assertEqual(list(NAMES[::-1]), sent)
         self.assertGreater(missed, first)
 
-    def test_what_comes_is_added_behind_and_what_goes_leaves_no_trace(self) -> None:
+    def test_new_tools_are_appended_and_removed_ones_are_forgotten(self) -> None:
         client = self.client(self.proxy())
         for given, expected in (
             (("m", "b"), "b m"),
@@ -58,12 +58,12 @@ class TestToolOrder(SocketTestCase):
         ):
             self.assertEqual(expected.split(), self.ask(client, f"with {given}", *given)[0])
 
-    def test_sorted_is_sorted_whatever_was_sent(self) -> None:
+    def test_tools_are_sorted_when_the_setting_says_so(self) -> None:
         client = self.client(self.proxy(tool_order="sorted"))
         self.ask(client, "hi", "m", "b")
         self.assertEqual(["a", "b", "m"], self.ask(client, "more", "m", "a", "b")[0])
 
-    def test_the_order_survives_a_restart(self) -> None:
+    def test_the_tool_order_survives_a_restart(self) -> None:
         first = self.proxy(ReasoningStore(self.path))
         client = self.client(first)
         self.ask(client, "hi", "m", "b")
@@ -75,7 +75,7 @@ class TestToolOrder(SocketTestCase):
         self.assertEqual(["b", "m", "a"], self.ask(second, "again", "a", "b", "m")[0])
         self.assertEqual(before, json.dumps(self.fake.accepted[-1]["tools"]))
 
-    def test_what_deepseek_refused_was_never_sent(self) -> None:
+    def test_a_refused_request_does_not_set_the_tool_order(self) -> None:
         client = self.client(self.proxy())
         self.ask(client, "hi", "m", "b")
         client.tools = tools("m", "a", "b")
@@ -84,7 +84,7 @@ class TestToolOrder(SocketTestCase):
         client.messages.pop()
         self.assertEqual(["b", "m", "0", "a"], self.ask(client, "more", "m", "a", "b", "0")[0])
 
-    def test_interleaved_chats_and_callers_keep_their_own_order(self) -> None:
+    def test_interleaved_chats_and_callers_keep_their_own_tool_order(self) -> None:
         proxy = self.proxy()
         clients = [self.client(proxy, key=key) for key in ("sk-one", "sk-two", "sk-two")]
         for number, client in enumerate(clients):

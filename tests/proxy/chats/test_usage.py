@@ -54,7 +54,7 @@ class TestUsage(SocketTestCase):
         self.assertEqual((200, "[DONE]"), (status, lines.pop()))
         return [json.loads(line) for line in lines]
 
-    def test_a_client_that_reads_choices_0_of_every_chunk_gets_no_usage_unasked(self) -> None:
+    def test_a_stream_without_include_usage_has_no_usage_chunk(self) -> None:
         proxy = self.proxy()
         for name, upstream in UPSTREAM.items():
             for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
@@ -65,7 +65,7 @@ class TestUsage(SocketTestCase):
                     self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
                     self.assertFalse(any("usage" in each for each in found))
 
-    def test_usage_that_was_asked_for_is_one_chunk_behind_the_finish(self) -> None:
+    def test_requested_usage_is_one_chunk_after_the_finish(self) -> None:
         proxy = self.proxy()
         for name, upstream in UPSTREAM.items():
             self.fake.answer(played(*upstream))
@@ -77,17 +77,17 @@ class TestUsage(SocketTestCase):
                 self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
                 self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
 
-    def test_a_host_that_tells_no_usage_gets_none_invented(self) -> None:
+    def test_no_usage_is_invented_for_a_host_without_it(self) -> None:
         self.fake.answer(played(chunk({"content": "Hi"}), chunk({}, "stop")))
         self.assertEqual(2, len(self.chunks(self.proxy(), ASKED)))
 
-    def test_a_chunk_without_choices_on_the_way_is_a_sign_of_life(self) -> None:
+    def test_a_chunk_without_choices_becomes_a_heartbeat(self) -> None:
         self.fake.answer(played(chunk(None, prompt_filter_results=[]), chunk({"content": "Hi"}, "stop")))
         first, second = self.chunks(self.proxy(), BODY)
         self.assertEqual({"content": ""}, first["choices"][0]["delta"])
         self.assertEqual({"content": "Hi"}, second["choices"][0]["delta"])
 
-    def test_an_answer_that_breaks_off_has_no_usage(self) -> None:
+    def test_an_answer_that_is_cut_has_no_usage(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", cut_after=2))
         *found, error = self.chunks(self.proxy(), ASKED)
         self.assertIn("error", error)
@@ -105,7 +105,7 @@ class TestUsage(SocketTestCase):
         sock.sendall(request_bytes({**BODY, "stream": False}))
         self.assertIn("prompt_tokens", json.loads(read_reply(sock)[2])["usage"])
 
-    def test_an_odd_wish_is_named(self) -> None:
+    def test_invalid_stream_options_are_named_in_the_error(self) -> None:
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes({**BODY, "stream_options": {"include_usage": "yes"}}))
         status, _, data = read_reply(sock)

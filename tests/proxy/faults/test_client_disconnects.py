@@ -64,7 +64,7 @@ DOORS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-class LeavingTestCase(SocketTestCase):
+class DisconnectTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
@@ -111,25 +111,25 @@ class LeavingTestCase(SocketTestCase):
             self.fake.stalls.get(timeout=PATIENCE)
 
 
-class TestPhases(LeavingTestCase):
-    def test_before_the_answer_begins(self) -> None:
+class TestDisconnects(DisconnectTestCase):
+    def test_a_disconnect_before_the_answer_ends_the_call(self) -> None:
         for stream in (False, True):
             self.assert_noticed(NOTHING, stream=stream)
         self.assert_noticed(HALF_A_HEAD, stream=True)
 
-    def test_in_a_stream_that_is_silent(self) -> None:
+    def test_a_disconnect_from_a_silent_stream_ends_the_call(self) -> None:
         self.assert_noticed(SILENT, stream=True)
 
-    def test_in_a_stream_that_goes_on(self) -> None:
+    def test_a_disconnect_from_a_running_stream_ends_the_call(self) -> None:
         self.assert_noticed(ACTIVE, stream=True, until=b'"Four"')
 
-    def test_in_a_stream_that_never_lets_up(self) -> None:
+    def test_a_disconnect_from_a_stream_without_pauses_ends_the_call(self) -> None:
         self.assert_noticed(FLOOD, stream=True, until=b'"FourFour', ways=WAYS[:2])
 
-    def test_in_an_answer_that_is_not_streamed(self) -> None:
+    def test_a_disconnect_from_a_plain_request_ends_the_call(self) -> None:
         self.assert_noticed(HALF_A_BODY, stream=False)
 
-    def test_while_a_busy_deepseek_is_given_time(self) -> None:
+    def test_a_disconnect_while_a_retry_waits_ends_the_request(self) -> None:
         """The call is over by then; what has to end is the waiting, and no other call may follow it."""
         busy = Failure(503, headers=(("Retry-After", "300"), ("Connection", "close")))
         for fields, calls in list(DOORS.values())[:2]:
@@ -148,8 +148,8 @@ class TestPhases(LeavingTestCase):
         return is_refused and descriptors() in (0, self.start_line.descriptors + own)
 
 
-class TestWhatIsKept(LeavingTestCase):
-    def test_what_was_thought_by_then_is_restored_in_the_next_request(self) -> None:
+class TestReasoningSoFar(DisconnectTestCase):
+    def test_the_reasoning_before_a_disconnect_is_restored_in_the_next_request(self) -> None:
         for display in (False, True):
             for leave in WAYS:
                 with self.subTest(display=display, leave=leave.__name__):
@@ -161,7 +161,7 @@ class TestWhatIsKept(LeavingTestCase):
                     self.go_on(seen)
                     self.assert_upstream_saw("A thought.")
 
-    def test_a_stream_in_full_flow_is_kept_up_to_the_last_piece_that_was_sent(self) -> None:
+    def test_the_reasoning_of_a_stream_is_stored_up_to_the_last_chunk_that_was_sent(self) -> None:
         self.running = self.proxy(display_reasoning=False)
         with self.open_stream({"stream": True}, ACTIVE) as sock:
             seen = read_until(sock, b'"Four"')

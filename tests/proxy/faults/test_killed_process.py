@@ -62,7 +62,7 @@ class Chat:
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
-class TestKill9(ServeTest):
+class TestKilledProcess(ServeTest):
     def setUp(self) -> None:
         super().setUp()
         self.random = random.Random(4)
@@ -129,7 +129,7 @@ class TestKill9(ServeTest):
         self.assertNotIn("Traceback", process.errors)
         self.assertNotIn("store.sqlite3", process.errors)
 
-    def test_what_a_client_has_seen_complete_survives(self) -> None:
+    def test_reasoning_of_a_turn_that_a_client_got_complete_survives_sigkill(self) -> None:
         chats = [Chat(next(self.numbers)) for _ in range(CHATS)]
         for _ in range(ROUNDS):
             self.live_and_die(chats)

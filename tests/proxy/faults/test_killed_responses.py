@@ -18,7 +18,7 @@ STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
-class TestKill9(ServeTest):
+class TestKilledResponses(ServeTest):
     def setUp(self) -> None:
         super().setUp()
         self.fake = self.enterContext(FakeDeepSeek())
@@ -53,7 +53,7 @@ class TestKill9(ServeTest):
         self.fake.stalls.get(timeout=PATIENCE)
         return [self.found(finished), running, self.queued()]
 
-    def test_what_was_interrupted_is_called_failed_and_what_was_finished_is_not(self) -> None:
+    def test_after_sigkill_an_interrupted_response_is_failed_and_a_finished_one_is_not(self) -> None:
         process = self.start()
         finished, *interrupted = self.started()
         process.send(signal.SIGKILL)
@@ -83,7 +83,7 @@ class TestKill9(ServeTest):
         self.assertEqual(("completed", "Half of it."), tuple(map(self.found(running).get, ("status", "output_text"))))
         check_stream(events(self.send("GET", f"{PATH}/{running['id']}?stream=true")[1]))
 
-    def test_what_does_not_finish_in_time_is_called_failed(self) -> None:
+    def test_a_response_that_does_not_finish_within_the_grace_is_failed(self) -> None:
         process = self.start("--shutdown-grace", "0")
         finished, *interrupted = self.started()
         process.send(signal.SIGTERM)

@@ -112,8 +112,8 @@ class FaultTestCase(unittest.TestCase):
         return proxy
 
 
-class TestWhatIsNotOursToUse(FaultTestCase):
-    def test_a_folder_in_its_place(self) -> None:
+class TestUnusableFiles(FaultTestCase):
+    def test_a_folder_in_place_of_the_store_leaves_the_proxy_running(self) -> None:
         self.path.mkdir()
         proxy = self.expect_memory_only("it is a folder")
         self.path.rmdir()
@@ -121,7 +121,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
         self.assertEqual(5, self.rows())
 
-    def test_a_place_that_cannot_be_made(self) -> None:
+    def test_a_folder_that_cannot_be_created_leaves_the_proxy_running(self) -> None:
         (self.place / "file").touch()
         proxy = self.expect_memory_only(
             "Not a directory|exists|cannot find", self.place / "file" / "a" / "store.sqlite3"
@@ -130,7 +130,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         self.mended(proxy)
         self.assertEqual(5, self.rows(self.place / "file" / "a" / "store.sqlite3"))
 
-    def test_a_file_of_somebody_else_stays_as_it_is(self) -> None:
+    def test_a_foreign_file_in_place_of_the_store_is_not_changed(self) -> None:
         kinds: dict[str, Callable[[], object]] = {
             "text": lambda: self.path.write_bytes(b"Dear reader, " * 1000),
             "another program": lambda: self.make("CREATE TABLE theirs (x)"),
@@ -156,7 +156,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
                 connection.execute(statement)
 
     @unittest.skipIf(IS_ROOT, "no file is read-only for root")
-    def test_a_read_only_file_is_still_read(self) -> None:
+    def test_a_read_only_store_is_still_read(self) -> None:
         first = self.proxy()
         chat = self.chat(first)
         chat.ask()
@@ -171,7 +171,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         self.assertEqual(5, self.rows())
 
     @unittest.skipIf(IS_ROOT, "no folder is read-only for root")
-    def test_a_read_only_folder_is_still_read(self) -> None:
+    def test_a_store_in_a_read_only_folder_is_still_read(self) -> None:
         first = self.proxy()
         chat = self.chat(first)
         chat.ask()
@@ -192,7 +192,7 @@ class TestWhatIsNotOursToUse(FaultTestCase):
         again.ask(QUESTIONS[1])
         again.ask(QUESTIONS[2])
 
-    def test_a_folder_that_refuses_new_files(self) -> None:
+    def test_a_folder_that_refuses_new_files_leaves_the_proxy_running(self) -> None:
         """What a read-only folder looks like to a program, for root as well."""
         error = OSError(30, "Read-only file system")
         with mock.patch.object(private_files, "create", side_effect=error):
@@ -217,7 +217,7 @@ class TestLocks(FaultTestCase):
             yield
             process.kill()
 
-    def test_a_file_locked_while_running(self) -> None:
+    def test_a_store_locked_while_running_is_written_later(self) -> None:
         proxy = self.proxy()
         chat = self.chat(proxy)
         chat.ask()
@@ -231,7 +231,7 @@ class TestLocks(FaultTestCase):
         self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
         self.assertEqual((2, 8), (len(self.told), self.rows()))
 
-    def test_a_file_locked_at_the_start(self) -> None:
+    def test_a_store_locked_at_the_start_is_used_later(self) -> None:
         self.fill(1)
         for statement in ("for all", "for itself"):
             with self.subTest(statement):
@@ -274,7 +274,7 @@ class TestDamage(FaultTestCase):
         for path in self.place.iterdir():
             path.unlink()
 
-    def test_a_damaged_file_is_set_aside_and_told(self) -> None:
+    def test_a_damaged_store_is_renamed_and_logged(self) -> None:
         data = self.fill()
         rng = random.Random(4)
         for name, content in {
@@ -287,7 +287,7 @@ class TestDamage(FaultTestCase):
             with self.subTest(name):
                 self.expect_set_aside(content)
 
-    def test_damage_while_running(self) -> None:
+    def test_a_store_damaged_while_running_is_replaced(self) -> None:
         self.fill()
         proxy = self.proxy()
         chat = self.chat(proxy)
@@ -321,18 +321,18 @@ class TestDamage(FaultTestCase):
         self.assertGreaterEqual(self.rows(), 5)
 
     @needs_removable_open_files
-    def test_a_file_that_is_deleted_while_running_is_begun_anew(self) -> None:
+    def test_a_store_deleted_while_running_is_created_again(self) -> None:
         self.happens(lambda: list(map(Path.unlink, self.place.iterdir())))
 
     @needs_removable_open_files
-    def test_a_file_that_loses_its_name_only_is_begun_anew(self) -> None:
+    def test_a_store_unlinked_while_running_is_created_again(self) -> None:
         self.happens(self.path.unlink)
 
-    def test_a_file_that_is_emptied_while_running_is_begun_anew(self) -> None:
+    def test_a_store_emptied_while_running_is_created_again(self) -> None:
         self.happens(lambda: os.truncate(self.path, 0))
 
     @needs_removable_open_files
-    def test_a_file_that_is_replaced_while_running_is_used_from_then_on(self) -> None:
+    def test_a_store_replaced_while_running_is_used_from_then_on(self) -> None:
         self.fill(3)
         copy = self.place / "backup"
         copy.write_bytes(self.path.read_bytes())
@@ -401,13 +401,13 @@ class TestFullDisk(ServeTest):
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(reasonings, store.stats().reasonings)
 
-    def test_a_disk_that_is_full_at_the_start(self) -> None:
+    def test_a_full_disk_at_the_start_leaves_the_proxy_running(self) -> None:
         self.expect_recovery(limit=30_000, reasonings=5 + 6 * 3 + 1)
 
-    def test_a_disk_that_fills_up_while_running(self) -> None:
+    def test_a_disk_that_fills_up_leaves_the_proxy_running(self) -> None:
         self.expect_recovery(limit=80_000, reasonings=5 + 6 * 3 + 1)
 
-    def test_what_was_stored_is_read_from_a_full_disk(self) -> None:
+    def test_stored_reasoning_is_read_from_a_full_disk(self) -> None:
         process, chat = self.start(limit=10**9)
         chat.ask()
         process.send(15)

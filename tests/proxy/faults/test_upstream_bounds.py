@@ -60,11 +60,11 @@ class TestTime(FaultTestCase):
         reply = self.trickling(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n")
         self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
-    def test_announcements_that_trickle_have_the_same(self) -> None:
+    def test_interim_responses_that_trickle_have_one_deadline(self) -> None:
         reply = self.trickling(b"", head(status="102 Processing"))
         self.assertEqual(REPORTED, reply.verdict)
 
-    def test_keep_alives_are_no_progress_beyond_the_patience_for_a_queue(self) -> None:
+    def test_keep_alives_are_no_progress_beyond_the_queue_patience(self) -> None:
         blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
         drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
@@ -80,7 +80,7 @@ class TestTime(FaultTestCase):
                 # Our own sign of life went on meanwhile, and did not count as one of upstream's.
                 self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.events[1:-1]])
 
-    def test_blank_lines_in_a_plain_answer_are_no_progress_either(self) -> None:
+    def test_blank_lines_before_a_plain_answer_are_no_progress(self) -> None:
         reply = self.trickling(head(JSON), b"\n", stream=False, queue_patience=0)
         self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
@@ -90,7 +90,7 @@ class TestTime(FaultTestCase):
                 reply = self.trickling(start, drop, stream=False)
                 self.assertEqual((504, REPORTED), (reply.status, reply.verdict))
 
-    def test_the_words_of_a_refusal_are_not_waited_for_as_long_as_an_answer(self) -> None:
+    def test_the_body_of_a_refusal_has_a_short_deadline(self) -> None:
         with mock.patch.object(response, "_ERROR_SECONDS", 0.05):
             reply = self.trickling(head(JSON, status="400 Bad"), b"x", request_timeout=PATIENCE)
         self.assertEqual((400, "upstream_error"), (reply.status, reply.error["type"]))
@@ -128,7 +128,7 @@ class TestTls(FaultTestCase):
                 with self.subTest(good.name):
                     self.assertEqual(WHOLE, self.ask(self.connect(proxy), stream=good.is_stream).verdict)
 
-    def test_an_untrusted_certificate_is_told_and_nothing_is_sent(self) -> None:
+    def test_an_untrusted_certificate_is_an_error_and_nothing_is_sent(self) -> None:
         upstream = self.upstream(lambda _: ScriptedReply.of(GOOD[0].data), tls=True)
         for stream in (True, False):
             reply = self.ask(self.connect(self.proxy(upstream_base_url=upstream.url)), stream=stream)
@@ -136,7 +136,7 @@ class TestTls(FaultTestCase):
             self.assertIn("certificate", reply.error["message"])
         self.assertEqual([], upstream.requests)
 
-    def test_cut_inside_tls_is_told(self) -> None:
+    def test_a_connection_cut_inside_tls_is_an_error(self) -> None:
         good = GOOD[3]
         for then in (CLOSE, RESET):
             upstream = self.upstream(
@@ -147,10 +147,10 @@ class TestTls(FaultTestCase):
                 self.assertEqual(REPORTED, reply.verdict)
 
 
-class TestPlaces(FaultTestCase):
+class TestSlots(FaultTestCase):
     """However a call ends, its place comes back."""
 
-    def test_every_ending_gives_the_place_back(self) -> None:
+    def test_every_ending_of_a_call_releases_its_slot(self) -> None:
         endings = [
             ScriptedReply.of(GOOD[3].data),
             ScriptedReply.of(GOOD[3].data[:200]),
@@ -168,7 +168,7 @@ class TestPlaces(FaultTestCase):
                     reply = self.ask(self.connect(proxy), number)
                     self.assertNotEqual("rate_limit_exceeded", reply.error["code"] if reply.status != 200 else "")
 
-    def test_waiting_for_another_try_holds_none(self) -> None:
+    def test_a_call_that_waits_for_its_retry_holds_no_slot(self) -> None:
         endings = [
             ScriptedReply.of(STREAM_HEAD),
             ScriptedReply.of(b""),
@@ -186,7 +186,7 @@ class TestPlaces(FaultTestCase):
                 self.ask(self.connect(proxy), number)
         self.assertEqual([0, 0, 0], held)
 
-    def test_a_client_that_leaves_gives_its_place_to_the_next(self) -> None:
+    def test_a_client_that_disconnects_releases_its_slot(self) -> None:
         proxy, upstream = self.scripted_proxy(
             [
                 ScriptedReply.of(b"", HANG),
@@ -205,7 +205,7 @@ class TestPlaces(FaultTestCase):
                 self.assertTrue(upstream.hung_up.wait(PATIENCE))
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), 2).verdict)
 
-    def test_one_that_leaves_the_queue_never_calls(self) -> None:
+    def test_a_client_that_leaves_the_queue_makes_no_call(self) -> None:
         proxy, upstream = self.scripted_proxy(
             [ScriptedReply.of(b"", HANG), ScriptedReply.of(GOOD[3].data)], max_upstream_calls=1
         )
@@ -221,7 +221,7 @@ class TestPlaces(FaultTestCase):
         self.assertEqual(WHOLE, self.ask(self.connect(proxy), 1).verdict)
         self.assertEqual(2, len(upstream.requests))
 
-    def test_a_full_house_is_told_with_the_time_to_come_back(self) -> None:
+    def test_a_full_call_limit_is_a_429_with_retry_after(self) -> None:
         proxy, upstream = self.scripted_proxy([ScriptedReply.of(b"", HANG)], max_upstream_calls=1, queue_timeout=0.05)
         first = self.connect(proxy)
         first.sendall(request_bytes(_body(0)))
@@ -232,7 +232,7 @@ class TestPlaces(FaultTestCase):
                 (429, "rate_limit_exceeded", "2"), (reply.status, reply.error["code"], reply.headers["retry-after"])
             )
 
-    def test_several_answers_at_once_need_no_more_places_than_there_are(self) -> None:
+    def test_several_choices_need_no_more_slots_than_there_are(self) -> None:
         proxy, _ = self.scripted_proxy([ScriptedReply.of(GOOD[3].data)], max_upstream_calls=4, queue_timeout=PATIENCE)
         with ThreadPoolExecutor(6) as pool:
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy), n=3), range(6)))
@@ -241,7 +241,7 @@ class TestPlaces(FaultTestCase):
             self.assertEqual(3 * len(TEXT), len(reply.text))
         self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 
-    def test_many_callers_share_a_few_places(self) -> None:
+    def test_many_callers_share_a_few_slots(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
         proxy, upstream = self.scripted_proxy([ScriptedReply.of(GOOD[3].data, KEEP)], **settings)
         with ThreadPoolExecutor(24) as pool:
@@ -266,7 +266,7 @@ class TestMemory(FaultTestCase):
         self.assertEqual(REPORTED, verdict)
         self.assertLess(peak, 64 * 1024 * 1024)
 
-    def test_bombs(self) -> None:
+    def test_compressed_bombs_are_errors_in_bounded_memory(self) -> None:
         lines = width(256 * 1024, 10 * 1024 * 1024)
         for start, unit, end, size in (
             (b"", b"\n", b"", lines),
@@ -280,7 +280,7 @@ class TestMemory(FaultTestCase):
                 with self.subTest(unit[:5], kind=kind):
                     self.assert_bounded(ScriptedReply.of(head(kind, "Content-Encoding: gzip") + bomb), stream=stream)
 
-    def test_an_answer_without_end_is_not_held(self) -> None:
+    def test_an_endless_answer_is_an_error_in_bounded_memory(self) -> None:
         call = {"index": 0, "id": "i" * 100, "function": {"name": "f", "arguments": "x" * 900}}
         for said in ({"content": "x" * 1000}, {"reasoning_content": "x" * 1000}, {"tool_calls": [call]}):
             with self.subTest(*said), mock.patch("deepseek_cursor_proxy.conversation.Reply.MAX_CHARACTERS", 10_000):
@@ -292,7 +292,7 @@ class TestMemory(FaultTestCase):
             # What has come to its end was not endless.
             self.assertEqual(WHOLE, self.reply_to(GOOD[0].data, stream=False).verdict)
 
-    def test_endless_lines_and_bodies(self) -> None:
+    def test_endless_lines_and_bodies_are_errors_in_bounded_memory(self) -> None:
         mebibyte = b"x" * 1024 * 1024
         for data, stream in (
             ((STREAM_HEAD, b"data: ", *[mebibyte] * 20), True),

@@ -51,22 +51,22 @@ def cuts(good: GoodResponse, *, sample: int = BODY_SAMPLE) -> list[int]:
     return sorted({*range(0, good.head_bytes, width(4, 1)), *some, *edges})
 
 
-class TestAnyByte(FaultTestCase):
-    def test_the_good_answers_are_good(self) -> None:
+class TestEveryByte(FaultTestCase):
+    def test_the_sample_answers_are_whole(self) -> None:
         proxy, _ = self.scripted_proxy([ScriptedReply.of(good.data) for good in GOOD])
         for number, good in enumerate(GOOD):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
 
-    def test_closed_at_any_byte(self) -> None:
+    def test_a_connection_closed_at_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
             self.assert_told(good, CLOSE, cuts(good))
 
-    def test_reset_at_any_byte(self) -> None:
+    def test_a_connection_reset_at_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
             self.assert_told(good, RESET, cuts(good) if IS_LONG else cuts(good)[::3])
 
-    def test_hanging_at_any_byte(self) -> None:
+    def test_a_connection_silent_from_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
             some = random.Random(SEED).sample(cuts(good), 12)
             at = cuts(good) if IS_LONG else [*some, good.complete_at - 1, good.complete_at, len(good.data)]
@@ -79,7 +79,7 @@ class TestAnyByte(FaultTestCase):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
                     self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)
 
-    def test_bytes_one_by_one_change_nothing(self) -> None:
+    def test_an_answer_in_single_bytes_is_whole(self) -> None:
         plays = [ScriptedReply([good.data[at : at + 1] for at in range(len(good.data))]) for good in GOOD]
         proxy, _ = self.scripted_proxy(plays)
         for number, good in enumerate(GOOD):
@@ -109,7 +109,7 @@ class TestAnyByte(FaultTestCase):
             return [(number, self.ask(sock, number, stream=good.is_stream)) for number in numbers]
 
 
-class TestTheTable(FaultTestCase):
+class TestOddAnswers(FaultTestCase):
     """Part by part what upstreams have been seen, or are feared, to do."""
 
     def assert_status(self, status: int, data: bytes, *, stream: bool = True, **settings: Any) -> Reply:
@@ -132,7 +132,7 @@ class TestTheTable(FaultTestCase):
                         self.assert_status(502, data, stream=stream)
         self.assertEqual(0, elsewhere.connections)
 
-    def test_whoever_answers_neither_yes_nor_no_is_asked_nothing_more(self) -> None:
+    def test_the_connection_of_a_status_without_an_answer_is_closed(self) -> None:
         for status in ("304 Not Modified", "204 No Content", "302 Found"):
             with self.subTest(status):
                 odd = ScriptedReply.of(head("Content-Length: 0", status=status), KEEP)
@@ -140,7 +140,7 @@ class TestTheTable(FaultTestCase):
                 self.assertEqual(502, self.ask(self.connect(proxy), 0).status)
                 self.assertTrue(upstream.hung_up.wait(PATIENCE))
 
-    def test_what_is_no_answer_to_a_chat(self) -> None:
+    def test_a_success_that_is_no_chat_answer_is_an_error(self) -> None:
         for name, data in {
             "nothing": b"",
             "garbage": b"\x16\x03\x01\x02\x00garbage",
@@ -183,12 +183,12 @@ class TestTheTable(FaultTestCase):
                 with self.subTest(name, stream=stream):
                     self.assert_status(502, data, stream=stream)
 
-    def test_a_length_nobody_would_read_is_refused_before_it_comes(self) -> None:
+    def test_an_absurd_content_length_is_an_error_at_once(self) -> None:
         data = head(JSON, f"Content-Length: {1024**4}") + COMPLETION
         reply = self.reply_to(data, stream=False, then=HANG, request_timeout=PATIENCE)
         self.assertEqual((502, REPORTED), (reply.status, reply.verdict))
 
-    def test_plain_answers_of_the_wrong_kind(self) -> None:
+    def test_a_plain_answer_of_the_wrong_shape_is_an_error(self) -> None:
         for name, body in {
             "nothing": b"",
             "blank": b"\n\n\n",
@@ -215,7 +215,7 @@ class TestTheTable(FaultTestCase):
                 if "error" in name:
                     self.assertIn("out of order", reply.error["message"])
 
-    def test_streams_that_break_off_in_words(self) -> None:
+    def test_a_stream_that_breaks_or_is_malformed_is_an_error(self) -> None:
         start = STREAM_HEAD + EVENTS[0] + EVENTS[2]
         for name, data in {
             "nothing": STREAM_HEAD,
@@ -236,7 +236,7 @@ class TestTheTable(FaultTestCase):
                 if "error" in name:
                     self.assertIn("out of order", reply.error["message"])
 
-    def test_chunks_that_are_none(self) -> None:
+    def test_malformed_chunks_are_an_error(self) -> None:
         for name, body in {
             "a size of words": b"zz\r\n",
             "a negative size": b"-5\r\n",
@@ -302,7 +302,7 @@ class TestTheTable(FaultTestCase):
             with self.subTest(at):
                 self.assertEqual(WHOLE, self.ask(sock, number).verdict)
 
-    def test_surrogates_on_their_own_and_split(self) -> None:
+    def test_lone_and_split_surrogates_are_passed_on(self) -> None:
         halves = [delta(content="\ud83d"), delta(content="\ude00"), delta(content="\ud800 alone"), delta("stop")]
         data = STREAM_HEAD + b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in halves)
         reply = self.reply_to(data)
@@ -313,7 +313,7 @@ class TestTheTable(FaultTestCase):
         reply = self.reply_to(head(JSON, f"Content-Length: {len(body)}") + body, stream=False)
         self.assertEqual((200, "\ud800"), (reply.status, reply.text))
 
-    def test_only_the_time_to_wait_is_kept_of_a_refusal_s_head(self) -> None:
+    def test_only_retry_after_is_kept_of_the_head_of_a_refusal(self) -> None:
         fields = ("Retry-After: 7", "Set-Cookie: a=b", "Server: evil", "X-Request-Id: 9", "Location: http://x")
         body = json.dumps({"error": {"message": "Busy.", "type": "t", "param": None, "code": "c"}}).encode()
         for status in (400, 401, 402, 404, 413, 422, 429, 500, 502, 503, 504, 599):
@@ -324,7 +324,7 @@ class TestTheTable(FaultTestCase):
                 self.assertIn("Busy.", reply.error["message"])
                 self.assertEqual({"content-type", "content-length", "connection", "retry-after"}, reply.headers.keys())
 
-    def test_a_refusal_of_any_form_has_the_form_of_an_error(self) -> None:
+    def test_a_refusal_of_any_shape_gets_the_error_shape(self) -> None:
         for name, body in {
             "nothing": b"",
             "a page": b"<html><body><h1>502 Bad Gateway</h1>\r\n<hr>nginx</body></html>",
@@ -342,7 +342,7 @@ class TestTheTable(FaultTestCase):
                 self.assertEqual(500, reply.status)
                 self.assertTrue(reply.error["type"])
 
-    def test_a_refusal_inside_a_success_is_told_as_a_status(self) -> None:
+    def test_a_refusal_inside_a_200_gets_its_status(self) -> None:
         body = b'{"error": {"message": "out of order"}}'
         reply = self.assert_status(502, head(JSON, f"Content-Length: {len(body)}") + body)
         self.assertIn("out of order", reply.error["message"])

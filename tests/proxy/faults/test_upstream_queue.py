@@ -50,7 +50,7 @@ class TestQueue(FaultTestCase):
         status, _, body = read_reply(sock)
         return status, body
 
-    def test_a_queue_longer_than_the_silence_allowed_ends_in_the_answer(self) -> None:
+    def test_a_call_queued_for_longer_than_the_request_timeout_gets_its_answer(self) -> None:
         proxy = self.queueing()
         cases = [(path, stream) for path in APIS for stream in (True, False)]
         with ThreadPoolExecutor(len(cases)) as pool:
@@ -66,7 +66,7 @@ class TestQueue(FaultTestCase):
                     self.assertTrue(body.startswith(b"  "), body)
                     self.assertIn(TEXT, json.dumps(json.loads(body), ensure_ascii=False))
 
-    def test_several_choices_are_queued_as_well(self) -> None:
+    def test_several_choices_of_a_queued_call_get_their_answers(self) -> None:
         proxy, path = self.queueing(), "/v1/chat/completions"
         with ThreadPoolExecutor(2) as pool:
             replies = list(pool.map(lambda stream: self.told(proxy, path, n=2, stream=stream), (True, False)))
@@ -75,11 +75,11 @@ class TestQueue(FaultTestCase):
                 self.assertEqual((200, True), (status, b"[DONE]" in body if stream else len(json.loads(body)) > 0))
                 self.assertNotIn(b'"error"', body)
 
-    def test_blank_lines_are_keep_alives_of_a_stream(self) -> None:
+    def test_blank_lines_count_as_keep_alives_of_a_queued_stream(self) -> None:
         status, body = self.told(self.queueing(blank=b"\n"), "/v1/chat/completions", stream=True)
         self.assertEqual((200, True, False), (status, b"[DONE]" in body, b'"error"' in body))
 
-    def test_the_patience_has_an_end_and_is_named(self) -> None:
+    def test_a_queue_beyond_the_patience_is_an_error_that_names_the_setting(self) -> None:
         proxy, started = self.queueing(seconds=30.0, queue_patience=0.3), time.monotonic()
         with ThreadPoolExecutor(len(APIS)) as pool:
             replies = list(pool.map(lambda path: self.told(proxy, path, stream=True), APIS))
@@ -87,14 +87,14 @@ class TestQueue(FaultTestCase):
             self.assertIn(b"--queue-patience", body)
         self.assertLess(time.monotonic() - started, 20)
 
-    def test_silence_in_the_queue_is_still_silence(self) -> None:
+    def test_a_queued_call_without_keep_alives_times_out(self) -> None:
         pieces = [STREAM_HEAD, b": keep-alive\n\n"]
         upstream = self.upstream(lambda _: ScriptedReply(pieces, "hang"))
         proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=SILENCE)
         _, body = self.told(proxy, "/v1/chat/completions", stream=True)
         self.assertIn(b"went silent", body)
 
-    def test_a_plain_answer_that_breaks_after_a_sign_of_life_is_never_taken_for_one(self) -> None:
+    def test_a_queued_plain_answer_that_fails_never_looks_complete(self) -> None:
         """The status is sent by then: a response fails in its own words, the others break off."""
         proxy = self.queueing(seconds=30.0, queue_patience=0.3)
         status, body = self.told(proxy, "/v1/responses", stream=False)

@@ -171,7 +171,7 @@ os.environ.pop("HOME", None)
 
 
 class StartTest(ServeTest):
-    def test_the_first_lines_are_all_that_cursor_asks_for(self) -> None:
+    def test_the_first_lines_have_all_that_cursor_asks_for(self) -> None:
         _, welcome = self.serve("--model", "deepseek-flash")
         lines = welcome.splitlines()
         self.assertIn(f"deepseek-cursor-proxy {__version__} is running", lines[0])
@@ -202,19 +202,19 @@ class StartTest(ServeTest):
         self.assertRegex(welcome, "Model .+ mine\n")
         self.assertEqual((self.directory / "config.toml").read_text(), 'model = "mine"\n')
 
-    def test_with_a_configuration_of_their_own_nobody_gets_another(self) -> None:
+    def test_a_configuration_named_by_a_flag_creates_no_other(self) -> None:
         (self.home / "mine.toml").write_text('reasoning_content_path = "~/mine.sqlite3"\n')
         _, welcome = self.serve("--config", str(self.home / "mine.toml"))
         self.assertIn(str(self.home / "mine.toml"), welcome)
         self.assertIn(str(self.home / "mine.sqlite3"), welcome)
         self.assertFalse(self.directory.exists())
 
-    def test_a_key_of_the_environment_that_is_none_is_one_line_that_does_not_repeat_it(self) -> None:
+    def test_an_invalid_key_of_the_environment_is_one_line_without_the_key(self) -> None:
         line = self.refusal("--port", "0", "--access-keys", "sk-x", DEEPSEEK_API_KEY="sk-two words")
         self.assertRegex(line, "^DEEPSEEK_API_KEY has a blank .*; set it anew, or unset it$")
         self.assertNotIn("words", line)
 
-    def test_a_proxy_on_the_way_out_is_named(self) -> None:
+    def test_the_start_names_the_https_proxy(self) -> None:
         for settings, is_named in (
             ({}, True),
             ({"https_proxy": "off"}, False),
@@ -228,7 +228,7 @@ class StartTest(ServeTest):
                 self.assertEqual(is_named, "through the proxy proxy.test:3128" in welcome)
                 self.assertNotIn("secret", welcome)
 
-    def test_a_terminal_that_lacks_our_characters_still_gets_its_start(self) -> None:
+    def test_a_terminal_without_unicode_still_shows_the_start(self) -> None:
         _, welcome = self.serve(PYTHONIOENCODING="ascii")
         self.assertIn("(sk-?)", welcome)
 
@@ -246,7 +246,7 @@ class StartTest(ServeTest):
             with serve.open_store(config) as store, store.database.reader() as connection:
                 self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
 
-    def test_a_directory_that_cannot_be_written_stops_nobody(self) -> None:
+    def test_a_read_only_home_does_not_keep_the_proxy_from_serving(self) -> None:
         self.directory.write_text("a file in its place stops even root")
         process, _ = self.serve()
         process.send(signal.SIGTERM)
@@ -261,7 +261,7 @@ class StartTest(ServeTest):
         self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
 
     @unittest.skipIf(WINDOWS, "Windows invents a home for everybody")
-    def test_a_user_whom_the_system_does_not_know_is_served_without_a_home(self) -> None:
+    def test_a_user_unknown_to_the_system_is_served_without_a_home(self) -> None:
         """A container with `--user 12345` exited with 2 and was started again for ever."""
         (self.bin / "sitecustomize.py").write_text(HOMELESS)
         environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.bin}"}
@@ -277,7 +277,7 @@ class StartTest(ServeTest):
         _, welcome = self.serve("--reasoning-content-path", str(self.store), **environment)
         self.assertIn(f"reasoning {self.store}\n", welcome)
 
-    def test_a_store_that_cannot_be_cleared_is_told_and_stops_nobody(self) -> None:
+    def test_a_store_that_cannot_be_cleared_is_logged_and_the_proxy_serves(self) -> None:
         self.store.mkdir(parents=True)
         _, welcome = self.serve("--clear-reasoning-cache")
         self.assertRegex(welcome, "^Nothing was cleared: .+ cannot be used: it is a folder; .+\n")
@@ -291,7 +291,7 @@ HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_
 OURS = "sk-a-key-that-nobody-guesses"
 
 
-class WhoIsServedTest(unittest.TestCase):
+class ServedCallersTest(unittest.TestCase):
     """The start says what keeps strangers out, or that nothing does."""
 
     def said(self, held_key: str = "", **settings: Any) -> str:
@@ -300,7 +300,7 @@ class WhoIsServedTest(unittest.TestCase):
             public_url = "https://x.ngrok.app" if config.ngrok else None
             return serve._welcome(config, Path("x"), 1, public_url, Access(config))
 
-    def test_exactly_what_applies_is_said(self) -> None:
+    def test_the_start_names_exactly_who_is_served(self) -> None:
         sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)
         for settings, held_key, expected in (
             ({}, "", ()),
@@ -325,7 +325,7 @@ class WhoIsServedTest(unittest.TestCase):
                 self.assertNotIn("sk-held", welcome)
                 self.assertNotIn(OURS, welcome)
 
-    def test_the_names_under_which_keys_are_spent_are_listed(self) -> None:
+    def test_the_start_lists_the_host_names_that_may_use_keys(self) -> None:
         for settings, names in (
             ({}, "an IP address or localhost;"),
             ({"ngrok": True}, "an IP address, localhost or the tunnel;"),
@@ -333,7 +333,7 @@ class WhoIsServedTest(unittest.TestCase):
         ):
             self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
 
-    def test_who_has_a_tunnel_of_their_own_is_not_told_to_open_one(self) -> None:
+    def test_a_proxy_with_a_public_host_is_not_asked_to_open_a_tunnel(self) -> None:
         self.assertIn("add --ngrok", self.said())
         self.assertNotIn("add --ngrok", self.said(public_hosts=["a.example"]))
 
@@ -411,7 +411,7 @@ class NgrokTest(NgrokServeTest):
         line = self.refusal("--port", "0", "--ngrok", **self.install(test_tunnel.fails("ERR_NGROK_4018")))
         self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
 
-    def test_nobody_has_to_wait_for_a_slow_ngrok_to_stop(self) -> None:
+    def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
                 asked = Asked()

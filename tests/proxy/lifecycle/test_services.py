@@ -29,7 +29,7 @@ def unfinished(name: str) -> StoredResponse:
     return StoredResponse({"id": name, "status": "in_progress"}, [])
 
 
-class TestStarting(SocketTestCase):
+class TestStart(SocketTestCase):
     def store(self) -> ReasoningStore:
         opened = ReasoningStore(self.path)
         self.addCleanup(opened.close)
@@ -39,7 +39,7 @@ class TestStarting(SocketTestCase):
         super().setUp()
         self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
 
-    def test_what_the_last_run_left_unfinished_is_failed_and_told_once(self) -> None:
+    def test_unfinished_responses_of_the_last_run_are_failed_and_logged_once(self) -> None:
         services = Services.build(self.config(), self.store())
         for name in ("a", "b"):
             services.responses.put(ME, unfinished(name))
@@ -53,7 +53,7 @@ class TestStarting(SocketTestCase):
         assert found is not None
         self.assertEqual("failed", found.body["status"])
 
-    def test_a_change_of_settings_leaves_jobs_and_responses_alone(self) -> None:
+    def test_a_change_of_settings_keeps_jobs_and_responses(self) -> None:
         proxy = self.proxy()
         before = proxy.server.services()
         before.responses.put(ME, unfinished("a"))
@@ -103,7 +103,7 @@ class TestJobs(SocketTestCase):
         self.fake.stalls.get(timeout=PATIENCE)
         return job
 
-    def test_cancelling_ends_the_call_while_deepseek_is_silent(self) -> None:
+    def test_cancelling_a_job_ends_its_silent_call(self) -> None:
         for step in (NOTHING, SILENT):
             with self.subTest(type(step).__name__):
                 job = self.begun(step)
@@ -112,7 +112,7 @@ class TestJobs(SocketTestCase):
                 self.assertTrue(job.wait(PATIENCE))
                 self.assertEqual("cancelled", self.ended[-1])
 
-    def test_a_proxy_that_stops_lets_jobs_finish_and_then_tells_them(self) -> None:
+    def test_a_proxy_that_stops_lets_jobs_finish_and_then_ends_them(self) -> None:
         job = self.begun(SILENT)
         heard: list[bytes] = []
         follower = threading.Thread(target=lambda: heard.extend(job.follow()))
@@ -124,7 +124,7 @@ class TestJobs(SocketTestCase):
         self.assertTrue(heard[-1].endswith(b"end"), heard)
         self.assertIsNotNone(self.services.responses.get(ME, "job"))
 
-    def test_a_job_that_finishes_in_time_is_not_told(self) -> None:
+    def test_a_job_that_finishes_in_time_is_not_ended(self) -> None:
         self.fake.answer(Answer(content="All of it.", piece=2, pause=0.01))
         job = Job("job", ME)
         self.services.jobs.submit(job, self.work)
@@ -133,7 +133,7 @@ class TestJobs(SocketTestCase):
         self.running.server.drain(PATIENCE)
         self.assertEqual(["completed"], self.ended)
 
-    def test_closing_without_draining_ends_them_too(self) -> None:
+    def test_closing_services_without_draining_ends_jobs(self) -> None:
         job = self.begun(NOTHING)
         self.running.server.shutdown()
         self.running.server.server_close()

@@ -108,12 +108,12 @@ class StopTest(RunningTest):
         super().setUp()
         hear_signals(self)
 
-    def test_an_interrupt_while_it_loads_ends_it_without_a_traceback(self) -> None:
+    def test_an_interrupt_during_the_imports_ends_the_proxy_without_a_traceback(self) -> None:
         command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING]
         done = subprocess.run(command, env=self.environment(), capture_output=True, timeout=PATIENCE)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (-signal.SIGINT, b"", b""))
 
-    def test_either_signal_stops_it_cleanly(self) -> None:
+    def test_sigint_and_sigterm_stop_the_proxy_cleanly(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
                 process, _ = self.serve()
@@ -121,7 +121,7 @@ class StopTest(RunningTest):
                 self.expect_stopped(process)
                 self.assertEqual(process.errors, "")
 
-    def test_ctrl_break_stops_it_too(self) -> None:
+    def test_ctrl_break_stops_the_proxy(self) -> None:
         command = [sys.executable, "-c", WITH_BREAK, "--port", "0"]
         with subprocess.Popen(command, env=self.environment(), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -131,7 +131,7 @@ class StopTest(RunningTest):
             self.assertTrue(process.stdout.read().endswith(b"Stopped.\n"))
         self.assertEqual(0, process.returncode)
 
-    def test_an_answer_in_progress_is_finished_first(self) -> None:
+    def test_a_stopping_proxy_finishes_its_answers_first(self) -> None:
         fake = self.fake("Here it is, whole.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         idle, response = self.connect(welcome), self.stream(welcome)
@@ -147,7 +147,7 @@ class StopTest(RunningTest):
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(store.stats().reasonings, 1)
 
-    def test_a_client_that_only_stays_connected_is_not_waited_for(self) -> None:
+    def test_a_stopping_proxy_does_not_wait_for_idle_connections(self) -> None:
         process, welcome = self.serve(*ENDLESS_GRACE)
         self.connect(welcome)
         process.send(signal.SIGTERM)
@@ -197,7 +197,7 @@ class StopTest(RunningTest):
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
 
-    def test_a_stream_that_never_pauses_is_ended_all_the_same(self) -> None:
+    def test_a_stream_without_pauses_is_ended_after_the_grace_period(self) -> None:
         fake = self.enterContext(FakeDeepSeek())
         fake.answer(Answer(content="x" * 80_000, piece=1))
         process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
@@ -207,7 +207,7 @@ class StopTest(RunningTest):
         self.assertEqual(("proxy_stopping", "[DONE]"), (told["error"]["code"], done))
         self.expect_stopped(process)
 
-    def test_whoever_has_no_byte_of_an_answer_yet_gets_a_503_to_come_back_after(self) -> None:
+    def test_a_request_without_an_answer_yet_gets_a_503_with_retry_after_at_the_stop(self) -> None:
         fake = self.enterContext(FakeDeepSeek())
         fake.answer(Raw(b"", then_close=False), Answer(content="Never said.", stall_after=0))
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
@@ -222,7 +222,7 @@ class StopTest(RunningTest):
             self.assert_told(sock)
         self.expect_stopped(process)
 
-    def test_half_a_head_is_not_waited_for(self) -> None:
+    def test_a_stopping_proxy_does_not_wait_for_half_a_head(self) -> None:
         process, welcome = self.serve(*ENDLESS_GRACE)
         # The first request is answered, so what stands behind it has been read.
         sock = self.ask(welcome, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
@@ -231,7 +231,7 @@ class StopTest(RunningTest):
         self.assert_told(sock)
         self.expect_stopped(process)
 
-    def test_nobody_new_comes_in_while_the_last_answers_run(self) -> None:
+    def test_a_stopping_proxy_refuses_new_connections(self) -> None:
         fake = self.fake("Here it is.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         idle, response = self.connect(welcome), self.stream(welcome)
@@ -243,7 +243,7 @@ class StopTest(RunningTest):
         self.assertEqual("[DONE]", list(read_events(response))[-1])
         self.expect_stopped(process)
 
-    def test_a_client_that_does_not_read_is_not_waited_for_after_the_grace_period(self) -> None:
+    def test_a_client_that_does_not_read_does_not_delay_the_stop_after_the_grace(self) -> None:
         fake = self.enterContext(FakeDeepSeek())
         fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
@@ -258,10 +258,10 @@ class StopTest(RunningTest):
 
 
 @unittest.skipIf(WINDOWS, "signals are a POSIX thing")
-class HurryTest(RunningTest, NgrokServeTest):
+class SecondSignalTest(RunningTest, NgrokServeTest):
     command = QUICK_COMMAND
 
-    def test_two_signals_within_a_second_are_one_wish_to_stop(self) -> None:
+    def test_two_signals_within_a_second_count_as_one(self) -> None:
         """GNU timeout signals the process, and then the group it is in."""
         fake = self.fake("Here it is, whole.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
@@ -274,7 +274,7 @@ class HurryTest(RunningTest, NgrokServeTest):
         self.assertEqual("[DONE]", list(read_events(response))[-1])
         self.expect_stopped(process)
 
-    def test_the_second_signal_ends_it_at_once_and_leaves_no_tunnel_behind(self) -> None:
+    def test_a_second_signal_ends_the_proxy_at_once_and_its_tunnel_too(self) -> None:
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
                 fake = self.fake("Never said.")
@@ -336,7 +336,7 @@ class ReloadTest(RunningTest):
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
 
-    def test_who_may_spend_the_owners_keys_is_told_when_that_changes(self) -> None:
+    def test_a_reload_that_changes_who_is_served_says_so(self) -> None:
         process, _ = self.serve_mine()
         route = '[passthrough."gpt-*"]\nbase_url = "https://x"\nkey_env = "K"\n'
         for text, told in (
@@ -347,14 +347,14 @@ class ReloadTest(RunningTest):
             process.send(signal.SIGHUP)
             self.assertIn(told, process.read_until("[passthrough] is"))
 
-    def test_flags_stay_above_the_file(self) -> None:
+    def test_flags_win_over_the_file_after_a_reload(self) -> None:
         process, welcome = self.serve_mine("--model", "flag")
         self.path.write_text('model = "two"\n')
         process.send(signal.SIGHUP)
         self.assertIn("nothing changed", process.read_until(" again: "))
         self.assertEqual("flag", self.model(self.connect(welcome)))
 
-    def test_a_mistake_in_them_is_one_line_and_changes_nothing(self) -> None:
+    def test_a_mistake_in_reloaded_settings_is_one_line_and_changes_nothing(self) -> None:
         process, welcome = self.serve_mine()
         connection = self.connect(welcome)
         for text in ('modle = "two"\n', 'model = "two"\ncors = 7\n', "model =\n", None):
@@ -370,7 +370,7 @@ class ReloadTest(RunningTest):
             )
             self.assertEqual("one", self.model(connection))
 
-    def test_a_running_answer_keeps_its_settings_and_is_not_cut(self) -> None:
+    def test_a_reload_does_not_touch_a_running_answer(self) -> None:
         old, new = self.fake("From the old one."), self.enterContext(FakeDeepSeek())
         self.path.write_text(f'base_url = "{old.url}"\n')
         process, welcome = self.serve_mine()
@@ -393,7 +393,7 @@ class TerminalTest(ServeTest):
         super().setUp()
         hear_signals(self)
 
-    def test_whoever_has_read_enough_of_it_does_not_end_it(self) -> None:
+    def test_a_closed_standard_output_does_not_end_the_proxy(self) -> None:
         """A supervisor waits for the welcome and closes the pipe; the next SIGHUP would have been the end."""
         reading, writing = os.pipe()
         os.close(reading)
@@ -418,12 +418,12 @@ class TerminalTest(ServeTest):
         os.close(theirs)
         return process, ours
 
-    def test_closing_the_terminal_stops_it(self) -> None:
+    def test_closing_the_terminal_stops_the_proxy(self) -> None:
         process, terminal = self.serve_in_a_terminal("true")
         os.close(terminal)
         self.assertEqual(0, process.wait(PATIENCE))
 
-    def test_unless_it_was_told_to_stay(self) -> None:
+    def test_a_proxy_under_nohup_survives_its_terminal(self) -> None:
         process, terminal = self.serve_in_a_terminal("trap '' HUP")
         os.close(terminal)
         process.send_signal(signal.SIGHUP)

@@ -52,7 +52,7 @@ def setUpModule() -> None:
             unittest.addModuleCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class CrowdTestCase(SocketTestCase):
+class LoadTestCase(SocketTestCase):
     def crowd(self, proxy: RunningProxy, count: int) -> list[socket.socket]:
         """That many clients, all of which begin to connect before one of them is waited for."""
         socks = [socket.socket() for _ in range(count)]
@@ -65,8 +65,8 @@ class CrowdTestCase(SocketTestCase):
         return socks
 
 
-class TestCrowds(CrowdTestCase):
-    def test_three_hundred_connects_at_once_are_all_answered(self) -> None:
+class TestManyClients(LoadTestCase):
+    def test_three_hundred_connections_at_once_are_all_answered(self) -> None:
         socks = self.crowd(self.proxy(), 300)
         for sock in socks:
             sock.sendall(HEALTH)
@@ -97,7 +97,7 @@ class TestCrowds(CrowdTestCase):
             for question, answer in zip(payload["messages"][1::2], payload["messages"][2::2], strict=False):
                 self.assertEqual(_words(question["content"])[0], answer["reasoning_content"])
 
-    def test_clients_that_stay_keep_their_streams_when_others_reset(self) -> None:
+    def test_clients_keep_their_streams_when_others_reset(self) -> None:
         """A descriptor that a reset frees is the next client's within the same batch of events."""
         fake = FakeDeepSeek(responder=lambda payload: Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01))
         self.addCleanup(fake.close)
@@ -143,13 +143,13 @@ def _own_words(payload: dict[str, Any]) -> Answer:
     return Answer(thought, said, stall_after=5 if question.endswith(".0") else None)
 
 
-class TestSlowness(CrowdTestCase):
+class TestSlowClients(LoadTestCase):
     def setUp(self) -> None:
         super().setUp()
         # A lingering farewell is for those who still send a lot; here it only takes time.
         self.enterContext(mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05))
 
-    def test_heads_that_drip_are_cut_short_while_others_are_served(self) -> None:
+    def test_slow_heads_are_ended_while_others_are_served(self) -> None:
         proxy = self.proxy(header_timeout=0.25)
         start = ResourceBaseline(proxy.address)
         slow = self.crowd(proxy, 50)
@@ -162,7 +162,7 @@ class TestSlowness(CrowdTestCase):
             sock.close()
         start.assert_restored(self)
 
-    def test_bodies_that_drip_are_cut_short_and_cost_no_call(self) -> None:
+    def test_slow_bodies_are_ended_and_cost_no_call(self) -> None:
         proxy = self.proxy(body_timeout=0.25)
         start = ResourceBaseline(proxy.address)
         slow = self.crowd(proxy, 30)
@@ -194,7 +194,7 @@ class TestSlowness(CrowdTestCase):
             is_over.set()
             thread.join()
 
-    def test_readers_that_stall_are_dropped_and_their_calls_closed(self) -> None:
+    def test_clients_that_stop_reading_are_dropped_and_their_calls_closed(self) -> None:
         count, proxy = 6, self.proxy(write_timeout=0.15)
         # More than the buffers between DeepSeek and a client hold.
         self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
@@ -218,7 +218,7 @@ class TestSlowness(CrowdTestCase):
 
 
 class TestGarbage(SocketTestCase):
-    def test_what_failed_is_freed_at_once_and_not_by_the_collector(self) -> None:
+    def test_a_failed_request_is_freed_without_the_garbage_collector(self) -> None:
         """An error in a cycle keeps megabytes of a broken answer alive; a few of these at once were a gigabyte."""
         proxy = self.proxy()
         cases: dict[str, tuple[dict[str, Any], Step]] = {

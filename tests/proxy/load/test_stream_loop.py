@@ -16,7 +16,7 @@ WITHOUT_THE_NAMES = """
 import select, sys, unittest
 for name in ("EPOLLRDHUP", "POLLRDHUP"):
     vars(select).pop(name, None)
-names = "unit.server.test_stream_loop.TestDriving unit.net.test_wait proxy.test_walkthrough.TestAChat"
+names = "unit.server.test_stream_loop.TestDriving unit.net.test_wait proxy.test_walkthrough.TestChat"
 unittest.main(None, argv=["", *("tests." + name for name in names.split())])
 """
 
@@ -42,5 +42,5 @@ def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: 
     for module in (test_chunk_by_chunk, test_client_disconnects, test_walkthrough):
         for case in _cases(module):
             tests.addTests(loader.loadTestsFromTestCase(_all_driven(case)))
-    tests.addTests(loader.loadTestsFromTestCase(_all_driven(test_load.TestSlowness)))
+    tests.addTests(loader.loadTestsFromTestCase(_all_driven(test_load.TestSlowClients)))
     return tests

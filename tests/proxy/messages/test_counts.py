@@ -17,7 +17,7 @@ class TestCounting(MessagesTestCase):
         self.assertEqual((200, {"input_tokens"}), (told.status, set(told.value)), told.body)
         return int(told.value["input_tokens"])
 
-    def test_more_is_longer_and_deepseek_is_not_asked(self) -> None:
+    def test_count_tokens_grows_with_the_request_and_makes_no_call(self) -> None:
         short = self.count(user("Hello"))
         self.assertGreater(self.count(user("Hello, how are you today?")), short)
         self.assertGreater(self.count(user("Hello"), system="Be brief."), short)
@@ -25,7 +25,7 @@ class TestCounting(MessagesTestCase):
         self.assertEqual(short, self.count(user("Hello"), path=f"{COUNT}?beta=true"))
         self.assertEqual([], self.fake.seen)
 
-    def test_thinking_counts_where_deepseek_will_read_it_also_when_it_was_emptied(self) -> None:
+    def test_thinking_is_counted_where_deepseek_reads_it_even_if_it_was_emptied(self) -> None:
         self.fake.answer(Answer("A long thought. " * 50, "Yes."))
         said = assistant(self.complete(self.running, tools=TOOLS))
         emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in said["content"]]
@@ -33,7 +33,7 @@ class TestCounting(MessagesTestCase):
         self.assertEqual(whole, self.count(user("q"), {**said, "content": emptied}, user("go on"), tools=TOOLS))
         self.assertGreater(whole, 100 + self.count(user("q"), user("Yes."), user("go on"), tools=TOOLS))
 
-    def test_what_deepseek_tells_is_learned(self) -> None:
+    def test_reported_usage_corrects_count_tokens(self) -> None:
         question = user("Some words that are longer than a few. " * 40)
         before = self.count(question)
         counter = self.running.server.services().counter
@@ -51,7 +51,7 @@ class TestCounting(MessagesTestCase):
         counter.close()
         self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
 
-    def test_it_needs_a_key_and_a_list_of_messages(self) -> None:
+    def test_count_tokens_needs_a_key_and_messages(self) -> None:
         told = self.send(self.running, {"messages": 5}, path=COUNT)
         self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
         told = self.send(self.running, {"messages": []}, path=COUNT, headers={"x-api-key": ""})

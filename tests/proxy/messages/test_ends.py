@@ -16,7 +16,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 
 
 class TestUsage(MessagesTestCase):
-    def test_what_was_read_from_the_cache_is_not_part_of_the_input(self) -> None:
+    def test_cached_tokens_are_not_part_of_input_tokens(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             words = user(f"{stream} words " * 100)
@@ -29,14 +29,14 @@ class TestUsage(MessagesTestCase):
             self.assertLess(0, usage["input_tokens"])
             self.assertLess(usage["input_tokens"], usage["cache_read_input_tokens"])
 
-    def test_a_stream_tells_at_its_beginning_about_how_long_it_was_asked(self) -> None:
+    def test_message_start_estimates_the_input_tokens(self) -> None:
         told = self.create(self.proxy(), user("words " * 1000), stream=True)
         start = told.events[0]["message"]["usage"]
         self.assertTrue(1000 < start["input_tokens"] < 2000, start)
         self.assertEqual(0, start["output_tokens"])
         self.assertEqual(told.message["usage"], told.events[-2]["usage"])
 
-    def test_an_answer_that_counts_nothing_has_a_usage_all_the_same(self) -> None:
+    def test_an_answer_without_usage_has_a_usage_object(self) -> None:
         end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         self.fake.answer(Raw(HEAD + PIECE + end))
         usage = self.complete(self.proxy(), stream=True)["usage"]
@@ -44,7 +44,7 @@ class TestUsage(MessagesTestCase):
 
 
 class TestStopReasons(MessagesTestCase):
-    def test_why_it_stopped_is_told_in_the_words_of_this_api(self) -> None:
+    def test_finish_reasons_become_stop_reasons(self) -> None:
         for answer, expected in (
             (Answer(content="x"), "end_turn"),
             (Answer(content="x", finish_reason="length"), "max_tokens"),
@@ -61,7 +61,7 @@ class TestStopReasons(MessagesTestCase):
                     message = self.complete(self.proxy(), tools=TOOLS, stream=stream)
                     self.assertEqual((expected, None), (message["stop_reason"], message["stop_sequence"]))
 
-    def test_a_stop_sequence_is_told_where_upstream_tells_it(self) -> None:
+    def test_a_stop_sequence_is_named_when_upstream_names_it(self) -> None:
         end = (
             b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":"%b"}]}\n\ndata: [DONE]\n\n'
         )
@@ -70,7 +70,7 @@ class TestStopReasons(MessagesTestCase):
             message = self.complete(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
             self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
 
-    def test_a_call_that_was_cut_short_is_still_told(self) -> None:
+    def test_a_tool_call_that_was_cut_is_still_a_block(self) -> None:
         """As far as it is whole, which is also what the official packages make of the stream."""
         cut = Call(CALL.id, CALL.name, '{"path": "a.py", "line": 1')
         self.fake.answer(Answer(calls=(cut,), finish_reason="length"))
@@ -85,7 +85,7 @@ class TestRefusals(MessagesTestCase):
         self.assertEqual(told.value["request_id"], told.headers["request-id"])
         self.assertEqual("false" if is_final else None, told.headers.get("x-should-retry"))
 
-    def test_what_deepseek_refuses_is_told_in_the_shape_of_this_api(self) -> None:
+    def test_a_refusal_of_deepseek_has_the_error_shape_of_messages(self) -> None:
         for status, expected, kind, is_final in (
             (400, 400, "invalid_request_error", True),
             (401, 401, "authentication_error", True),
@@ -107,14 +107,14 @@ class TestRefusals(MessagesTestCase):
                     self.assert_told(told, expected, kind, is_final=is_final)
                     self.assertIn(f"words of {status}", told.error["message"])
 
-    def test_whoever_has_to_come_back_is_told_when(self) -> None:
+    def test_a_messages_error_keeps_retry_after(self) -> None:
         for status in (429, 503):
             for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
                 self.fake.answer(Failure(status, headers=headers))
                 told = self.create(self.proxy(), stream=True)
                 self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
 
-    def test_a_chat_that_is_too_long_is_told_in_words_that_clients_know(self) -> None:
+    def test_a_prompt_that_is_too_long_has_the_words_that_claude_code_knows(self) -> None:
         for words, expected in (
             (TOO_LONG, "prompt is too long: 140000 tokens > 131072 maximum"),
             ("The prompt is too long.", "prompt is too long: 1048577 tokens > 1048576 maximum"),
@@ -125,7 +125,7 @@ class TestRefusals(MessagesTestCase):
                 self.assert_told(told, 400, "invalid_request_error", is_final=True)
                 self.assertEqual(expected, told.error["message"])
 
-    def test_what_this_proxy_refuses_has_the_same_shape(self) -> None:
+    def test_a_refusal_of_the_proxy_has_the_error_shape_of_messages(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1000)
         self.assert_told(self.create(proxy, user("x" * 2000)), 413, "request_too_large", is_final=True)
         self.assert_told(self.create(proxy, max_tokens=None), 400, "invalid_request_error", is_final=True)
@@ -137,14 +137,14 @@ class TestRefusals(MessagesTestCase):
         self.assert_told(self.create(listed), 401, "authentication_error", is_final=True)
         self.assertEqual([], self.fake.seen)
 
-    def test_reasoning_that_nobody_has_is_not_asked_for_again_and_again(self) -> None:
+    def test_a_409_of_missing_reasoning_tells_clients_not_to_retry(self) -> None:
         """Libraries try a 409 again by themselves."""
         call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
         history = (user("q"), {"role": "assistant", "content": [call]}, user("go on"))
         told = self.create(self.proxy(missing_reasoning_strategy="reject"), *history, tools=TOOLS)
         self.assert_told(told, 409, "invalid_request_error", is_final=True)
 
-    def test_keys_are_in_no_error(self) -> None:
+    def test_the_key_is_in_no_messages_error(self) -> None:
         self.fake.answer(Failure(401, "Your api key sk-a-rather-secret-key is invalid"))
         told = self.create(self.proxy(), key="sk-a-rather-secret-key")
         self.assertNotIn(b"secret", told.body)
@@ -160,14 +160,14 @@ class TestRefusals(MessagesTestCase):
                 self.fake.answer(step)
                 self.assert_told(self.create(self.proxy()), status, kind, is_final=False)
 
-    def test_no_http_client_is_needed_to_be_told_in_this_shape(self) -> None:
+    def test_a_request_without_the_headers_of_the_api_gets_the_error_shape_of_messages(self) -> None:
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes([], path=PATH))
         self.assertIn(b'{"type":"error","error":{"type":"invalid_request_error"', sock.recv(65536))
 
 
 class TestBreaks(MessagesTestCase):
-    def test_an_error_midway_comes_behind_the_end_of_the_open_block(self) -> None:
+    def test_an_error_midway_closes_the_open_block_first(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
         nonsense = b"data: {nope\n\n"
         for step, kind in (
@@ -193,7 +193,7 @@ class TestBreaks(MessagesTestCase):
                     blocks(found[1:])
                 self.assertIn(found[-1]["type"], ("message_start", "content_block_stop"))
 
-    def test_what_was_thought_before_a_break_is_kept(self) -> None:
+    def test_the_reasoning_before_a_broken_stream_is_stored(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, cut_after=3))
         told = self.create(proxy, stream=True)
@@ -204,10 +204,10 @@ class TestBreaks(MessagesTestCase):
         self.assert_upstream_saw("A thought.")
 
 
-class TestTakingLong(MessagesTestCase):
+class TestSlowAnswers(MessagesTestCase):
     """A message in one piece may take minutes, which nobody between us and the client puts up with in silence."""
 
-    def test_blanks_come_before_a_message_that_takes_long(self) -> None:
+    def test_blanks_precede_a_slow_plain_message(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with self.open_stream(proxy, stream=False) as sock:
@@ -219,7 +219,7 @@ class TestTakingLong(MessagesTestCase):
         message = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
         self.assertEqual(["A thought.", "Said."], [message["content"][0]["thinking"], message["content"][1]["text"]])
 
-    def test_one_that_breaks_by_then_breaks_off(self) -> None:
+    def test_a_slow_plain_message_that_fails_never_looks_complete(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.2)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with self.open_stream(proxy, stream=False) as sock:
@@ -229,7 +229,7 @@ class TestTakingLong(MessagesTestCase):
         self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
         self.assertNotIn(b"{", seen)
 
-    def test_a_bug_by_then_breaks_off_as_well(self) -> None:
+    def test_a_bug_in_a_slow_plain_message_never_looks_complete(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
@@ -241,7 +241,7 @@ class TestTakingLong(MessagesTestCase):
         self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
         self.assertNotIn(b"{", seen)
 
-    def test_a_client_that_leaves_meanwhile_ends_the_call(self) -> None:
+    def test_a_disconnect_from_a_slow_plain_message_ends_the_call(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with self.open_stream(proxy, stream=False) as sock:
@@ -249,6 +249,6 @@ class TestTakingLong(MessagesTestCase):
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.fake.release.set()
 
-    def test_a_wrong_method_is_told_in_the_shape_of_this_api(self) -> None:
+    def test_a_wrong_method_has_the_error_shape_of_messages(self) -> None:
         told = self.ask(self.proxy(), "PUT", PATH)
         self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))

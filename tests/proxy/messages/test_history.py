@@ -49,7 +49,7 @@ class HistoryTestCase(MessagesTestCase):
         return str(message["content"][0]["signature"])
 
 
-class TestAClientThatSentNoThinking(HistoryTestCase):
+class TestThinkingNotRequested(HistoryTestCase):
     """It knows no thinking blocks: it reads content[0].text, and sends back what it got."""
 
     def assert_restored(self, proxy: RunningProxy, *chat: Json, **body: Any) -> Json:
@@ -57,7 +57,7 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
         self.assertNotIn("thinking", kinds(answer))
         return answer
 
-    def test_the_first_block_is_the_text_and_every_thought_is_restored(self) -> None:
+    def test_without_thinking_requested_the_first_block_is_text_and_reasoning_is_restored(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
                 proxy, chat = self.with_new_store(), [user("q")]
@@ -72,7 +72,7 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
                 self.assert_upstream_saw(THOUGHT, "Now I know.")
         self.assertEqual([], self.fake.refused)
 
-    def test_a_text_that_thinking_interrupts_is_one_block_and_comes_back_byte_for_byte(self) -> None:
+    def test_text_around_hidden_thinking_is_one_block_and_is_restored_byte_for_byte(self) -> None:
         pieces = [{"reasoning_content": "First."}, {"content": "Let me "}, {"reasoning_content": " Then."}]
         call = {"index": 0, "id": CALL.id, "type": "function", "function": {"name": CALL.name, "arguments": "{}"}}
         pieces += [{"content": "look."}, {"tool_calls": [call]}]
@@ -86,20 +86,20 @@ class TestAClientThatSentNoThinking(HistoryTestCase):
                 self.assert_upstream_saw("First. Then.")
                 self.assertEqual("Let me look.", self.sent()[1]["content"])
 
-    def test_the_setting_gives_it_to_all(self) -> None:
+    def test_the_setting_shows_thinking_to_every_client(self) -> None:
         proxy = self.proxy(messages_thinking="always")
         for stream in (True, False):
             self.fake.answer(DONE)
             self.assertEqual(["thinking", "text"], kinds(self.complete(proxy, thinking=None, stream=stream)))
 
-    def test_who_turned_it_off_is_told_none_even_if_the_model_thinks(self) -> None:
+    def test_disabled_thinking_shows_none_even_if_the_model_thinks(self) -> None:
         """Some who serve DeepSeek's models do not know how to turn it off."""
         for setting in ("requested", "always"):
             self.fake.answer(streamed({"reasoning_content": "Hm."}, {"content": "Hi."}))
             answer = self.complete(self.proxy(messages_thinking=setting), thinking={"type": "disabled"}, stream=True)
             self.assertEqual(["text"], kinds(answer))
 
-    def test_a_silent_thought_keeps_the_stream_alive(self) -> None:
+    def test_hidden_thinking_sends_pings(self) -> None:
         """Claude's libraries give up on a stream that says nothing for minutes."""
         self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))
         told = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
@@ -116,7 +116,7 @@ def streamed(*deltas: Json) -> Raw:
 
 
 class TestThinking(HistoryTestCase):
-    def test_however_it_is_sent_back_deepseek_gets_the_same_bytes(self) -> None:
+    def test_thinking_echoed_in_any_form_reaches_deepseek_byte_for_byte(self) -> None:
         for stream in (True, False):
             proxy = self.with_new_store()
             message = self.called(proxy, stream=stream)
@@ -146,14 +146,14 @@ class TestThinking(HistoryTestCase):
             self.assertEqual(1, len(bodies))
         self.assertEqual([], self.fake.refused)
 
-    def test_a_signature_restores_a_turn_where_the_database_is_gone(self) -> None:
+    def test_a_signature_restores_a_turn_without_the_store(self) -> None:
         message = self.called(self.with_new_store())
         for echo in (assistant(message), with_thinking(message, thinking="")):
             for stream in (True, False):
                 self.complete(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
                 self.assert_upstream_saw(THOUGHT)
 
-    def test_signatures_that_are_not_ours_open_nothing_there_and_are_no_error(self) -> None:
+    def test_foreign_signatures_restore_nothing_and_are_no_error(self) -> None:
         message = self.called(self.with_new_store())
         signature = self.signature(message)
         others = self.signature(self.called(self.with_new_store(), key="sk-other"))
@@ -174,14 +174,14 @@ class TestThinking(HistoryTestCase):
                 self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
-    def test_another_secret_opens_nothing(self) -> None:
+    def test_a_signature_of_another_secret_restores_nothing(self) -> None:
         message = self.called(self.with_new_store())
         echo = with_thinking(message, thinking="")
         self.complete(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
         self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
         self.assertEqual([], self.fake.refused)
 
-    def test_thinking_that_is_omitted_is_signed_and_comes_back(self) -> None:
+    def test_omitted_thinking_is_restored_from_its_signature(self) -> None:
         for stream in (True, False):
             proxy = self.with_new_store()
             message = self.called(proxy, stream=stream, thinking={"type": "adaptive", "display": "omitted"})
@@ -191,7 +191,7 @@ class TestThinking(HistoryTestCase):
                 self.complete(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
                 self.assert_upstream_saw(THOUGHT)
 
-    def test_thinking_that_went_on_in_the_midst_of_the_text_comes_back_as_it_was(self) -> None:
+    def test_thinking_between_texts_is_restored_as_it_was(self) -> None:
         pieces = (
             {"reasoning_content": "Hm. "},
             {"content": "Well, "},
@@ -230,14 +230,14 @@ class TestThinking(HistoryTestCase):
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Let me look.", self.sent()[1]["content"])
 
-    def test_plain_turns_are_restored_as_well(self) -> None:
+    def test_plain_turns_of_messages_are_restored(self) -> None:
         proxy = self.proxy()
         self.fake.answer(DONE)
         first = self.complete(proxy, tools=TOOLS)
         self.complete(proxy, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
         self.assert_upstream_saw("Now I know.")
 
-    def test_a_call_without_a_thought_is_no_call_whose_thought_was_lost(self) -> None:
+    def test_a_call_without_reasoning_is_not_one_with_lost_reasoning(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
         first = self.complete(proxy, tools=TOOLS)
@@ -245,7 +245,7 @@ class TestThinking(HistoryTestCase):
         roles = [message["role"] for message in self.sent()]
         self.assertEqual((["user", "assistant", "tool"], []), (roles, self.fake.refused))
 
-    def test_thinking_of_others_is_left_out_or_passed_on_and_never_an_error(self) -> None:
+    def test_thinking_of_another_model_is_never_an_error(self) -> None:
         redacted = {"type": "redacted_thinking", "data": "x"}
         for block in (redacted, {"type": "thinking", "thinking": "", "signature": FOREIGN}):
             said = {"role": "assistant", "content": [block, {"type": "text", "text": "Hi."}]}
@@ -255,7 +255,7 @@ class TestThinking(HistoryTestCase):
 
 
 class TestSystem(HistoryTestCase):
-    def test_it_is_a_string_or_blocks_and_leads(self) -> None:
+    def test_system_is_a_string_or_blocks_and_comes_first(self) -> None:
         billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.325; cch=1f2e;"}
         text = {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}
         for system, expected in (
@@ -273,7 +273,7 @@ class TestSystem(HistoryTestCase):
                 first = self.sent()[0]
                 self.assertEqual(expected, first["content"] if first["role"] == "system" else None)
 
-    def test_another_version_of_the_client_finds_the_same_cache(self) -> None:
+    def test_another_version_of_claude_code_hits_the_same_prefix_cache(self) -> None:
         proxy = self.proxy()
         for version in ("cc_version=2.1.325", "cc_version=2.1.326"):
             system = [
@@ -283,7 +283,7 @@ class TestSystem(HistoryTestCase):
             usage = self.complete(proxy, user("words " * 50), system=system)["usage"]
         self.assertGreater(usage["cache_read_input_tokens"], 0)
 
-    def test_systems_between_messages_stay_where_they_are(self) -> None:
+    def test_system_messages_in_the_middle_stay_in_place(self) -> None:
         self.complete(self.proxy(), user("q"), {"role": "system", "content": "Tools: 12."}, system="Lead.")
         self.assertEqual(["system", "user", "system"], [message["role"] for message in self.sent()])
         self.assertEqual("Tools: 12.", self.sent()[-1]["content"])
@@ -298,7 +298,7 @@ class TestResults(HistoryTestCase):
         self.assertEqual([], self.fake.refused)
         return self.sent()[2:]
 
-    def test_results_in_the_order_of_their_end_are_put_into_that_of_their_calls(self) -> None:
+    def test_tool_results_are_sorted_into_the_order_of_their_calls(self) -> None:
         expected = [(CALL.id, "one"), (OTHER_CALL.id, "two")]
         added = {"type": "text", "text": "Go on."}
         for blocks in (RESULTS, RESULTS[::-1], (added, *RESULTS[::-1]), (RESULTS[1], added, RESULTS[0])):
@@ -306,13 +306,13 @@ class TestResults(HistoryTestCase):
             self.assertEqual(expected, [(each["tool_call_id"], each["content"]) for each in sent[:2]])
             self.assertEqual(["Go on."] * (len(blocks) - 2), [each["content"] for each in sent[2:]])
 
-    def test_results_in_messages_of_their_own_are_put_into_the_order_of_their_calls(self) -> None:
+    def test_tool_results_in_separate_messages_are_sorted_into_the_order_of_their_calls(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
         self.complete(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
 
-    def test_what_is_said_before_or_between_results_does_not_change_their_order(self) -> None:
+    def test_text_between_tool_results_does_not_change_their_order(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
         system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
@@ -322,7 +322,7 @@ class TestResults(HistoryTestCase):
                 self.complete(proxy, user("q"), assistant(message), *said, tools=TOOLS)
                 self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
 
-    def test_every_content_that_a_result_may_have(self) -> None:
+    def test_every_form_of_tool_result_content_is_read(self) -> None:
         text = {"type": "text", "text": "words"}
         reference = {"type": "tool_reference", "tool_name": "WebFetch"}
         for content, more, expected in (
@@ -338,25 +338,25 @@ class TestResults(HistoryTestCase):
                 sent = self.results(result(CALL.id, content, **more), RESULTS[1])
                 self.assertEqual([expected, "two"], [each["content"] for each in sent])
 
-    def test_pictures_are_shown_to_models_that_see_and_named_to_others(self) -> None:
+    def test_images_reach_vision_models_and_become_text_for_others(self) -> None:
         blind = self.results(result(CALL.id, [PICTURE]), RESULTS[1])
         self.assertRegex(blind[0]["content"], r"^\[image: image/png, 3 B, [0-9a-f]{12}\]$")
         seeing = self.results(result(CALL.id, [PICTURE]), RESULTS[1], model="deepseek-flash")
         self.assertEqual(["tool", "tool", "user"], [each["role"] for each in seeing])
         self.assertEqual("data:image/png;base64,AAAA", seeing[2]["content"][-1]["image_url"]["url"])
 
-    def test_pictures_of_users_as_well(self) -> None:
+    def test_images_of_users_reach_vision_models(self) -> None:
         said = user(PICTURE, {"type": "text", "text": "What is it?"})
         self.complete(self.proxy(), said, model="deepseek-flash")
         self.assertEqual(["image_url", "text"], [part["type"] for part in self.sent()[0]["content"]])
         self.complete(self.proxy(), said)
         self.assertRegex(self.sent()[0]["content"], r"^\[image: .*\]\nWhat is it\?$")
 
-    def test_a_result_that_nobody_asked_for_stays_readable(self) -> None:
+    def test_a_tool_result_without_a_call_becomes_text(self) -> None:
         self.complete(self.proxy(), user(result("toolu_1", "an orphan")), tools=TOOLS)
         self.assertIn("an orphan", self.sent()[0]["content"])
 
-    def test_a_call_that_nobody_answered_is_answered(self) -> None:
+    def test_a_call_without_a_result_gets_one(self) -> None:
         proxy = self.proxy()
         message = self.called(proxy)
         self.complete(proxy, user("q"), assistant(message), user("never mind"), tools=TOOLS)
@@ -375,7 +375,7 @@ class TestTools(HistoryTestCase):
     def offered(self) -> list[str]:
         return [tool["function"]["name"] for tool in self.fake.accepted[-1].get("tools", ())]
 
-    def test_tools_that_are_only_announced_and_those_of_servers_are_left_out(self) -> None:
+    def test_deferred_and_server_tools_are_left_out(self) -> None:
         deferred = {**TOOLS[0], "name": "later", "defer_loading": True}
         loaded = {**TOOLS[0], "name": "loaded", "defer_loading": False}
         search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -387,7 +387,7 @@ class TestTools(HistoryTestCase):
         self.complete(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
         self.assertEqual(["later", "read_file"], self.offered())
 
-    def test_a_choice_that_forces_turns_thinking_off(self) -> None:
+    def test_a_forced_tool_choice_turns_thinking_off(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}
         for choice, expected, thinking in (
             (None, None, "enabled"),
@@ -405,14 +405,14 @@ class TestTools(HistoryTestCase):
                     self.assertEqual((expected, {"type": thinking}), (sent.get("tool_choice"), sent["thinking"]))
                     self.assertEqual("tool_use", message["stop_reason"])
 
-    def test_a_forced_call_is_followed_by_thinking_again(self) -> None:
+    def test_thinking_is_on_again_after_a_forced_call(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
         first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"})
         self.complete(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
 
-    def test_a_forced_call_that_was_only_written_down_is_followed_by_thinking_again(self) -> None:
+    def test_thinking_is_on_again_after_a_forced_call_written_as_text(self) -> None:
         for stream in (True, False):
             self.fake.forget()
             proxy = self.proxy()

@@ -17,8 +17,8 @@ OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}
 CALLING = Answer(reasoning="First look.", content="Looking.", calls=(CALL, OTHER_CALL), piece=3)
 
 
-class TestMakingOne(MessagesTestCase):
-    def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
+class TestMessages(MessagesTestCase):
+    def test_a_streamed_message_equals_the_plain_one(self) -> None:
         self.fake.answer(CALLING, CALLING)
         proxy = self.proxy()
         answers = [self.complete(proxy, tools=TOOLS, stream=stream) for stream in (True, False)]
@@ -34,7 +34,7 @@ class TestMakingOne(MessagesTestCase):
             self.assertIsNone(answer["stop_sequence"])
         self.assertEqual(*map(without_ids, answers))
 
-    def test_an_answer_says_only_what_there_is(self) -> None:
+    def test_a_message_has_no_empty_blocks(self) -> None:
         for answer, expected in (
             (Answer(content="Hi."), ["text"]),
             (Answer(reasoning="Hm.", calls=(CALL,)), ["thinking", "tool_use"]),
@@ -74,14 +74,14 @@ class TestMakingOne(MessagesTestCase):
         self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
         self.assertEqual(4, len(self.fake.seen))
 
-    def test_what_stands_behind_the_path_and_beside_it_makes_no_difference(self) -> None:
+    def test_query_strings_and_beta_headers_make_no_difference(self) -> None:
         proxy = self.proxy()
         for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):
             headers = {"x-api-key": "sk-test", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
             told = self.send(proxy, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
             self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
 
-    def test_fields_go_to_deepseek_in_its_words(self) -> None:
+    def test_messages_fields_are_translated_for_deepseek(self) -> None:
         self.complete(
             self.proxy(),
             system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
@@ -101,7 +101,7 @@ class TestMakingOne(MessagesTestCase):
         function = {"name": "read_file", "description": "Reads.", "parameters": TOOLS[0]["input_schema"]}
         self.assertEqual([{"type": "function", "function": function}], sent["tools"])
 
-    def test_a_schema_for_the_answer_is_told_to_deepseek(self) -> None:
+    def test_an_output_schema_reaches_deepseek(self) -> None:
         schema = {"type": "object", "properties": {"title": {"type": "string"}}}
         self.complete(
             self.proxy(), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}}
@@ -113,7 +113,7 @@ class TestMakingOne(MessagesTestCase):
             self.complete(self.proxy(), output_config={"format": form})
             self.assertNotIn("response_format", self.fake.accepted[-1])
 
-    def test_what_means_nothing_to_deepseek_is_taken_and_left_out(self) -> None:
+    def test_fields_unknown_to_deepseek_are_accepted_and_left_out(self) -> None:
         ignored: Json = {
             "cache_control": {"type": "ephemeral"},
             "container": "c",
@@ -128,7 +128,7 @@ class TestMakingOne(MessagesTestCase):
         self.complete(self.proxy(), **ignored)
         self.assertFalse(set(ignored) & set(self.fake.accepted[-1]))
 
-    def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
+    def test_one_message_is_made_whatever_n_says(self) -> None:
         self.assertEqual("Hello.", self.complete(self.proxy(), n=3, stream=True)["content"][-1]["text"])
         self.assertEqual(1, len(self.fake.seen))
 
@@ -148,7 +148,7 @@ FRAME = ("type", "role", "stop_reason")
 
 
 class TestModels(MessagesTestCase):
-    def test_names_stand_for_deepseeks_models_and_are_told_back(self) -> None:
+    def test_claude_model_names_are_mapped_and_returned(self) -> None:
         configured: dict[str, Any] = {"models": {"claude-sonnet-4*": "deepseek-v4-pro", "mine": "deepseek-flash"}}
         for asked, settings, expected in (
             ("claude-opus-4-5-20251101", {}, "deepseek-v4-pro"),
@@ -170,7 +170,7 @@ class TestModels(MessagesTestCase):
                     self.assertEqual(asked, self.complete(self.proxy(**settings), model=asked, stream=stream)["model"])
                     self.assertEqual(expected, self.fake.accepted[-1]["model"])
 
-    def test_the_list_has_the_shape_of_whoever_asks(self) -> None:
+    def test_the_model_list_has_the_shape_of_the_clients_api(self) -> None:
         proxy = self.proxy(models={"mine": "deepseek-flash"})
         told = self.ask(proxy, "GET", "/v1/models?limit=1000").value
         names = ["deepseek-v4-pro", "deepseek-flash", "mine"]
@@ -183,7 +183,7 @@ class TestModels(MessagesTestCase):
             other = self.ask(proxy, "GET", "/v1/models").value
         self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
 
-    def test_a_model_is_told_alone_in_both_shapes(self) -> None:
+    def test_a_single_model_is_returned_in_both_shapes(self) -> None:
         proxy = self.proxy()
         for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
             with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
@@ -197,14 +197,14 @@ class TestModels(MessagesTestCase):
                     else:
                         self.assertEqual(kind == "type", told.get("type") == "error")
 
-    def test_a_request_has_a_name(self) -> None:
+    def test_every_messages_response_has_a_request_id(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             told = self.create(proxy, stream=stream)
             self.assertRegex(told.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
 
-class TestPassingOn(MessagesTestCase):
+class TestPassthrough(MessagesTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
@@ -214,7 +214,7 @@ class TestPassingOn(MessagesTestCase):
         self.running = self.proxy(passthrough=routes, access_keys=["sk-test"])
         self.body: Json = {"model": "claude-real-1", "max_tokens": 5, "messages": [], "stream": True, "odd": [1.50]}
 
-    def test_a_model_of_somebody_else_is_asked_there_as_it_came(self) -> None:
+    def test_a_routed_model_gets_the_messages_request_unchanged(self) -> None:
         stream = b'event: message_start\ndata: {"odd":  1}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
         self.said = EVENTS + b"\r\n" + stream
         told = self.send(self.running, self.body)
@@ -226,7 +226,7 @@ class TestPassingOn(MessagesTestCase):
         self.assertEqual([], self.fake.seen)
         self.assertEqual("Hello.", self.complete(self.running, model="claude-opus-4-5")["content"][-1]["text"])
 
-    def test_a_break_is_told_in_the_shape_of_this_api(self) -> None:
+    def test_a_broken_passthrough_stream_has_the_error_shape_of_messages(self) -> None:
         self.said = EVENTS + b"Content-Length: 900\r\n\r\n: x\n\n"
         told = self.send(self.running, self.body)
         self.assertIn(b"event: error\n", told.body)

@@ -34,7 +34,7 @@ class TestRefusals(MessagesTestCase):
         self.assertTrue(told.error["message"])
         self.assertEqual([], self.fake.seen)
 
-    def test_what_is_the_clients_fault_is_told_before_deepseek_is_asked(self) -> None:
+    def test_invalid_messages_requests_are_refused_without_a_call(self) -> None:
         for body in (
             {"messages": None},
             {"messages": "q"},
@@ -57,13 +57,13 @@ class TestRefusals(MessagesTestCase):
                     self.assert_refused(self.create(self.running, **{"stream": stream, **body}))
         self.complete(self.running)
 
-    def test_bodies_that_are_no_objects_are_refused(self) -> None:
+    def test_messages_bodies_that_are_no_objects_are_refused(self) -> None:
         for body in (b"", b" ", b"{", b"[]", b"null", b"\xff", b'"q"', b'{"messages": NaN}'):
             with self.subTest(body):
                 self.assert_refused(self.send(self.running, body))
         self.complete(self.running)
 
-    def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
+    def test_deeply_nested_messages_are_sent_or_refused(self) -> None:
         for depth in (50, 90, 200, 500, 100_000):
             deep = nested(depth) if depth < 1000 else None
             raw = b"[" * depth + b"]" * depth
@@ -85,7 +85,7 @@ class TestRefusals(MessagesTestCase):
                     self.assertTrue(told.status == 200 or told.error)
         self.complete(self.running)
 
-    def test_other_methods_are_told_which_there_are(self) -> None:
+    def test_a_wrong_method_on_messages_names_the_allowed_ones(self) -> None:
         for method in ("GET", "DELETE", "PUT"):
             told = self.ask(self.running, method, PATH)
             self.assertEqual(405, told.status)
@@ -93,7 +93,7 @@ class TestRefusals(MessagesTestCase):
 
 
 class TestOddities(MessagesTestCase):
-    def test_blocks_of_a_kind_that_nobody_knows_stay_readable(self) -> None:
+    def test_blocks_of_unknown_types_become_text(self) -> None:
         proxy = self.proxy()
         for block in (
             {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "the weather"}},
@@ -109,17 +109,17 @@ class TestOddities(MessagesTestCase):
                     self.assertIn("the weather", str(self.sent()[1]["content"]))
         self.assertEqual([], self.fake.refused)
 
-    def test_blocks_of_the_wrong_role_stay_readable(self) -> None:
+    def test_blocks_of_the_wrong_role_become_text(self) -> None:
         said = {"role": "assistant", "content": [result("a", "an answer to itself"), {"type": "text", "text": "x"}]}
         self.complete(self.proxy(), user(USE), said, user("go on"), tools=TOOLS)
         self.assertIn("a.py", self.sent()[0]["content"])
         self.assertIn("an answer to itself", self.sent()[1]["content"])
 
-    def test_roles_of_tomorrow_are_users(self) -> None:
+    def test_unknown_roles_become_user_messages(self) -> None:
         self.complete(self.proxy(), {"role": "narrator", "content": "Once upon a time."}, {"role": "", "content": "q"})
         self.assertEqual(["user", "user"], [message["role"] for message in self.sent()])
 
-    def test_results_without_calls_and_twice_stay_readable(self) -> None:
+    def test_orphan_and_repeated_tool_results_become_text(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
         first = self.complete(proxy, tools=TOOLS)
@@ -143,20 +143,20 @@ class TestOddities(MessagesTestCase):
                 self.assertIn(told.status, (200, 400), told.body)
                 self.assertTrue(told.status == 200 or told.error)
 
-    def test_pictures_that_are_none_do_no_harm(self) -> None:
+    def test_malformed_images_are_no_error(self) -> None:
         for data in ("not base64 at all!", "", "AAAA" * 10 + "é", "data:image/png;base64,AAAA", None):
             for model in ("deepseek-v4-pro", "deepseek-flash"):
                 with self.subTest(data, model=model):
                     self.assertEqual(200, self.create(self.proxy(), user(picture(data)), model=model).status)
         self.assertEqual(200, self.create(self.proxy(), user(picture("x", kind="a kind of tomorrow"))).status)
 
-    def test_half_characters_reach_deepseek_as_they_were(self) -> None:
+    def test_lone_surrogates_in_messages_reach_deepseek(self) -> None:
         for stream in (True, False):
             said = {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}
             self.complete(self.proxy(), user("a\ud800b"), said, user("c"), system="\ud83d", stream=stream)
             self.assertEqual(["\ud83d", "a\ud800b", "\udc00", "c"], [each["content"] for each in self.sent()])
 
-    def test_messages_that_end_with_the_assistant_are_asked_all_the_same(self) -> None:
+    def test_messages_that_end_with_an_assistant_turn_are_sent(self) -> None:
         self.complete(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
         self.assertEqual("{", self.sent()[-1]["content"])
 

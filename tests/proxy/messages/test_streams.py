@@ -22,15 +22,15 @@ def types(found: list[Json]) -> list[str]:
     return [event["type"] for event in found]
 
 
-class TestSignsOfLife(MessagesTestCase):
-    def test_silence_is_told_by_pings(self) -> None:
+class TestPings(MessagesTestCase):
+    def test_a_silent_message_stream_gets_pings_and_then_an_error(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
         told = self.create(proxy, stream=True)
         self.assertGreater(types(told.events).count("ping"), 3)
         self.assertEqual("error", told.events[-1]["type"])
 
-    def test_pings_may_come_inside_of_a_block(self) -> None:
+    def test_pings_may_come_inside_a_block(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "y", piece=5, stall_after=2))
         with self.open_stream(proxy) as sock:
@@ -39,13 +39,13 @@ class TestSignsOfLife(MessagesTestCase):
             seen += read_until(sock, b"event: message_stop")
         self.assertIn(b"event: content_block_delta", seen[: seen.index(b"event: ping")])
 
-    def test_comments_are_no_pings(self) -> None:
+    def test_comments_of_upstream_are_no_pings(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
         told = self.create(self.proxy(), stream=True)
         self.assertNotIn("ping", types(told.events))
         self.assertNotIn(b"keep-alive", told.body)
 
-    def test_pings_come_between_comments_that_go_on_and_on(self) -> None:
+    def test_pings_come_between_endless_comments(self) -> None:
         has_pinged = threading.Event()
         end = b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
@@ -62,7 +62,7 @@ class TestSignsOfLife(MessagesTestCase):
             seen += read_until(sock, b"event: message_stop")
         self.assertLess(seen.count(b"event: ping"), 4)
 
-    def test_a_forced_answer_that_is_held_back_pings_as_well(self) -> None:
+    def test_a_forced_answer_that_is_held_back_gets_pings(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer(content="Some words.", piece=4, stall_after=3))
         with self.open_stream(proxy, tools=TOOLS, tool_choice={"type": "any"}) as sock:
@@ -72,8 +72,8 @@ class TestSignsOfLife(MessagesTestCase):
             read_until(sock, b"event: message_stop")
 
 
-class TestTheStream(MessagesTestCase):
-    def test_a_client_that_leaves_ends_the_call_and_what_was_thought_is_kept(self) -> None:
+class TestStreams(MessagesTestCase):
+    def test_a_disconnect_from_a_message_stream_ends_the_call_and_stores_the_reasoning(self) -> None:
         proxy = self.proxy()
         start_line = ResourceBaseline(proxy.address)
         for leave in WAYS:
@@ -90,7 +90,7 @@ class TestTheStream(MessagesTestCase):
             self.complete(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
-    def test_a_bug_while_remembering_costs_no_place(self) -> None:
+    def test_a_bug_in_the_store_releases_the_slot(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
         with mock.patch.object(proxy.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
@@ -115,7 +115,7 @@ class TestTheStream(MessagesTestCase):
             self.fake.release.set()
             read_until(sock, b"event: message_stop")
 
-    def test_many_streams_at_once_do_not_mix(self) -> None:
+    def test_many_message_streams_at_once_are_not_mixed_up(self) -> None:
         proxy = self.proxy()
         text = " ".join(f"word{number}" for number in range(200))
         streams = width(8, 24)
@@ -137,19 +137,19 @@ class TestTheStream(MessagesTestCase):
             thread.join(60)
         self.assertEqual([], problems)
 
-    def test_a_busy_deepseek_is_tried_again_before_anything_is_said(self) -> None:
+    def test_a_busy_deepseek_is_retried_before_the_first_event(self) -> None:
         proxy = self.proxy(retry_budget=60)
         self.fake.answer(Failure(503, headers=(("Retry-After", "0"),)), Answer(content="Hi."))
         self.assertEqual(["text"], kinds(self.complete(proxy, stream=True)))
         self.assertEqual(2, len(self.fake.seen))
 
 
-class TestDrivenStreams(DrivenStreams, TestTheStream, TestSignsOfLife):
+class TestDrivenStreams(DrivenStreams, TestStreams, TestPings):
     pass
 
 
 class TestCrowds(MessagesTestCase):
-    def test_ten_silent_streams_go_on_when_their_answers_do(self) -> None:
+    def test_ten_silent_message_streams_go_on_with_their_answers(self) -> None:
         proxy = self.proxy()
         self.fake.answer(*[Answer("A thought.", "Some words.", piece=5, stall_after=2)] * 10)
         with contextlib.ExitStack() as stack:

@@ -41,7 +41,7 @@ class AmplificationTestCase(SocketTestCase):
 
 
 class TestNames(AmplificationTestCase):
-    def test_a_long_model_name_is_refused_and_never_told_back_in_every_chunk(self) -> None:
+    def test_a_long_model_name_is_refused(self) -> None:
         proxy = self.proxy(models={"x*": "deepseek-flash"})
         for path, body in REQUESTS.items():
             for stream in (True, False):
@@ -58,7 +58,7 @@ class TestNames(AmplificationTestCase):
             self.assertRegex(message, r"^tools\[0\]\.(function\.)?name is too long: at most 512 characters\.$")
             self.assertEqual(200, self.ask(proxy, path, {**body, "tools": [TOOLS_OF[path]("f" * 64)]})[0])
 
-    def test_what_a_response_tells_back_in_its_events_is_short(self) -> None:
+    def test_long_values_echoed_by_a_response_are_refused(self) -> None:
         proxy = self.proxy()
         for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
             message = self.refused(proxy, RESPONSES, {"input": "hi", name: LONG})
@@ -68,7 +68,7 @@ class TestNames(AmplificationTestCase):
         most = {f"{number:064}": "v" * 512 for number in range(16)}
         self.assertEqual(200, self.ask(proxy, RESPONSES, {"input": "hi", "metadata": most})[0])
 
-    def test_unknown_fields_with_long_names_are_told_once_and_not_kept(self) -> None:
+    def test_long_names_of_unknown_fields_are_logged_once_and_cut(self) -> None:
         proxy = self.proxy()
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
             for _ in range(2):
@@ -79,7 +79,7 @@ class TestNames(AmplificationTestCase):
 
 
 class TestChoices(AmplificationTestCase):
-    def test_several_choices_of_a_long_request_are_together_no_larger_than_one_may_be(self) -> None:
+    def test_several_choices_of_a_long_request_are_bounded_together(self) -> None:
         """Eight of 30 MB took 800 MB."""
         proxy = self.proxy(max_request_body_bytes=1_000_000)
         body = {"messages": [{"role": "user", "content": "x" * 300_000}]}
@@ -92,7 +92,7 @@ class TestChoices(AmplificationTestCase):
 class TestReasonings(AmplificationTestCase):
     """Each of these bodies has 60 kB and would become more than ten megabytes."""
 
-    def test_an_envelope_that_is_repeated_in_one_responses_body_is_refused(self) -> None:
+    def test_repeated_encrypted_content_is_refused(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1_000_000)
         self.fake.answer(Answer(reasoning=THOUGHT, content="ok"))
         _, answer = self.ask(proxy, RESPONSES, {**REQUESTS[RESPONSES], "include": ["reasoning.encrypted_content"]})
@@ -106,7 +106,7 @@ class TestReasonings(AmplificationTestCase):
         background = {**body, "store": True, "background": True}
         self.assertIn("sealed reasoning", self.refused(proxy, RESPONSES, background, 413))
 
-    def test_a_signature_that_is_repeated_in_one_messages_body_is_refused(self) -> None:
+    def test_a_repeated_signature_is_refused(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1_000_000)
         self.fake.answer(Answer(reasoning=THOUGHT, content="ok"))
         _, answer = self.ask(proxy, MESSAGES, {**REQUESTS[MESSAGES], "thinking": {"type": "adaptive"}})

@@ -67,13 +67,13 @@ class TestReader(unittest.TestCase):
                 split = pieces(rng, data)
                 self.assertEqual(whole, read_all(split), f"{name}: {data!r} as {split!r}")
 
-    def test_a_head_that_is_read_at_once_is_what_collecting_it_gives(self) -> None:
+    def test_a_head_parsed_at_once_equals_one_collected_in_pieces(self) -> None:
         at_once = 0
         for _, rng in cases(1500):
             at_once += assert_agreed(mutated(rng, SEEDS), heads.parse_request_head, heads.HeadBuffer())
         self.assertGreater(at_once, width(20, 100))
 
-    def test_what_is_read_has_nothing_in_it_that_could_be_two_things(self) -> None:
+    def test_a_parsed_head_is_never_ambiguous(self) -> None:
         for name, rng in cases(1500):
             data = mutated(rng, SEEDS)
             for each in read_all([data]):
@@ -99,7 +99,7 @@ class FuzzTestCase(SocketTestCase):
 class TestSockets(FuzzTestCase):
     STATUSES = frozenset({100, 200, 204, 400, 401, 404, 405, 408, 413, 414, 415, 417, 431, 501, 505})
 
-    def test_mutated_requests_get_whole_replies_and_never_more_than_were_asked_for(self) -> None:
+    def test_mutated_requests_get_whole_responses_and_no_extra_one(self) -> None:
         proxy = self.proxy(max_request_body_bytes=LIMIT)
         for name, rng in cases(250):
             data = mutated(rng, SEEDS)

@@ -17,7 +17,7 @@ from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTH
 from tests.support.polling import wait_until
 
 
-class EdgeTest(SocketTestCase):
+class HostileRequestTestCase(SocketTestCase):
     def received(self, proxy: RunningProxy, data: bytes) -> bytes:
         """All that comes back until the proxy ends the connection."""
         sock = socket.create_connection(proxy.address, PATIENCE)
@@ -61,24 +61,24 @@ def _last(request: bytes) -> bytes:
     return request.replace(b"\r\nHost:", b"\r\nConnection: close\r\nHost:", 1)
 
 
-class TestRefusals(EdgeTest):
-    def test_request_lines(self) -> None:
+class TestRefusals(HostileRequestTestCase):
+    def test_malformed_request_lines_are_refused(self) -> None:
         self.assert_refused(LINES)
 
-    def test_fields(self) -> None:
+    def test_malformed_header_fields_are_refused(self) -> None:
         self.assert_refused(FIELDS)
 
-    def test_lengths(self) -> None:
+    def test_malformed_content_lengths_are_refused(self) -> None:
         self.assert_refused(LENGTHS)
 
-    def test_transfer_codings(self) -> None:
+    def test_malformed_transfer_encodings_are_refused(self) -> None:
         self.assert_refused(CODINGS)
 
-    def test_chunks(self) -> None:
+    def test_malformed_chunks_are_refused(self) -> None:
         self.assert_refused(CHUNKS)
 
 
-class TestSmuggling(EdgeTest):
+class TestSmuggling(HostileRequestTestCase):
     def test_a_second_request_hidden_in_the_first_is_never_answered(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1024 * 1024)
         for name, (data, status) in SMUGGLED.items():
@@ -89,8 +89,8 @@ class TestSmuggling(EdgeTest):
                 self.assertNotIn(b'"status":"ok"', raw)
 
 
-class TestServed(EdgeTest):
-    def test_whatever_is_legal_is_answered_and_so_is_what_follows(self) -> None:
+class TestLegalRequests(HostileRequestTestCase):
+    def test_odd_but_legal_requests_and_those_after_them_are_answered(self) -> None:
         proxy = self.proxy()
         for name, (data, status) in SERVED.items():
             with self.subTest(name):
@@ -110,7 +110,7 @@ class TestServed(EdgeTest):
         for mark, reply in zip(marks, replies, strict=True):
             self.assertIn(mark, reply)
 
-    def test_a_stream_between_two_requests_keeps_its_place(self) -> None:
+    def test_a_stream_between_two_pipelined_requests_comes_in_order(self) -> None:
         streamed = request_bytes({**CHAT, "stream": True})
         raw = self.received(self.proxy(), NEXT + streamed + _last(NEXT))
         first, stream, last = raw.split(b"HTTP/1.1 200 OK\r\n")[1:]
@@ -118,7 +118,7 @@ class TestServed(EdgeTest):
         self.assertTrue(stream.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
         self.assertTrue(last.endswith(b'{"ok":true}'))
 
-    def test_http_1_0_ends_its_connection_unless_asked(self) -> None:
+    def test_http_1_0_ends_its_connection_by_default(self) -> None:
         raw = self.received(self.proxy(), head(line=b"GET /healthz HTTP/1.0", host=b"") + NEXT)
         self.assertEqual(1, raw.count(b"HTTP/1.1 200"))
         self.assertIn(b"Connection: close", raw)
@@ -151,7 +151,7 @@ class TestServed(EdgeTest):
         self.assertNotIn(b"evil", raw.partition(b"\r\n\r\n")[0])
 
 
-class TestHalfClose(EdgeTest):
+class TestHalfClose(HostileRequestTestCase):
     def test_a_client_that_half_closes_counts_as_gone(self) -> None:
         """As it does for nginx: nobody pays for an answer that is perhaps not wanted."""
         for stream in (False, True):
@@ -166,7 +166,7 @@ class TestHalfClose(EdgeTest):
             # Seen early enough, DeepSeek is not even called.
             self.assertTrue(not self.fake.seen or self.fake.wait_for_hangup(PATIENCE))
 
-    def test_so_does_one_that_half_closes_in_the_middle_of_its_call(self) -> None:
+    def test_a_client_that_half_closes_during_its_call_counts_as_gone(self) -> None:
         for stream in (False, True):
             self.fake.forget()
             self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
@@ -176,7 +176,7 @@ class TestHalfClose(EdgeTest):
             sock.shutdown(socket.SHUT_WR)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
-    def test_what_needs_no_call_is_answered_even_so(self) -> None:
+    def test_a_half_closed_request_without_a_call_is_answered(self) -> None:
         sock = self.connect(self.proxy())
         sock.sendall(NEXT)
         sock.shutdown(socket.SHUT_WR)
@@ -187,7 +187,7 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-class TestDepth(EdgeTest):
+class TestDepth(HostileRequestTestCase):
     """However deep, wherever it is: an answer, and a server that goes on. Deeper than 200 levels is 400."""
 
     DEPTHS = (50, 900, 5_000, 100_000, 400_000)
@@ -224,7 +224,7 @@ class TestDepth(EdgeTest):
             ),
         ]
 
-    def test_every_depth_in_every_place(self) -> None:
+    def test_json_of_every_depth_in_every_field_is_answered(self) -> None:
         proxy = self.proxy()
         for depth in self.DEPTHS:
             for name, body, is_text in self.places(depth):
@@ -242,7 +242,7 @@ class TestDepth(EdgeTest):
                         self.assertIn(status, (200, 400), answer[:300])
         self.assertEqual(200, self.reply(self.received(proxy, _last(NEXT)))[0])
 
-    def test_a_thread_that_has_walked_deep_is_not_the_worse_for_it(self) -> None:
+    def test_a_connection_still_works_after_deep_json(self) -> None:
         sock = self.connect(self.proxy())
         for _ in range(3):
             sock.sendall(request_bytes(b'{"messages":' + nested(100_000).encode() + b"}"))
@@ -250,7 +250,7 @@ class TestDepth(EdgeTest):
             sock.sendall(request_bytes(CHAT))
             self.assertEqual(200, read_reply(sock)[0])
 
-    def test_many_at_once(self) -> None:
+    def test_deep_json_on_many_connections_at_once_is_answered(self) -> None:
         proxy = self.proxy()
         statuses: list[int] = []
 

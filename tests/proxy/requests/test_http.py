@@ -22,7 +22,7 @@ BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class EdgeTestCase(SocketTestCase):
+class HttpTestCase(SocketTestCase):
     def ask(self, proxy: RunningProxy, data: bytes) -> tuple[int, dict[str, str], bytes]:
         sock = self.connect(proxy)
         sock.sendall(data)
@@ -41,7 +41,7 @@ class EdgeTestCase(SocketTestCase):
         self.assertEqual(b"", sock.recv(1))
 
 
-class TestEndpoints(EdgeTestCase):
+class TestEndpoints(HttpTestCase):
     def test_health_and_models_need_no_key(self) -> None:
         proxy = self.proxy(upstream_model="my-model")
         for path, expected in (
@@ -78,7 +78,7 @@ class TestEndpoints(EdgeTestCase):
                 self.assertEqual("*" if cors else None, headers.get("access-control-allow-origin"))
                 self.assertNotIn("access-control-allow-credentials", headers)
 
-    def test_unknown_paths_and_methods(self) -> None:
+    def test_unknown_paths_are_404_and_wrong_methods_405(self) -> None:
         proxy = self.proxy()
         self.assert_error(proxy, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
         self.assert_error(proxy, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
@@ -127,12 +127,12 @@ class TestEndpoints(EdgeTestCase):
         self.assert_error(proxy, f"POST /nowhere HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 404)
         self.assert_error(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 401)
 
-    def test_no_banner(self) -> None:
+    def test_no_response_has_a_server_header(self) -> None:
         _, headers, _ = self.ask(self.proxy(), HEALTH)
         self.assertNotIn("server", headers)
 
 
-class TestBodies(EdgeTestCase):
+class TestBodies(HttpTestCase):
     def test_any_legal_way_to_send_a_body_is_understood(self) -> None:
         proxy = self.proxy()
         data = json.dumps(BODY).encode()
@@ -157,7 +157,7 @@ class TestBodies(EdgeTestCase):
         sock.sendall(data)
         self.assertEqual(200, read_reply(sock)[0])
 
-    def test_bad_bodies_are_told(self) -> None:
+    def test_bad_bodies_are_refused_with_their_reason(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1000)
         bomb = gzip.compress(b" " * 1_000_000)
         for name, request, status in (
@@ -175,7 +175,7 @@ class TestBodies(EdgeTestCase):
                 self.assert_error(proxy, request, status)
         self.assertEqual([], self.fake.seen)
 
-    def test_hostile_json_gets_an_answer_and_the_server_goes_on(self) -> None:
+    def test_hostile_json_is_refused_and_the_server_goes_on(self) -> None:
         proxy = self.proxy()
         message = b'{"messages":[{"role":"user","content":%s}]}'
         for name, data, statuses in (
@@ -201,7 +201,7 @@ class TestBodies(EdgeTestCase):
         self.addCleanup(sender.join)
         self.assertEqual(413, read_reply(sock)[0])
 
-    def test_what_follows_a_body_of_no_use_is_still_a_request(self) -> None:
+    def test_a_request_after_a_refused_body_is_answered(self) -> None:
         sock = self.connect(self.proxy())
         sock.sendall(request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
         file = sock.makefile("rb")
@@ -211,7 +211,7 @@ class TestBodies(EdgeTestCase):
             pass
         self.assertTrue(line)
 
-    def test_truncated_requests_are_told_so(self) -> None:
+    def test_truncated_requests_are_400(self) -> None:
         proxy = self.proxy()
         chunked = request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         for data in (request_bytes(b"x" * 100)[:-99], chunked + b"5\r\nab", b"POST /v1/chat/comp"):
@@ -220,11 +220,11 @@ class TestBodies(EdgeTestCase):
             sock.shutdown(socket.SHUT_WR)
             self.assertEqual(400, read_reply(sock)[0])
 
-    def test_a_blank_bearer_beside_an_api_key_does_not_matter(self) -> None:
+    def test_a_blank_bearer_beside_an_api_key_is_ignored(self) -> None:
         request = request_bytes(BODY, headers=["api-key: sk-azure"]).replace(b"Bearer sk-test", b"Bearer ")
         self.assertEqual(200, self.ask(self.proxy(), request)[0])
 
-    def test_an_endless_word_in_a_field_is_not_echoed_in_full(self) -> None:
+    def test_a_long_value_in_an_error_is_cut(self) -> None:
         body = {**BODY, "tools": [{"type": "x" * 100_000}]}
         self.assertLess(len(self.ask(self.proxy(), request_bytes(body))[2]), 1000)
 
@@ -236,7 +236,7 @@ def _send_all(sock: socket.socket, data: bytes) -> None:
         return
 
 
-class TestConnections(EdgeTestCase):
+class TestConnections(HttpTestCase):
     def test_a_second_proxy_on_the_port_is_refused_where_http_server_shares_ports(self) -> None:
         """Python 3.14.0 does by default; each of the two would get a part of the requests."""
         with mock.patch.object(HTTPServer, "allow_reuse_port", True, create=True):
@@ -275,7 +275,7 @@ class TestConnections(EdgeTestCase):
         sock.sendall(HEALTH)
         self.assertEqual(200, read_reply(sock)[0])
 
-    def test_http_1_0_may_ask_to_stay(self) -> None:
+    def test_http_1_0_may_ask_for_keep_alive(self) -> None:
         sock = self.connect(self.proxy())
         for _ in range(2):
             sock.sendall(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -330,7 +330,7 @@ class TestConnections(EdgeTestCase):
         self.assertEqual(404, read_reply(sock)[0])
         self.assert_closed(sock)
 
-    def test_slow_and_idle_clients_are_let_go(self) -> None:
+    def test_slow_heads_get_408_and_idle_connections_are_closed(self) -> None:
         proxy = self.proxy(header_timeout=0.1, idle_timeout=0.1)
         idle = self.connect(proxy)
         self.assert_closed(idle)
@@ -343,7 +343,7 @@ class TestConnections(EdgeTestCase):
         sock.sendall(request_bytes(b"x" * 100)[:-50])
         self.assertEqual(408, read_reply(sock)[0])
 
-    def test_a_slow_body_earns_time_by_what_it_brings(self) -> None:
+    def test_a_slow_body_earns_time_by_its_bytes(self) -> None:
         """With the base alone this one would be late: a byte is worth ten seconds here."""
         sock = self.connect(self.proxy(body_timeout=0.15, body_rate=1))
         request, pause = request_bytes(BODY), threading.Event()
@@ -353,7 +353,7 @@ class TestConnections(EdgeTestCase):
             sock.sendall(bytes([byte]))
         self.assertEqual(200, read_reply(sock)[0])
 
-    def test_over_the_bound_new_clients_get_503(self) -> None:
+    def test_clients_above_the_limit_get_503(self) -> None:
         proxy = self.proxy(max_connections=1)
         first = self.connect(proxy)
         first.sendall(HEALTH)
@@ -373,7 +373,7 @@ class TestConnections(EdgeTestCase):
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
 
-class TestUnexpected(EdgeTestCase):
+class TestUnexpected(HttpTestCase):
     def test_a_bug_of_ours_is_a_500_in_the_error_shape_and_one_line_in_the_log(self) -> None:
         proxy = self.proxy()
 
@@ -386,7 +386,7 @@ class TestUnexpected(EdgeTestCase):
         self.assertEqual(1, len(logged.output))
         self.assertNotIn("Traceback", logged.output[0])
 
-    def test_a_bug_in_the_middle_of_a_stream_is_told_in_it(self) -> None:
+    def test_a_bug_in_a_stream_ends_it_with_an_error_event(self) -> None:
         proxy = self.proxy()
         broken = mock.patch.object(ChunkWriter, "write", side_effect=LookupError("a bug"))
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
@@ -399,8 +399,8 @@ class TestUnexpected(EdgeTestCase):
         self.assertIn("unexpected LookupError while streaming", logged.output[0])
 
 
-class TestReadingIn(EdgeTestCase):
-    def test_a_proxy_that_cannot_read_its_own_files_is_busy_and_recovers(self) -> None:
+class TestLazyImports(HttpTestCase):
+    def test_a_proxy_that_cannot_import_its_modules_answers_503_and_recovers(self) -> None:
         """Out of descriptors, before the first chat."""
         proxy, really_import = self.proxy(), builtins.__import__
 
@@ -417,8 +417,8 @@ class TestReadingIn(EdgeTestCase):
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
 
 
-class TestReconfiguring(EdgeTestCase):
-    def test_what_is_remembered_survives_and_old_connections_are_let_go(self) -> None:
+class TestNewSettings(HttpTestCase):
+    def test_new_settings_keep_stored_reasoning_and_drop_old_upstream_connections(self) -> None:
         proxy = self.proxy(retry_budget=1)
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
         before = proxy.server.services()
@@ -434,7 +434,7 @@ class TestReconfiguring(EdgeTestCase):
         self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
         self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
 
-    def test_before_the_first_request_it_is_the_configuration_that_is_built_from(self) -> None:
+    def test_a_configuration_set_before_the_first_request_is_used(self) -> None:
         proxy = self.proxy()
         proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
         self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])

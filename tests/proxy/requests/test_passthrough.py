@@ -41,8 +41,8 @@ class PassthroughTestCase(SocketTestCase):
             return read_reply(sock)
 
 
-class TestTheRequest(PassthroughTestCase):
-    def test_it_goes_out_as_it_came_in_with_the_key_of_the_route(self) -> None:
+class TestRequest(PassthroughTestCase):
+    def test_a_routed_request_is_sent_unchanged_with_the_key_of_its_route(self) -> None:
         self.other.answer(Failure(400), Failure(400))
         for body in (BODY, STREAMED):
             self.ask(body)
@@ -52,13 +52,13 @@ class TestTheRequest(PassthroughTestCase):
             self.assertNotIn("sk-test", str(seen))
         self.assertEqual([], self.fake.seen)
 
-    def test_a_packed_body_goes_out_unpacked(self) -> None:
+    def test_a_compressed_body_is_sent_decompressed(self) -> None:
         self.other.answer(Failure(400))
         self.ask(gzip.compress(BODY), headers=["Content-Encoding: gzip"])
         self.assertEqual(BODY, self.other.seen[-1].body)
         self.assertNotIn("content-encoding", self.other.seen[-1].headers)
 
-    def test_a_deployment_names_the_model(self) -> None:
+    def test_an_azure_deployment_names_the_routed_model(self) -> None:
         self.other.answer(Failure(400))
         self.ask(b'{"messages":[]}', path="/openai/deployments/gpt-9/chat/completions")
         self.assertEqual({"messages": [], "model": "gpt-9"}, self.other.seen[-1].payload)
@@ -70,7 +70,7 @@ class TestTheRequest(PassthroughTestCase):
             self.assertEqual((200, "Bearer sk-test"), (status, self.fake.seen[-1].headers["authorization"]))
         self.assertEqual([], self.other.seen)
 
-    def test_without_a_key_nobody_is_asked(self) -> None:
+    def test_a_route_without_a_key_makes_no_call(self) -> None:
         for value in (None, "", "  ", "two words", "line\nbreak"):
             with self.subTest(value), mock.patch.dict(os.environ):
                 os.environ.pop("ROUTE_KEY")
@@ -82,15 +82,15 @@ class TestTheRequest(PassthroughTestCase):
                 self.assertIn("ROUTE_KEY holds no key", error["message"])
         self.assertEqual([], self.other.seen + self.fake.seen)
 
-    def test_a_client_without_a_key_is_refused_first(self) -> None:
+    def test_a_client_without_a_key_is_refused_before_the_route(self) -> None:
         with socket.create_connection(self.passing().address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes(BODY).replace(b"Authorization", b"X-Nothing"))
             self.assertEqual(401, read_reply(sock)[0])
         self.assertEqual([], self.other.seen)
 
 
-class TestTheAnswer(PassthroughTestCase):
-    def test_a_stream_comes_back_byte_for_byte(self) -> None:
+class TestAnswer(PassthroughTestCase):
+    def test_a_routed_stream_is_passed_on_byte_for_byte(self) -> None:
         for pieces in ([EVENTS], [EVENTS[at : at + 1] for at in range(len(EVENTS))], [EVENTS.rstrip(b"\n")]):
             self.other.answer(chunked(*pieces))
             status, headers, body = self.ask(STREAMED)
@@ -98,7 +98,7 @@ class TestTheAnswer(PassthroughTestCase):
             self.assertEqual("text/event-stream; charset=utf-8", headers["content-type"])
             self.assertFalse({"x-request-id", "set-cookie"} & set(headers))
 
-    def test_so_does_a_whole_answer_with_its_status(self) -> None:
+    def test_a_routed_plain_answer_is_passed_on_with_its_status(self) -> None:
         for status, said in (
             (200, b'{ "odd" : 1 }\n'),
             (201, b""),
@@ -120,7 +120,7 @@ class TestTheAnswer(PassthroughTestCase):
         self.assertEqual(401, status)
         self.assertNotIn(KEY.encode(), body)
 
-    def test_nothing_is_recorded_and_one_line_is_told(self) -> None:
+    def test_a_routed_request_is_not_stored_and_logged_in_one_line(self) -> None:
         proxy = self.passing()
         for body, step in ((STREAMED, chunked(EVENTS)), (BODY, Failure(429))):
             self.other.answer(step)
@@ -131,12 +131,12 @@ class TestTheAnswer(PassthroughTestCase):
             self.assertRegex(line, rf"gpt-9 passed on to 127.0.0.1 · {status} · \d+\.\d s$")
         self.assertEqual(0, proxy.store.stats().reasonings)
 
-    def test_a_stream_that_lingers_after_its_end_is_not_waited_for_long(self) -> None:
+    def test_a_routed_stream_that_stays_open_after_its_end_is_ended(self) -> None:
         with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
             self.other.answer(Raw(HEAD + b"\r\n" + EVENTS, then_close=False))
             self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
 
-    def test_its_connection_is_kept_for_the_next(self) -> None:
+    def test_the_connection_of_a_route_is_reused(self) -> None:
         proxy = self.passing(retry_budget=1)
         self.other.answer(*[Failure(400)] * 3)
         for _ in range(3):
@@ -145,7 +145,7 @@ class TestTheAnswer(PassthroughTestCase):
 
 
 class TestFaults(PassthroughTestCase):
-    def test_faults_before_the_answer_are_the_usual_errors(self) -> None:
+    def test_faults_of_a_route_before_its_answer_are_the_usual_errors(self) -> None:
         cut = Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
         redirect = Raw(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n")
         for step, expected in (
@@ -163,7 +163,7 @@ class TestFaults(PassthroughTestCase):
                     self.assertNotIn("DeepSeek", json.loads(answer)["error"]["message"])
         self.assertEqual(9, len(self.other.seen))
 
-    def test_nobody_there_is_told_with_the_setting_to_look_at(self) -> None:
+    def test_an_unreachable_route_is_an_error_that_names_the_setting(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         listener.close()
@@ -171,7 +171,7 @@ class TestFaults(PassthroughTestCase):
         self.assertEqual(502, status)
         self.assertIn('base_url of [passthrough."gpt-*"]', json.loads(body)["error"]["message"])
 
-    def test_a_stream_that_breaks_ends_in_an_error_event(self) -> None:
+    def test_a_routed_stream_that_breaks_ends_in_an_error_event(self) -> None:
         for end, then_close, code in ((b"", True, "upstream_error"), (b"", False, "upstream_timeout")):
             step = chunked(b'data: {"a":1}\n\nda', b'ta: {"half', end=end)
             self.other.answer(Raw(step.data, then_close=then_close))
@@ -181,7 +181,7 @@ class TestFaults(PassthroughTestCase):
             error = json.loads(lines[1].removeprefix("data: "))["error"]
             self.assertEqual(("upstream_error", code, 3), (error["type"], error["code"], len(lines)))
 
-    def test_a_client_that_leaves_ends_the_call(self) -> None:
+    def test_a_disconnect_ends_the_call_of_a_route(self) -> None:
         body = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "x"}]}
         routes = {"deepseek-v4-pro": {"base_url": self.other.url, "key_env": "ROUTE_KEY"}}
         for stream in (True, False):

@@ -51,8 +51,8 @@ class ItemsClient(CursorClient):
         }
 
 
-class TestResponsesBodies(ShapesTestCase):
-    def test_a_loop_with_two_calls_keeps_its_reasoning(self) -> None:
+class TestResponsesItems(ShapesTestCase):
+    def test_a_tool_loop_of_responses_items_keeps_its_reasoning(self) -> None:
         proxy = self.proxy()
         calls = Call("call_1", "Shell", '{"c": 1}'), Call("call_2", "Shell", '{"c": 2}')
         self.fake.answer(
@@ -80,7 +80,7 @@ class TestResponsesBodies(ShapesTestCase):
         self.assertEqual("Looking.", self.sent()[2]["content"])
         self.assertEqual([], self.fake.refused)
 
-    def test_a_string_is_enough(self) -> None:
+    def test_an_input_string_is_a_user_message(self) -> None:
         status, body = self.post(self.proxy(), input="hi", max_output_tokens=50)
         self.assertEqual((200, "chat.completion"), (status, body["object"]))
         self.assertEqual([{"role": "user", "content": "hi"}], self.sent())
@@ -90,7 +90,7 @@ class TestResponsesBodies(ShapesTestCase):
 class TestMixedTools(ShapesTestCase):
     TOOLS = (*TOOLS, FLAT, BARE, APPLY_PATCH, {"type": "web_search"})
 
-    def test_all_reach_deepseek_as_functions_and_the_choice_with_them(self) -> None:
+    def test_every_kind_of_tool_reaches_deepseek_as_a_function_with_the_choice(self) -> None:
         choice = {"type": "custom", "name": "ApplyPatch"}
         hi = [{"role": "user", "content": "x"}]
         status, _ = self.post(self.proxy(), messages=hi, tools=list(self.TOOLS), tool_choice=choice)
@@ -102,7 +102,7 @@ class TestMixedTools(ShapesTestCase):
         self.assertEqual({"type": "function", "function": {"name": "ApplyPatch"}}, sent["tool_choice"])
         self.assertEqual({"type": "disabled"}, sent["thinking"])
 
-    def test_a_patch_comes_raw_and_its_turn_is_found_again(self) -> None:
+    def test_a_custom_tool_gets_free_text_and_its_turn_is_found_again(self) -> None:
         for stream in (True, False):
             for piece in (1, 7, 1000):
                 for display in (True, False):
@@ -132,7 +132,7 @@ class TestMixedTools(ShapesTestCase):
         self.assert_upstream_saw("I should patch it.", "Fine.")
         self.assertEqual([], self.fake.refused)
 
-    def test_text_that_looks_like_json_goes_up_as_json_when_its_tool_is_gone(self) -> None:
+    def test_json_like_free_text_is_sent_as_json_when_its_tool_is_gone(self) -> None:
         for text in ("{ const files = 1 }", '{"half": ', "42", '["a"]'):
             with self.subTest(text):
                 call = Call("call_0", "ApplyPatch", json.dumps({"input": text}))
@@ -146,7 +146,7 @@ class TestMixedTools(ShapesTestCase):
                 self.assertEqual({"input": text}, json.loads(sent[0]["function"]["arguments"]))
         self.assertEqual([], self.fake.refused)
 
-    def test_a_patch_that_was_stopped_is_still_known(self) -> None:
+    def test_a_custom_call_cut_by_a_stop_is_found_again(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         call = Call("call_0", "ApplyPatch", json.dumps({"input": PATCH}))
         self.fake.answer(Answer("Half a thought.", calls=(call,), piece=16, cut_after=6))
@@ -163,7 +163,7 @@ class TestMixedTools(ShapesTestCase):
 
 
 class TestAnthropicBlocks(ShapesTestCase):
-    def test_a_loop_in_blocks_keeps_its_reasoning(self) -> None:
+    def test_a_tool_loop_of_anthropic_blocks_keeps_its_reasoning(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         call = Call("call_7", "Grep", '{"q": "x"}')
         self.fake.answer(Answer("I will grep.", calls=(call,)), Answer("Found.", "Done."))
@@ -183,7 +183,7 @@ class TestAnthropicBlocks(ShapesTestCase):
         self.assertEqual([], self.fake.refused)
 
 
-class TestPictures(ShapesTestCase):
+class TestImages(ShapesTestCase):
     PARTS = (
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": PNG}},
@@ -200,14 +200,14 @@ class TestPictures(ShapesTestCase):
             {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "shot"}, shot]},
         ]
 
-    def test_models_that_see_get_them_natively(self) -> None:
+    def test_vision_models_get_images(self) -> None:
         status, _ = self.post(self.proxy(), model="deepseek-flash", messages=self.history(), tools=TOOLS)
         self.assertEqual(200, status)
         kinds = [part["type"] for part in self.sent()[0]["content"]]
         self.assertEqual(["text", "image_url", "image_url", "image_url"], kinds)
         self.assertRegex(self.sent()[2]["content"], r"^shot\n\[image: image/jpeg, 3 kB, [0-9a-f]{12}\]$")
 
-    def test_models_that_read_get_stable_words(self) -> None:
+    def test_text_models_get_a_stable_placeholder_for_an_image(self) -> None:
         proxy = self.proxy()
         before: list[dict[str, Any]] = []
         for messages in (self.history(), [*self.history(), {"role": "user", "content": "and?"}]):
@@ -219,7 +219,7 @@ class TestPictures(ShapesTestCase):
         self.assertNotEqual(words[1], words[2])
         self.assertRegex(words[3], r"^\[image: https://example\.com/a\.png, [0-9a-f]{12}\]$")
 
-    def test_a_picture_that_is_too_large_is_a_clear_413(self) -> None:
+    def test_an_image_that_is_too_large_is_a_413(self) -> None:
         large = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (45 * 1024 * 1024)}}
         hi = [{"role": "user", "content": [large]}]
         status, body = self.post(self.proxy(), model="deepseek-flash", messages=hi)
@@ -230,7 +230,7 @@ class TestPictures(ShapesTestCase):
 
 
 class TestRoles(ShapesTestCase):
-    def test_developers_are_systems_and_strangers_users(self) -> None:
+    def test_developer_becomes_system_and_an_unknown_role_user(self) -> None:
         messages = [{"role": "developer", "content": "s"}, {"role": "critic", "content": "u"}]
         self.assertEqual(200, self.post(self.proxy(), messages=messages)[0])
         self.assertEqual(["system", "user"], [each["role"] for each in self.sent()])

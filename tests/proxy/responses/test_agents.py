@@ -56,7 +56,7 @@ class TestCodex(AgentTestCase):
     def ask(self, history: list[Json], **body: Any) -> list[Json]:
         return super().ask(history, **{"tools": TOOLS, "tool_choice": "auto", "parallel_tool_calls": True, **body})
 
-    def test_a_tool_loop_with_every_kind_of_tool(self) -> None:
+    def test_a_codex_tool_loop_with_every_kind_of_tool_keeps_its_reasoning(self) -> None:
         patch = Call("call_02_u1V2w3X4y5Z6a7B8c9D0", "apply_patch", encoded_patch())
         self.fake.answer(
             Answer("First.", "On it.", CALLS), Answer("Second.", calls=(patch,)), Answer("Third.", "Done.")
@@ -81,7 +81,7 @@ class TestCodex(AgentTestCase):
         self.assertEqual(names, {tool["function"]["name"] for tool in sent["tools"]})
         self.assert_nothing_is_kept()
 
-    def test_half_a_patch_is_never_done_because_codex_would_run_it(self) -> None:
+    def test_half_a_patch_is_never_done(self) -> None:
         patch = Call("call_02_u1V2w3X4y5Z6a7B8c9D0", "apply_patch", encoded_patch())
         half = Call(patch.id, patch.name, patch.arguments[:40])
         for answer, last in (
@@ -99,7 +99,7 @@ class TestCodex(AgentTestCase):
                 self.assertEqual(("custom_tool_call", "incomplete"), (call["type"], call["status"]))
                 self.assertTrue(PATCH.startswith(call["input"]) and call["input"])
 
-    def test_every_prefix_stays_the_same_from_request_to_request(self) -> None:
+    def test_a_codex_chat_keeps_its_prefix(self) -> None:
         self.fake.answer(Answer("First.", "On it.", CALLS), Answer("Second.", "Done."))
         history = [INSTRUCTIONS, question("Fix it.")]
         history += self.ask(history) + [output(call.id) for call in CALLS]
@@ -108,7 +108,7 @@ class TestCodex(AgentTestCase):
         for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
             self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
 
-    def test_tools_may_come_inside_the_history(self) -> None:
+    def test_tools_inside_a_codex_history_are_read(self) -> None:
         """So it does for names that it takes for gpt-6."""
         declared = {"type": "additional_tools", "role": "developer", "tools": [AGENTS]}
         self.fake.answer(Answer("First.", calls=CALLS[1:]))
@@ -118,7 +118,7 @@ class TestCodex(AgentTestCase):
         self.ask([*history, output(CALLS[1].id)], tools=None)
         self.assert_upstream_saw("First.")
 
-    def test_a_picture_in_a_result_is_no_trouble(self) -> None:
+    def test_an_image_in_a_codex_tool_result_keeps_the_reasoning(self) -> None:
         self.fake.answer(Answer("First.", calls=CALLS[:1]))
         history = [INSTRUCTIONS, question("Look.")]
         history += self.ask(history)
@@ -129,7 +129,7 @@ class TestCodex(AgentTestCase):
 
 
 class TestOpencode(AgentTestCase):
-    def test_it_drops_ids_and_all_reasoning_but_the_envelope(self) -> None:
+    def test_opencode_restores_reasoning_from_encrypted_content_alone(self) -> None:
         """And writes the arguments of calls anew; see generated_chains for every mix of this."""
         self.fake.answer(Answer("First.", "On it.", CALLS[:1]), Answer("Second.", "Done."))
         history = [question("Fix it.")]

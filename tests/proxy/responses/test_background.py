@@ -80,8 +80,8 @@ class BackgroundTestCase(ResponsesTestCase):
         return told.events
 
 
-class TestComingToAnEnd(BackgroundTestCase):
-    def test_from_queued_over_in_progress_to_completed(self) -> None:
+class TestBackground(BackgroundTestCase):
+    def test_a_background_response_is_queued_then_in_progress_then_completed(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
         self.assertTrue(queued["background"])
@@ -96,7 +96,7 @@ class TestComingToAnEnd(BackgroundTestCase):
     def contents(self, proxy: RunningProxy, response: Json) -> list[Any]:
         return [item["content"] for item in self.get(proxy, response, "/input_items").value["data"]]
 
-    def test_it_can_be_gone_on_from_when_it_is_finished_and_not_before(self) -> None:
+    def test_a_background_response_can_be_continued_once_it_is_finished(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
         told = self.create(proxy, "and?", previous_response_id=queued["id"])
@@ -106,7 +106,7 @@ class TestComingToAnEnd(BackgroundTestCase):
         self.complete(proxy, "and?", previous_response_id=queued["id"])
         self.assert_upstream_saw("A thought.")
 
-    def test_a_client_that_leaves_does_not_stop_it(self) -> None:
+    def test_a_disconnect_does_not_stop_a_background_response(self) -> None:
         proxy = self.proxy()
         self.fake.answer(STALLED)
         with self.open_stream(proxy, "q", background=True) as sock:
@@ -116,7 +116,7 @@ class TestComingToAnEnd(BackgroundTestCase):
         self.assertEqual("completed", self.finished(proxy, response)["status"])
         self.assertFalse(self.fake.hung_up.is_set())
 
-    def test_whatever_goes_wrong_is_told_in_the_response(self) -> None:
+    def test_a_background_failure_is_an_error_in_the_response(self) -> None:
         cut = Answer(reasoning="Hm.", content="Some text.", piece=4, cut_after=3)
         limit = Answer(reasoning="Hm.", content="Half", finish_reason="length")
         for step, status, code in (
@@ -133,7 +133,7 @@ class TestComingToAnEnd(BackgroundTestCase):
                 self.assertEqual((status, code), (found["status"], (found["error"] or {}).get("code")))
                 self.assertEqual(found, check_stream(self.replayed(proxy, found, -1)))
 
-    def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
+    def test_a_background_response_is_stored_before_its_last_event(self) -> None:
         proxy = self.proxy()
         responses = proxy.server.services().responses
         is_asked, may_store, update = threading.Event(), threading.Event(), responses.update
@@ -154,14 +154,14 @@ class TestComingToAnEnd(BackgroundTestCase):
                 read(b"event: response.completed")
                 self.assertEqual("completed", self.get(proxy, queued).value["status"])
 
-    def test_without_store_it_is_refused(self) -> None:
+    def test_background_without_store_is_refused(self) -> None:
         told = self.create(self.proxy(), "q", background=True, store=False)
         self.assertEqual((400, "background"), (told.status, told.error["param"]))
         self.assertEqual([], self.fake.seen)
 
 
-class TestFollowing(BackgroundTestCase):
-    def test_events_are_replayed_from_any_number_while_it_runs_and_after(self) -> None:
+class TestEvents(BackgroundTestCase):
+    def test_background_events_are_replayed_from_any_number(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
         with self.following(proxy, queued) as first, self.following(proxy, queued, "&starting_after=3") as second:
@@ -177,7 +177,7 @@ class TestFollowing(BackgroundTestCase):
             self.assertEqual(whole[after + 1 :], self.replayed(proxy, queued, after))
         self.assertEqual(whole, self.get(proxy, queued, "?stream=true").events)
 
-    def test_a_long_answer_in_small_deltas_is_replayed_as_it_was_told(self) -> None:
+    def test_a_long_background_answer_is_replayed_as_it_was_sent(self) -> None:
         proxy = self.proxy()
         text = "".join(f"w{number % 997} " for number in range(width(2000, 8000)))
         self.fake.answer(Answer(reasoning="Hm.", content=text, piece=4))
@@ -189,7 +189,7 @@ class TestFollowing(BackgroundTestCase):
         row = proxy.server.services().responses.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
-    def test_a_client_hears_a_sign_of_life_while_its_response_waits_for_a_worker(self) -> None:
+    def test_a_client_gets_heartbeats_while_its_response_waits_for_a_worker(self) -> None:
         proxy = self.proxy(background_workers=1, heartbeat_interval=0.05)
         self.stalled(proxy)
         waiting = self.queued(proxy)
@@ -201,7 +201,7 @@ class TestFollowing(BackgroundTestCase):
         self.assertEqual("completed", check_stream(whole)["status"])
         self.assertEqual(whole[1:], rest)
 
-    def test_whoever_asked_for_a_stream_reads_what_others_follow(self) -> None:
+    def test_the_creator_and_later_readers_get_the_same_events(self) -> None:
         proxy = self.proxy()
         told = self.create(proxy, "q", background=True, stream=True)
         self.assertEqual("completed", told.response["status"])
@@ -209,8 +209,8 @@ class TestFollowing(BackgroundTestCase):
         self.assertEqual(told.response, self.get(proxy, told.response).value)
 
 
-class TestCancelling(BackgroundTestCase):
-    def test_cancelling_closes_the_call(self) -> None:
+class TestCancel(BackgroundTestCase):
+    def test_cancelling_a_background_response_closes_its_call(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
         with self.following(proxy, queued) as read:
@@ -222,7 +222,7 @@ class TestCancelling(BackgroundTestCase):
         self.assertEqual(cancelled, self.get(proxy, queued).value)
         self.assertEqual(cancelled, self.cancel(proxy, queued))
 
-    def test_cancelling_what_is_finished_changes_nothing(self) -> None:
+    def test_cancelling_a_finished_response_changes_nothing(self) -> None:
         proxy = self.proxy()
         for step in (SHORT, Failure(503, "busy")):
             self.fake.answer(step)
@@ -230,7 +230,7 @@ class TestCancelling(BackgroundTestCase):
             self.assertEqual(found, self.cancel(proxy, found))
             self.assertEqual(found, self.get(proxy, found).value)
 
-    def test_what_waits_is_cancelled_without_ever_being_asked(self) -> None:
+    def test_a_queued_response_is_cancelled_without_a_call(self) -> None:
         proxy = self.proxy(background_workers=1)
         running = self.stalled(proxy)
         waiting = self.queued(proxy)
@@ -240,7 +240,7 @@ class TestCancelling(BackgroundTestCase):
         self.assertEqual("completed", self.finished(proxy, running)["status"])
         self.assertEqual(1, len(self.fake.seen))
 
-    def test_what_is_deleted_while_it_runs_is_not_brought_back(self) -> None:
+    def test_a_response_deleted_while_it_runs_stays_deleted(self) -> None:
         proxy = self.proxy()
         queued = self.stalled(proxy)
         services = proxy.server.services()
@@ -267,7 +267,7 @@ class TestCancelling(BackgroundTestCase):
 
 
 class TestBounds(BackgroundTestCase):
-    def test_a_full_queue_is_told_and_leaves_nothing(self) -> None:
+    def test_a_full_background_queue_is_a_429_and_stores_nothing(self) -> None:
         proxy = self.proxy(background_workers=1, background_queue=1)
         running = self.stalled(proxy)
         waiting = self.queued(proxy)
@@ -280,7 +280,7 @@ class TestBounds(BackgroundTestCase):
             self.assertEqual("completed", self.finished(proxy, each)["status"])
         self.assertEqual("completed", self.finished(proxy, self.queued(proxy))["status"])
 
-    def test_many_at_once_all_come_to_their_end(self) -> None:
+    def test_many_background_responses_at_once_all_complete(self) -> None:
         proxy = self.proxy(background_workers=3)
         found = [self.queued(proxy, f"question {number}") for number in range(20)]
         for each in found:
@@ -289,7 +289,7 @@ class TestBounds(BackgroundTestCase):
         self.assertEqual(sorted(f"question {number}" for number in range(20)), asked)
 
 
-class TestStopping(BackgroundTestCase):
+class TestStop(BackgroundTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
@@ -298,7 +298,7 @@ class TestStopping(BackgroundTestCase):
         proxy.server.shutdown()
         proxy.server.server_close()
 
-    def test_what_the_proxy_takes_down_with_it_is_called_failed(self) -> None:
+    def test_responses_that_a_stop_ends_are_failed(self) -> None:
         proxy = self.proxy(ReasoningStore(self.path), background_workers=1)
         running, waiting = self.stalled(proxy), self.queued(proxy)
         self.stop(proxy)
@@ -309,7 +309,7 @@ class TestStopping(BackgroundTestCase):
             self.assertEqual(found, check_stream(self.replayed(again, response, -1)))
         self.assertEqual("A thought.", self.get(again, running).value["output"][0]["content"][0]["text"])
 
-    def test_stopping_waits_for_nothing_that_never_ends(self) -> None:
+    def test_a_stop_does_not_wait_for_an_endless_response(self) -> None:
         proxy = self.proxy(ReasoningStore(self.path))
         self.stalled(proxy)
         began = time.monotonic()

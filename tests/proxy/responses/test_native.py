@@ -73,7 +73,7 @@ class TestToolLoops(NativeCase):
             Answer(reasoning="Easy.", content="You are welcome."),
         )
 
-    def test_with_previous_response_id(self) -> None:
+    def test_a_native_tool_loop_by_previous_response_id_keeps_its_reasoning(self) -> None:
         for stream in (False, True):
             with self.subTest(stream=stream):
                 self.fake.forget()
@@ -92,7 +92,7 @@ class TestToolLoops(NativeCase):
                 for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
                     self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
 
-    def test_with_echoed_items_stripped_of_their_reasoning(self) -> None:
+    def test_a_native_tool_loop_of_echoed_items_keeps_its_reasoning(self) -> None:
         for stream in (False, True):
             with self.subTest(stream=stream):
                 self.fake.forget()
@@ -106,7 +106,7 @@ class TestToolLoops(NativeCase):
                 self.assert_native()
                 self.assert_upstream_saw("I must look.", "I saw it.")
 
-    def test_chats_and_responses_know_each_others_reasoning(self) -> None:
+    def test_chats_and_native_responses_share_stored_reasoning(self) -> None:
         self.script()
         proxy = self.native(display_reasoning=False)
         said = self.chat(proxy, [user("What is it?")])
@@ -122,7 +122,7 @@ class TestToolLoops(NativeCase):
         paths = ["/chat/completions", "/responses", "/chat/completions"]
         self.assertEqual((paths, []), ([seen.path for seen in self.fake.seen], self.fake.refused))
 
-    def test_a_custom_tool_is_a_function_there_and_raw_text_here(self) -> None:
+    def test_a_custom_tool_is_a_function_for_deepseek_and_free_text_for_the_client(self) -> None:
         self.fake.answer(Answer(reasoning="Patch.", calls=(Call("call_1", "apply_patch", '{"input": "a\\nb"}'),)))
         proxy = self.native()
         found = self.ask(proxy, "Patch it.", tools=[PATCH], stream=True)
@@ -135,7 +135,7 @@ class TestToolLoops(NativeCase):
 
 
 class TestRequests(NativeCase):
-    def test_what_deepseek_is_sent(self) -> None:
+    def test_a_native_request_has_the_fields_of_the_responses_api(self) -> None:
         schema = {"type": "object", "properties": {"a": {"type": "string"}}}
         form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
         self.fake.answer(Answer(reasoning="Hm.", content='{"a": "b"}'))
@@ -158,25 +158,25 @@ class TestRequests(NativeCase):
         self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
         self.assertEqual(("me", 100), (sent["user"], sent["max_output_tokens"]))
 
-    def test_without_the_setting_it_is_asked_as_a_chat(self) -> None:
+    def test_without_the_setting_a_response_is_made_by_chat_completions(self) -> None:
         self.ask(self.proxy(), "hi")
         self.assertEqual(["/chat/completions"], [seen.path for seen in self.fake.seen])
 
-    def test_usage_is_told_in_full(self) -> None:
+    def test_native_usage_has_all_its_fields(self) -> None:
         for stream in (False, True):
             usage = self.ask(self.native(), "hi", stream=stream)["usage"]
             self.assertGreater(min(usage["input_tokens"], usage["output_tokens_details"]["reasoning_tokens"]), 0)
             self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
 
-    def test_a_trace_shows_what_was_sent(self) -> None:
+    def test_a_trace_has_the_native_request(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self.ask(self.native(trace_dir=Path(folder)), "hi")
             (path,) = Path(folder).iterdir()
             self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
 
 
-class TestEndings(NativeCase):
-    def test_answers_that_end_early(self) -> None:
+class TestEnds(NativeCase):
+    def test_native_answers_that_end_early_are_incomplete_or_failed(self) -> None:
         proxy = self.native()
         for finish, status, reason in (
             ("length", "incomplete", "max_output_tokens"),
@@ -190,14 +190,14 @@ class TestEndings(NativeCase):
                 self.assertEqual(reason, (found["incomplete_details"] or {}).get("reason"))
                 self.assertEqual(status == "failed", found["error"] is not None)
 
-    def test_a_stream_that_breaks_is_a_failed_response(self) -> None:
+    def test_a_native_stream_that_breaks_is_a_failed_response(self) -> None:
         for cut_after in (4, 6, 20):
             self.fake.answer(Answer(reasoning="A long thought. " * 9, content="An answer.", cut_after=cut_after))
             found = self.ask(self.native(), "hi", stream=True)
             self.assertEqual("failed", found["status"])
             self.assertIn("cut off", found["error"]["message"])
 
-    def test_a_stream_that_ends_properly_before_its_last_event_is_one_too(self) -> None:
+    def test_a_native_stream_without_its_last_event_is_a_failed_response(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         begun = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"Hel"}\n\n'
         self.fake.answer(Raw(head + begun))
@@ -205,7 +205,7 @@ class TestEndings(NativeCase):
         self.assertEqual(("failed", "Hel"), (found["status"], found["output_text"]))
         self.assertIn("without finishing", found["error"]["message"])
 
-    def test_what_was_thought_before_it_broke_is_kept(self) -> None:
+    def test_the_reasoning_before_a_broken_native_stream_is_stored(self) -> None:
         proxy = self.native()
         self.fake.answer(Answer(reasoning="A thought.", content="An answer.", piece=99, cut_after=11))
         found = self.ask(proxy, "hi", stream=True)
@@ -214,21 +214,21 @@ class TestEndings(NativeCase):
         self.ask(proxy, [user("hi"), said, user("Go on.")])
         self.assert_upstream_saw("A thought.")
 
-    def test_a_busy_deepseek_is_tried_again(self) -> None:
+    def test_a_busy_native_call_is_retried(self) -> None:
         for stream in (False, True):
             self.fake.answer(Failure(503), Answer(content="Hello."))
             found = self.ask(self.native(retry_budget=5.0), "hi", stream=stream)
             self.assertEqual("Hello.", found["output_text"])
         self.assertEqual([503, 200, 503, 200], [seen.status for seen in self.fake.seen])
 
-    def test_deepseeks_refusals_are_told_with_their_status(self) -> None:
+    def test_native_refusals_keep_their_status(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"))
         body = {"model": "deepseek-v4-pro", "input": "hi"}
         status, data = self.send(self.native(), "POST", "/v1/responses", body)
         self.assertEqual(402, status)
         self.assertIn("Insufficient Balance", json.loads(data)["error"]["message"])
 
-    def test_a_cancelled_background_response_ends_its_call(self) -> None:
+    def test_cancelling_a_native_background_response_ends_its_call(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))
         proxy = self.native()
         queued = self.ask(proxy, "hi", background=True)
@@ -240,7 +240,7 @@ class TestEndings(NativeCase):
         self.assert_native()
 
 
-class TestHealing(NativeCase):
+class TestRecovery(NativeCase):
     LOST = (
         user("hi"),
         {"type": "function_call", "call_id": "call_0", "name": "read_file", "arguments": "{}"},
@@ -249,12 +249,12 @@ class TestHealing(NativeCase):
         user("And now?"),
     )
 
-    def test_what_nobody_has_is_recovered_before_it_is_sent(self) -> None:
+    def test_missing_reasoning_is_recovered_before_a_native_call(self) -> None:
         found = self.ask(self.native(), list(self.LOST), stream=True)
         self.assertTrue(found["output_text"].startswith(NOTICE))
         self.assert_native()
 
-    def test_a_refusal_in_its_words_is_healed(self) -> None:
+    def test_a_native_refusal_of_missing_reasoning_is_recovered(self) -> None:
         thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Foreign."}]}
         history = [self.LOST[0], thought, *self.LOST[1:3], thought, *self.LOST[3:]]
         for stream in (False, True):
@@ -266,7 +266,7 @@ class TestHealing(NativeCase):
                 self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
                 self.assertNotIn("function_call", {item.get("type") for item in self.sent()["input"]})
 
-    def test_so_is_one_inside_a_stream_that_has_begun(self) -> None:
+    def test_a_native_refusal_inside_a_stream_is_recovered(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         failed = {"type": "response.failed", "response": {"error": {"message": MISSING_REASONING_TEXT}}}
         created = b'event: response.created\ndata: {"type":"response.created"}\n\n'
@@ -276,7 +276,7 @@ class TestHealing(NativeCase):
         self.assertEqual("completed", found["status"])
         self.assertTrue(found["output_text"].endswith("Hello."))
 
-    def test_a_store_that_was_filled_by_chats_serves_responses_after_a_restart(self) -> None:
+    def test_reasoning_stored_by_chats_serves_native_responses_after_a_restart(self) -> None:
         folder = self.enterContext(tempfile.TemporaryDirectory())
         path = Path(folder) / "store.sqlite3"
         self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
@@ -288,7 +288,7 @@ class TestHealing(NativeCase):
         self.ask(second, [user("What is it?"), call, OUTPUT])
         self.assert_upstream_saw("I must look.")
 
-    def test_whatever_is_refused_empty_elsewhere_is_never_sent_empty(self) -> None:
+    def test_empty_reasoning_is_never_sent_to_a_native_call(self) -> None:
         with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
             fake.answer(Answer(calls=(CALL,)), Answer(content="Done."))
             proxy = self.native(upstream_base_url=fake.url)

@@ -43,7 +43,7 @@ class TestRaces(BackgroundTestCase):
         self.running = self.proxy()
         self.addCleanup(self.fake.release.set)
 
-    def test_an_end_and_a_cancel(self) -> None:
+    def test_an_end_that_races_a_cancel_gives_one_final_status(self) -> None:
         for count in range(9):
             response = self.stalled_after(count)
             told: list[Json] = []
@@ -60,7 +60,7 @@ class TestRaces(BackgroundTestCase):
                 self.assertEqual([last, found, found], [found, *told])
                 self.assertIn(found["status"], ENDS)
 
-    def test_an_end_and_a_delete(self) -> None:
+    def test_an_end_that_races_a_delete_leaves_nothing(self) -> None:
         tasks = self.running.server.services().jobs._tasks
         for count in range(9):
             response = self.stalled_after(count)
@@ -70,7 +70,7 @@ class TestRaces(BackgroundTestCase):
             with self.subTest(count):
                 self.assertEqual(404, self.get(self.running, response).status)
 
-    def test_two_deletes_are_one(self) -> None:
+    def test_two_deletes_at_once_are_one_success(self) -> None:
         for background in (False, True):
             response = self.create(self.running, "q", background=background).value
             told: list[int] = []
@@ -78,7 +78,7 @@ class TestRaces(BackgroundTestCase):
             at_once(*[lambda told=told, delete=delete: told.append(delete().status)] * 2)
             self.assertEqual([200, 404], sorted(told))
 
-    def test_many_who_go_on_from_the_same_response(self) -> None:
+    def test_many_responses_continue_the_same_one_at_once(self) -> None:
         first = self.complete(self.running, "q")
         found: list[Json] = []
         at_once(*[lambda: found.append(self.complete(self.running, "and?", previous_response_id=first["id"]))] * 6)

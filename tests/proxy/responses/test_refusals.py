@@ -48,7 +48,7 @@ class TestRefusals(ResponsesTestCase):
         self.complete(self.running, "Are you there?")
         self.assertEqual(1, self.running.server.services().responses.stats().responses)
 
-    def test_fields_that_are_wrong_are_named(self) -> None:
+    def test_wrong_fields_of_a_responses_request_are_named(self) -> None:
         call: Json = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
         for body, param in (
             ({"input": 7}, "input"),
@@ -90,13 +90,13 @@ class TestRefusals(ResponsesTestCase):
                     self.assert_refused(told, 400, param)
         self.assert_alive()
 
-    def test_bodies_that_are_no_objects_are_refused(self) -> None:
+    def test_responses_bodies_that_are_no_objects_are_refused(self) -> None:
         for body in (b"", b" ", b"{", b"[]", b"null", b"\xff", b'"q"', b'{"input": NaN}'):
             with self.subTest(body):
                 self.assert_refused(self.send(self.running, "POST", PATH, body), 400)
         self.assert_alive()
 
-    def test_ids_that_nobody_has_are_not_found(self) -> None:
+    def test_unknown_response_ids_are_404(self) -> None:
         for given in (UNKNOWN, "resp_", "x", "%00", "%ff", "..", "resp_%E2%82%AC", "'%20OR%201=1", "x" * 5000):
             for method, rest in (
                 ("GET", ""),
@@ -113,7 +113,7 @@ class TestRefusals(ResponsesTestCase):
             self.assertLess(len(told.body), 1000)
         self.assert_alive()
 
-    def test_questions_about_a_response_that_make_no_sense_are_named(self) -> None:
+    def test_bad_query_parameters_of_a_response_are_named(self) -> None:
         found = self.complete(self.running, "q")
         self.fake.forget()
         for rest, param in (
@@ -130,7 +130,7 @@ class TestRefusals(ResponsesTestCase):
                 self.assert_refused(self.get(self.running, found, rest), 400, param)
         self.assertEqual(found, self.get(self.running, found).value)
 
-    def test_methods_that_are_none_are_told_which_are(self) -> None:
+    def test_a_wrong_method_on_responses_names_the_allowed_ones(self) -> None:
         for method, path in (("PUT", PATH), ("DELETE", PATH), ("POST", f"{PATH}/x"), ("GET", f"{PATH}/x/cancel")):
             told = self.send(self.running, method, path)
             self.assertEqual(405, told.status)
@@ -142,7 +142,7 @@ def users(messages: list[Json]) -> list[str]:
 
 
 class TestOddities(ResponsesTestCase):
-    def test_what_is_nested_deeply_is_passed_on_or_refused(self) -> None:
+    def test_deeply_nested_responses_input_is_sent_or_refused(self) -> None:
         proxy = self.proxy()
         for depth in (50, 90, 200, 500):
             for body in (
@@ -159,7 +159,7 @@ class TestOddities(ResponsesTestCase):
                         self.assertEqual(told.value, self.get(proxy, told.value).value)
         self.complete(proxy, "Are you there?")
 
-    def test_half_characters_come_back_as_they_were(self) -> None:
+    def test_lone_surrogates_in_responses_come_back(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             asked = [question("a\ud800b"), {"role": "assistant", "content": "\udc00"}, question("c")]
@@ -169,7 +169,7 @@ class TestOddities(ResponsesTestCase):
             self.assertEqual("a\ud800b", listed[0]["content"][0]["text"])
             self.complete(proxy, "go on", previous_response_id=first["id"], stream=stream)
 
-    def test_items_of_hosted_tools_are_never_what_the_user_said(self) -> None:
+    def test_items_of_hosted_tools_never_become_user_messages(self) -> None:
         proxy, chat = self.proxy(), [question("q")]
         before: list[Json] = []
         for item in HOSTED:
@@ -184,7 +184,7 @@ class TestOddities(ResponsesTestCase):
         self.complete(proxy, "go on", previous_response_id=first["id"])
         self.assertEqual(before, self.fake.accepted[-1]["messages"][: len(before)])
 
-    def test_one_answer_is_made_however_many_are_asked_for(self) -> None:
+    def test_one_response_is_made_whatever_n_says(self) -> None:
         found = self.complete(self.proxy(), "q", n=3, stream=True)
         self.assertEqual((1, "Hello."), (len(self.fake.seen), found["output_text"]))
 

@@ -20,8 +20,8 @@ DONE = Answer(reasoning="Now I know.", content="Done.")
 RESULTS = [output(CALL.id), output(OTHER_CALL.id)]
 
 
-class TestMakingOne(ResponsesTestCase):
-    def test_a_stream_and_a_plain_answer_say_the_same(self) -> None:
+class TestResponses(ResponsesTestCase):
+    def test_a_streamed_response_equals_the_plain_one(self) -> None:
         self.fake.answer(CALLING, CALLING)
         proxy = self.proxy()
         answers = [self.complete(proxy, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
@@ -37,11 +37,11 @@ class TestMakingOne(ResponsesTestCase):
             self.assertEqual(usage["input_tokens"] + usage["output_tokens"], usage["total_tokens"])
         self.assertEqual(*[without_ids(answer) for answer in answers])
 
-    def test_an_answer_without_text_has_no_message(self) -> None:
+    def test_a_response_without_text_has_no_message_item(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
         self.assertEqual(["reasoning", "function_call"], kinds(self.complete(self.proxy(), "q", tools=TOOLS)["output"]))
 
-    def test_the_object_tells_what_was_asked_for(self) -> None:
+    def test_a_response_echoes_the_fields_of_its_request(self) -> None:
         asked = {
             "instructions": "Be brief.",
             "max_output_tokens": 100,
@@ -62,10 +62,10 @@ class TestMakingOne(ResponsesTestCase):
         self.assertEqual(["response", False, True, "disabled", None, {"format": {"type": "text"}}], told)
         self.assertEqual(100, self.fake.accepted[-1]["max_tokens"])
 
-    def test_without_the_version_in_its_path_it_is_the_same(self) -> None:
+    def test_responses_without_v1_in_the_path_are_the_same(self) -> None:
         self.assertEqual(200, self.send(self.proxy(), "POST", "/responses", {"input": "q"}).status)
 
-    def test_an_answer_that_is_too_long_is_incomplete(self) -> None:
+    def test_a_response_cut_by_its_limit_is_incomplete(self) -> None:
         self.fake.answer(*[Answer(reasoning="Hm.", content="Half", finish_reason="length")] * 2)
         proxy = self.proxy()
         for stream in (True, False):
@@ -74,7 +74,7 @@ class TestMakingOne(ResponsesTestCase):
             self.assertEqual({"reason": "max_output_tokens"}, answer["incomplete_details"])
             self.assertEqual(answer, self.get(proxy, answer).value)
 
-    def test_json_that_was_asked_for_is_checked_to_be_json(self) -> None:
+    def test_a_response_with_invalid_json_output_fails(self) -> None:
         schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
         for text, form, status in (
             ('{"a": 1}', {"type": "json_object"}, "completed"),
@@ -89,7 +89,7 @@ class TestMakingOne(ResponsesTestCase):
                 if status == "failed":
                     self.assertEqual("server_error", answer["error"]["code"])
 
-    def test_json_stays_json_when_lost_reasoning_had_to_be_recovered(self) -> None:
+    def test_recovered_reasoning_adds_no_notice_to_json_output(self) -> None:
         call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": "{}"}
         lost = [question("q"), call, output("call_1"), question("Tell me as JSON.")]
         proxy = self.proxy()
@@ -98,7 +98,7 @@ class TestMakingOne(ResponsesTestCase):
             answer = self.complete(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
             self.assertEqual('{"a": 1}', answer["output_text"])
 
-    def test_a_refusal_before_the_answer_is_a_plain_error(self) -> None:
+    def test_a_refusal_before_a_streamed_response_is_a_plain_error(self) -> None:
         for failure, waits in ((Failure(400, "no"), False), (Failure(429, "slow"), True), (Failure(503, "busy"), True)):
             for stream in (False, True):
                 with self.subTest(failure.status, stream=stream):
@@ -128,7 +128,7 @@ class TestChains(ResponsesTestCase):
             roles = [message["role"] for message in self.fake.accepted[-1]["messages"]]
             self.assertEqual(["user", "assistant", "tool", "tool", "assistant", "user"], roles)
 
-    def test_a_chain_is_read_from_where_it_grew(self) -> None:
+    def test_a_chain_parses_only_its_new_items(self) -> None:
         proxy, previous, taken = self.proxy(), None, []
         take = responses_items._Reader.read
 
@@ -144,7 +144,7 @@ class TestChains(ResponsesTestCase):
         # The last thought, the last answer, and the question.
         self.assertEqual(["input[19]", "input[20]", "input[21]"], taken)
 
-    def test_a_chain_carries_its_reasoning_itself(self) -> None:
+    def test_a_chain_restores_reasoning_without_the_reasoning_store(self) -> None:
         proxy = self.proxy()
         last = self.chain(proxy, stream=True)[-1]
         with proxy.store.database.transaction() as connection:
@@ -152,7 +152,7 @@ class TestChains(ResponsesTestCase):
         self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=last["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
-    def test_deleting_a_link_breaks_nothing_behind_it(self) -> None:
+    def test_deleting_a_response_keeps_its_successors(self) -> None:
         proxy = self.proxy()
         first, second, third = self.chain(proxy, stream=True)
         for link in (first, second):
@@ -166,7 +166,7 @@ class TestChains(ResponsesTestCase):
         self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=third["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
-    def test_instructions_are_not_inherited(self) -> None:
+    def test_instructions_of_a_previous_response_are_not_inherited(self) -> None:
         proxy = self.proxy()
         first = self.complete(proxy, "q", instructions="Be brief.")
         self.complete(proxy, "again", previous_response_id=first["id"])
@@ -176,7 +176,7 @@ class TestChains(ResponsesTestCase):
         self.assertEqual({"role": "system", "content": "Be long."}, sent[0])
         self.assertNotIn("Be brief.", json.dumps(sent))
 
-    def test_a_reference_stands_for_the_item(self) -> None:
+    def test_an_item_reference_stands_for_its_item(self) -> None:
         proxy = self.proxy()
         self.fake.answer(CALLING)
         first = self.complete(proxy, "q", tools=TOOLS)
@@ -185,7 +185,7 @@ class TestChains(ResponsesTestCase):
         self.assert_upstream_saw("First look.")
         self.assertEqual([CALL.id, OTHER_CALL.id], [call["id"] for call in calls_sent(self.fake)])
 
-    def test_a_reference_reaches_what_is_inherited(self) -> None:
+    def test_an_item_reference_reaches_items_of_previous_responses(self) -> None:
         proxy = self.proxy()
         first = self.complete(proxy, "The question.")
         [asked] = self.get(proxy, first, "/input_items").value["data"]
@@ -194,7 +194,7 @@ class TestChains(ResponsesTestCase):
             said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
             self.assertEqual(["The question."] * 2, said)
 
-    def test_a_broken_answer_can_be_gone_on_from(self) -> None:
+    def test_a_failed_response_can_be_continued(self) -> None:
         """Half a call stays in the history; DeepSeek has to accept it all the same."""
         for cut in range(1, 10):
             with self.subTest(cut=cut):
@@ -207,8 +207,8 @@ class TestChains(ResponsesTestCase):
                 self.assertEqual([], self.fake.refused)
 
 
-class TestWhoAsks(ResponsesTestCase):
-    def test_nobody_reaches_another_callers_responses(self) -> None:
+class TestCallers(ResponsesTestCase):
+    def test_no_caller_reaches_another_callers_responses(self) -> None:
         proxy = self.proxy()
         for background in (False, True):
             mine = self.create(proxy, "my secret", background=background).value
@@ -228,15 +228,15 @@ class TestWhoAsks(ResponsesTestCase):
             self.assertEqual(400, self.create(proxy, [item], key="sk-other").status)
             self.assertEqual(200, self.get(proxy, mine).status)
 
-    def test_without_a_key_nothing_is_told(self) -> None:
+    def test_responses_without_a_key_are_401(self) -> None:
         proxy = self.proxy()
         mine = self.complete(proxy, "q")
         for method, rest in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
             self.assertEqual(401, self.send(proxy, method, f"{PATH}/{mine['id']}{rest}", key="").status)
 
 
-class TestWhatIsKept(ResponsesTestCase):
-    def test_what_is_not_to_be_kept_leaves_nothing(self) -> None:
+class TestStorage(ResponsesTestCase):
+    def test_a_response_with_store_false_leaves_nothing(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             answer = self.complete(proxy, "q", store=False, stream=stream)
@@ -246,7 +246,7 @@ class TestWhatIsKept(ResponsesTestCase):
             self.assertEqual(404, self.create(proxy, "x", previous_response_id=answer["id"]).status)
         self.assertEqual(0, stored(proxy))
 
-    def test_an_answer_can_be_asked_for_again(self) -> None:
+    def test_a_stored_response_can_be_retrieved(self) -> None:
         proxy = self.proxy()
         for stream in (True, False):
             answer = self.complete(proxy, "q", stream=stream)
@@ -254,7 +254,7 @@ class TestWhatIsKept(ResponsesTestCase):
             self.assertEqual(400, self.get(proxy, answer, "?stream=true").status)
             self.assertEqual(400, self.send(proxy, "POST", f"{PATH}/{answer['id']}/cancel").status)
 
-    def test_the_items_it_was_asked_with_are_listed(self) -> None:
+    def test_the_input_items_of_a_response_are_listed(self) -> None:
         proxy = self.proxy()
         self.fake.answer(CALLING)
         first = self.complete(proxy, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
@@ -278,7 +278,7 @@ class TestWhatIsKept(ResponsesTestCase):
                 return
             after = f"&after={page['last_id']}"
 
-    def test_it_is_stored_before_its_last_event_is_visible(self) -> None:
+    def test_a_response_is_stored_before_its_last_event(self) -> None:
         proxy = self.proxy()
         responses = proxy.server.services().responses
         is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
@@ -302,7 +302,7 @@ class TestWhatIsKept(ResponsesTestCase):
 
 
 class TestParts(ResponsesTestCase):
-    def test_several_texts_go_to_deepseek_apart_and_are_the_same_turn_in_a_chat(self) -> None:
+    def test_several_text_parts_are_the_same_turn_as_in_a_chat(self) -> None:
         parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
         asked = {"type": "message", "role": "user", "content": parts}
         for model in ("deepseek-v4-pro", "deepseek-flash"):
@@ -325,8 +325,8 @@ class TestParts(ResponsesTestCase):
                 self.assert_upstream_saw("A thought.")
 
 
-class TestPassedOn(ResponsesTestCase):
-    def test_a_model_that_is_asked_elsewhere_is_asked_there(self) -> None:
+class TestPassthrough(ResponsesTestCase):
+    def test_a_routed_model_gets_the_responses_request(self) -> None:
         other = FakeDeepSeek().start()
         self.addCleanup(other.close)
         self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))

@@ -24,8 +24,8 @@ CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 SEALED = "reasoning.encrypted_content"
 
 
-class TestTheStream(ResponsesTestCase):
-    def test_its_events_come_in_order(self) -> None:
+class TestStreams(ResponsesTestCase):
+    def test_the_events_of_a_response_come_in_order(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
         told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
         part = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
@@ -38,7 +38,7 @@ class TestTheStream(ResponsesTestCase):
         self.assertEqual([*expected, "response.completed"], types(told.events))
         self.assertNotIn(b"[DONE]", told.body)
 
-    def test_reasoning_is_a_part_that_is_announced_before_its_first_piece(self) -> None:
+    def test_a_reasoning_part_is_added_before_its_first_delta(self) -> None:
         """openai-node (5 to 7) fails with "missing content at index 0" otherwise."""
         self.fake.answer(Answer(reasoning="A longer thought.", content="Hi.", piece=4))
         events = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"}).events
@@ -50,7 +50,7 @@ class TestTheStream(ResponsesTestCase):
         self.assertEqual({"type": "reasoning_text", "text": ""}, about[0]["part"])
         self.assertEqual({"type": "reasoning_text", "text": "A longer thought."}, about[-1]["part"])
 
-    def test_a_summary_is_told_to_whoever_asks(self) -> None:
+    def test_a_requested_summary_is_streamed(self) -> None:
         self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
         told = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
         found = [kind for kind in types(told.events) if "summary" in kind]
@@ -62,7 +62,7 @@ class TestTheStream(ResponsesTestCase):
         thought = told.response["output"][0]
         self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
 
-    def test_a_bug_of_ours_ends_it_in_its_own_words(self) -> None:
+    def test_a_bug_ends_a_response_stream_with_response_failed(self) -> None:
         proxy = self.proxy()
         broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
@@ -71,7 +71,7 @@ class TestTheStream(ResponsesTestCase):
         self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{told.response['id']}").response["status"])
         self.assertIn("ZeroDivisionError", logged.output[0])
 
-    def test_silence_and_comments_both_become_events(self) -> None:
+    def test_silence_and_comments_become_in_progress_events(self) -> None:
         """Codex counts no comments."""
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
@@ -88,7 +88,7 @@ class TestTheStream(ResponsesTestCase):
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual(1, types(told.events).count("response.in_progress"))
 
-    def test_a_break_is_told_under_the_same_id(self) -> None:
+    def test_a_broken_response_fails_under_its_id(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
         piece = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
         raw = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + piece + error)
@@ -101,7 +101,7 @@ class TestTheStream(ResponsesTestCase):
             self.assertEqual("incomplete", told.response["output"][-1]["status"])
             self.assertEqual(told.response, self.get(proxy, told.response).value)
 
-    def test_what_an_answer_breaks_off_in_is_never_done(self) -> None:
+    def test_the_item_in_which_a_response_breaks_is_never_done(self) -> None:
         """Codex keeps what is done in its history: half a thought stayed there."""
         answer = Answer("A long thought.", "A long text.", (CALL,), piece=4)
         for cut_after, kind in ((3, "reasoning"), (6, "message"), (9, "function_call")):
@@ -117,7 +117,7 @@ class TestTheStream(ResponsesTestCase):
                 ]
                 self.assertEqual([], [each for each in types(about) if each.endswith(".done")])
 
-    def test_half_a_thought_is_not_done_when_the_limit_of_the_answer_ends_it(self) -> None:
+    def test_reasoning_cut_by_the_limit_is_not_done(self) -> None:
         for answer, is_done in (
             (Answer("Half a tho", None, finish_reason="length"), False),
             (Answer("Hm.", "Half a te", finish_reason="length"), True),
@@ -129,13 +129,13 @@ class TestTheStream(ResponsesTestCase):
             done = [event["item"] for event in told.events if event["type"] == "response.output_item.done"]
             self.assertEqual(("incomplete", is_done), (last["status"], last in done))
 
-    def test_a_plain_answer_that_breaks_is_an_error_and_leaves_nothing(self) -> None:
+    def test_a_plain_response_that_breaks_is_an_error_and_stores_nothing(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
         self.assertEqual(502, self.create(proxy, "q").status)
         self.assertEqual(0, proxy.server.services().responses.stats().responses)
 
-    def test_a_client_that_leaves_ends_the_call_and_finds_what_there_was(self) -> None:
+    def test_a_disconnect_ends_the_call_and_the_response_is_stored_so_far(self) -> None:
         for leave in WAYS:
             with self.subTest(leave.__name__):
                 self.fake.forget()
@@ -160,7 +160,7 @@ class TestTheStream(ResponsesTestCase):
                 self.fake.stalls.get(timeout=PATIENCE)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
-    def test_a_proxy_that_stops_tells_so_under_the_same_id(self) -> None:
+    def test_a_stop_fails_a_streamed_response_under_its_id(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
         with self.open_stream(proxy, "q") as sock:
@@ -174,13 +174,13 @@ class TestTheStream(ResponsesTestCase):
 OVERFLOW = "This model's maximum context length is 1048576 tokens. However, you requested 1100000 tokens."
 
 
-class TestAChatThatIsTooLong(ResponsesTestCase):
+class TestContextLength(ResponsesTestCase):
     """Codex says its own sentence when this code comes in an event, and quotes a 400 as it is."""
 
     def too_long(self) -> None:
         self.fake.answer(Failure(400, OVERFLOW, "invalid_request_error", "invalid_request_error"))
 
-    def test_a_stream_fails_with_the_code_that_codex_knows(self) -> None:
+    def test_a_streamed_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
         proxy = self.proxy()
         self.too_long()
         told = self.create(proxy, "q", stream=True)
@@ -192,31 +192,31 @@ class TestAChatThatIsTooLong(ResponsesTestCase):
         self.assertIn("1048576 tokens", told.response["error"]["message"])
         self.assertEqual(told.response, self.get(proxy, told.response).value)
 
-    def test_a_plain_request_is_refused(self) -> None:
+    def test_a_plain_response_that_is_too_long_is_refused(self) -> None:
         self.too_long()
         told = self.create(self.proxy(), "q")
         self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
 
-    def test_one_in_the_background_fails_with_the_same_code(self) -> None:
+    def test_a_background_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
         proxy = self.proxy()
         self.too_long()
         response = self.create(proxy, "q", background=True).value
         self.assertTrue(eventually(lambda: self.get(proxy, response).value["status"] == "failed"))
         self.assertEqual("context_length_exceeded", self.get(proxy, response).value["error"]["code"])
 
-    def test_deepseek_may_say_so_in_the_stream(self) -> None:
+    def test_a_context_length_error_inside_the_stream_has_the_code_of_codex(self) -> None:
         event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
         self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + event))
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual("context_length_exceeded", told.response["error"]["code"])
 
-    def test_any_other_refusal_stays_one(self) -> None:
+    def test_another_refusal_keeps_its_code(self) -> None:
         self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
         self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
 
 
-class TestACrowd(ResponsesTestCase):
-    def test_many_streams_at_once_all_come_to_their_end_in_order(self) -> None:
+class TestManyStreams(ResponsesTestCase):
+    def test_many_response_streams_at_once_end_in_order(self) -> None:
         proxy = self.proxy()
         text = " ".join(f"word{number}" for number in range(200))
         streams = width(8, 24)
@@ -239,12 +239,12 @@ class TestACrowd(ResponsesTestCase):
         self.assertEqual([], problems)
 
 
-class TestDrivenStreams(DrivenStreams, TestTheStream):
+class TestDrivenStreams(DrivenStreams, TestStreams):
     pass
 
 
 class TestUpgrades(ResponsesTestCase):
-    def test_a_web_socket_is_refused_in_the_way_that_codex_takes_for_an_answer(self) -> None:
+    def test_a_web_socket_upgrade_is_refused_as_codex_expects(self) -> None:
         proxy = self.proxy()
         connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
         self.addCleanup(connection.close)
@@ -258,7 +258,7 @@ class TestUpgrades(ResponsesTestCase):
         self.assertEqual(200, self.create(proxy, "q").status)
 
 
-class TestWhatClientsKeepSealed(ResponsesTestCase):
+class TestEncryptedContent(ResponsesTestCase):
     """Clients that drop the reasoning but keep its envelope, on a proxy that has lost its database."""
 
     def setUp(self) -> None:
@@ -276,17 +276,17 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
         self.assertEqual(["reasoning", "function_call"], kinds(answer["output"]))
         return [question("q"), {**thought, "content": None}, call, output(CALL.id)]
 
-    def test_the_envelope_restores_the_turn(self) -> None:
+    def test_encrypted_content_restores_the_reasoning(self) -> None:
         history = self.sealed(self.with_new_store())
         for stream in (True, False):
             self.complete(self.with_new_store(), history, tools=TOOLS, stream=stream)
             self.assert_upstream_saw("A sealed thought.")
 
-    def test_what_is_not_asked_for_is_not_sealed(self) -> None:
+    def test_encrypted_content_is_only_sent_when_requested(self) -> None:
         answer = self.complete(self.proxy(), "q", store=False)
         self.assertNotIn("encrypted_content", answer["output"][0])
 
-    def test_envelopes_that_are_not_ours_are_not_opened(self) -> None:
+    def test_foreign_encrypted_content_restores_nothing(self) -> None:
         history = self.sealed(self.with_new_store())
         envelope = history[1]["encrypted_content"]
         flipped = envelope[:40] + ("A" if envelope[40] != "A" else "B") + envelope[41:]
@@ -308,7 +308,7 @@ class TestWhatClientsKeepSealed(ResponsesTestCase):
                 self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
-    def test_another_secret_opens_nothing(self) -> None:
+    def test_encrypted_content_of_another_secret_restores_nothing(self) -> None:
         history = self.sealed(self.with_new_store())
         self.complete(self.proxy(), history, tools=TOOLS)
         self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
@@ -340,7 +340,7 @@ class TestLogprobs(ResponsesTestCase):
             return Raw(head % b"application/json" + bodies[0])
         return Raw(head % b"text/event-stream" + b"".join(b"data: %b\n\n" % each for each in [*bodies, b"[DONE]"]))
 
-    def test_they_are_told_with_the_text_and_in_its_pieces(self) -> None:
+    def test_logprobs_come_with_the_text_and_its_deltas(self) -> None:
         for asked in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}, {"logprobs": True}):
             for stream in (True, False):
                 with self.subTest(asked, stream=stream):
@@ -355,14 +355,14 @@ class TestLogprobs(ResponsesTestCase):
                         pieces = [each["logprobs"] for each in told.events if each["type"].endswith("text.delta")]
                         self.assertEqual([[self.REPORTED[0]], [self.REPORTED[1]]], pieces)
 
-    def test_a_response_with_them_can_be_gone_on_from(self) -> None:
+    def test_a_response_with_logprobs_can_be_continued(self) -> None:
         proxy = self.proxy()
         self.fake.answer(self.answered(stream=True))
         first = self.create(proxy, "q", stream=True, top_logprobs=2).response
         self.complete(proxy, "go on", previous_response_id=first["id"])
         self.assertEqual("R雨", self.fake.accepted[-1]["messages"][1]["content"])
 
-    def test_who_did_not_ask_is_told_none(self) -> None:
+    def test_logprobs_are_only_sent_when_requested(self) -> None:
         for stream in (True, False):
             self.fake.answer(self.answered(stream=stream))
             told = self.create(self.proxy(), "q", stream=stream, top_logprobs=0)
@@ -370,14 +370,14 @@ class TestLogprobs(ResponsesTestCase):
             self.assertEqual([part], told.response["output"][0]["content"])
             self.assertNotIn("logprobs", self.fake.seen[-1].payload)
 
-    def test_more_than_deepseek_tells_is_refused(self) -> None:
+    def test_more_logprobs_than_deepseek_has_are_refused(self) -> None:
         for wrong in (21, -1, "5", True):
             told = self.create(self.proxy(), "q", top_logprobs=wrong)
             self.assertEqual((400, "top_logprobs"), (told.status, told.error["param"]), wrong)
 
 
-class TestBusyness(ResponsesTestCase):
-    def test_whoever_has_to_come_back_is_told_when(self) -> None:
+class TestRetryAfter(ResponsesTestCase):
+    def test_a_busy_response_keeps_retry_after(self) -> None:
         for status in (429, 503):
             for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
                 self.fake.answer(Failure(status, headers=headers))
