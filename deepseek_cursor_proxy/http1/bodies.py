@@ -44,9 +44,9 @@ def request_decoder(head: RequestHead, limit: int) -> BodyDecoder | None:
     return _framed_body(head, limit, ProtocolError)
 
 
-def response_decoder(head: ResponseHead, *, request_method: str) -> BodyDecoder:
-    """The decoder for a response's body; one that cannot have a body is complete from the start."""
-    if request_method == "HEAD" or head.status < 200 or head.status in (204, 304):
+def response_decoder(head: ResponseHead) -> BodyDecoder:
+    """The decoder for the body of a response to a POST; where there cannot be one, it is complete from the start."""
+    if head.status < 200 or head.status in (204, 304):
         return LengthBody(0)
     return _framed_body(head, None, bad_response) or UntilCloseBody()
 

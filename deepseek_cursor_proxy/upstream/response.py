@@ -106,7 +106,7 @@ class UpstreamResponse:
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400
         self._keeps_alive = is_expected and heads.keeps_alive(head.version, head.headers)
-        self._body = bodies.response_decoder(head, request_method="POST")
+        self._body = bodies.response_decoder(head)
         self._is_ended = self._body.is_complete
 
     @property
