@@ -56,8 +56,6 @@ class TurnKeys:
     The weaker ones are computed on first use: a chat that only grew is found by its exact keys alone.
     """
 
-    KINDS = ("exact", "calls", "results", "dialogue", "round")
-
     def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
         self.exact = exact
         self._evidence = evidence
@@ -141,11 +139,6 @@ class History(NamedTuple):
     sent_keys: tuple[bytes | None, ...] = ()
     # The same chains without the client's name for the chat, if it gives one.
     unnamed_chains: "_HashChains | None" = None
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of the whole history."""
-        return self.chains.exact
 
     def answer_keys(self, answer: Message) -> TurnKeys:
         """The keys to record the answer to this history under."""

@@ -1,27 +1,27 @@
-"""Markdown that stays inside the thinking block it is written into, and is read back byte for byte.
+"""Escape reasoning as markdown that stays inside its <details> block, and unescape it byte for byte.
 
-Clients render the block as markdown with HTML in it. There a thought may leave a fence open, begin a comment, or say
-`Vec<String>`: the answer behind it would vanish into the fence or the comment, and the type would be a tag that nobody
-sees. So outside code three things get a backslash, which markdown takes away again when it is shown:
+Clients render the block as markdown with HTML in it. There reasoning may leave a fence open, begin a comment, or have
+`Vec<String>`: the answer behind it would vanish into the fence or the comment, and the type would be an invisible tag.
+So outside code three things get a backslash, which the renderer removes:
 
     <   before a letter, /, ! or ?          begins HTML
     &   as in &lt; or &#60;                 is a character reference
     :   behind ], in a paragraph that       defines a link for the answer as well
         begins with [
 
-Backslashes in front of one of these are doubled: k of them become 2k + 1, so that reading back is exact. Inside code
-nothing changes, because a backslash would be seen there; and an address that becomes a link takes the backslash in, so
-that a < right behind one is written as &lt; instead. What is code is decided by the rules of CommonMark, line by
-line; code spans count within one line only. Where that is uncertain it counts as text: then a backslash is seen in
-code, and nothing worse. A fence that is open at the end is closed by one which is longer by one character.
+Backslashes in front of one of these are doubled: k of them become 2k + 1, so that unescaping is exact. Inside code
+nothing changes, because a backslash would be visible there; and an address that becomes a link would include the
+backslash, so a < right behind one is written as &lt; instead. The rules of CommonMark decide, line by line, what is
+code; code spans count within one line only. Uncertain code counts as text: then a backslash is visible in code, and
+nothing worse. A fence that is open at the end is closed by one which is longer by one character.
 """
 
 import re
 from typing import NamedTuple
 
-# A code span is waited for over this many characters; a longer one counts as text.
+# A code span that is longer counts as text.
 _LONGEST_SPAN = 500
-# Lists and quotes inside each other; what is deeper counts as text. Each takes time that grows with the line.
+# Nested lists and quotes; deeper ones count as text. Each takes time that grows with the line.
 _DEEPEST = 100
 
 # These begin with a set of characters: a search for one is up to ten times as fast as for alternatives.
@@ -33,7 +33,7 @@ _RULE = re.compile(r" {0,3}([-*_])(?: *\1){2,} *\Z")
 _HEADING = re.compile(r" {0,3}#{1,6}(?: |\Z)")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+) *\Z")
 _DEFINITION = re.compile(r"[\s>*+.)0-9-]*\[")
-# What has to be looked at in a line of text, and what of it may have to be changed.
+# The tokens of a line of text, and those that may have to be escaped.
 _TOKEN = re.compile(r"[`<&:](?:(?<=`)`*|(?<=[<&])|(?<=[\]\\]:))")
 _SIGN = re.compile(r"[<&:](?:(?<=[<&])|(?<=[\]\\]:))")
 _TAG = re.compile(r"<[A-Za-z/!?]")
@@ -45,29 +45,29 @@ _LESS_THAN = "&lt;"
 _IN_BLOCK_QUOTE = 0
 
 
-class _Place(NamedTuple):
-    """Where a line of markdown stands: inside which lists and quotes, and in what."""
+class _LineContext(NamedTuple):
+    """The context of a line of markdown: its lists and quotes, and whether it is in a paragraph or a fence."""
 
     # List items by how far their content is indented; block quotes as _IN_BLOCK_QUOTE.
     containers: tuple[int, ...] = ()
     is_paragraph: bool = False
     # Whether the paragraph begins with [, as link definitions do.
     may_define: bool = False
-    # The characters that opened the fence which is open.
+    # The characters of the open fence.
     fence: str = ""
-    # Of the line that led here: whether its characters are shown as they are, and whether it went on with a paragraph.
+    # Of the last line: whether it is code, and whether it continued a paragraph.
     is_code: bool = False
     continues: bool = False
 
     @property
     def is_in_fence(self) -> bool:
-        """Whether a fence is open that no end of a list or quote would close."""
+        """Whether a fence is open that the end of a list or quote would not close."""
         return bool(self.fence) and not self.containers
 
-    def after(self, line: str) -> "_Place":
-        """The place behind a line, which has no line end."""
+    def after(self, line: str) -> "_LineContext":
+        """The context after a line, which has no line end."""
         if self.is_in_fence:
-            return _Place(fence="" if _closes(self.fence, line) else self.fence, is_code=True)
+            return _LineContext(fence="" if _closes(self.fence, line) else self.fence, is_code=True)
         if self.is_paragraph and not self.containers and line[:1].isalpha():
             return self if self.continues else self._replace(continues=True)
         rest = line.expandtabs(4)
@@ -81,10 +81,10 @@ class _Place(NamedTuple):
         is_inside = matched == len(self.containers)
         if self.fence and is_inside:
             return self._replace(fence="" if _closes(self.fence, rest) else self.fence, is_code=True)
-        return self._opened(rest, self.containers[:matched], is_inside)
+        return self._open_containers(rest, self.containers[:matched], is_inside)
 
-    def _opened(self, rest: str, containers: tuple[int, ...], is_inside: bool) -> "_Place":
-        """The place behind what is left of a line when the lists and quotes it goes on with are taken off."""
+    def _open_containers(self, rest: str, containers: tuple[int, ...], is_inside: bool) -> "_LineContext":
+        """The context after the rest of a line without the markers of the lists and quotes that it continues."""
         begins = False
         while len(containers) < _DEEPEST and rest.strip(" ") and _indent(rest) < 4:
             found = _QUOTE.match(rest)
@@ -95,21 +95,21 @@ class _Place(NamedTuple):
                 break
             containers, rest, begins = (*containers, container), rest[width:], True
         if not rest.strip(" "):
-            return _Place(containers)
-        goes_on = self.is_paragraph and not begins
+            return _LineContext(containers)
+        continues_paragraph = self.is_paragraph and not begins
         if _indent(rest) >= 4:
-            return self._replace(continues=True) if goes_on else _Place(containers, is_code=True)
+            return self._replace(continues=True) if continues_paragraph else _LineContext(containers, is_code=True)
         if fence := _FENCE.match(rest):
-            return _Place(containers, fence=fence[1])
-        if _HEADING.match(rest) or _RULE.match(rest) or (goes_on and is_inside and _UNDERLINE.match(rest)):
-            return _Place(containers)
-        if goes_on:
+            return _LineContext(containers, fence=fence[1])
+        if _HEADING.match(rest) or _RULE.match(rest) or (continues_paragraph and is_inside and _UNDERLINE.match(rest)):
+            return _LineContext(containers)
+        if continues_paragraph:
             return self._replace(continues=True)
-        return _Place(containers, is_paragraph=True, may_define=rest.lstrip(" ").startswith("["))
+        return _LineContext(containers, is_paragraph=True, may_define=rest.lstrip(" ").startswith("["))
 
 
 def _inside(container: int, line: str) -> str | None:
-    """A line without what marks it as part of a list item or quote; None when it is none."""
+    """A line without the marker of its list item or quote; None when it has none."""
     if container == _IN_BLOCK_QUOTE:
         quote = _QUOTE.match(line)
         return line[quote.end() :] if quote else None
@@ -119,7 +119,7 @@ def _inside(container: int, line: str) -> str | None:
 
 
 def _item_width(line: str, is_in_paragraph: bool) -> int:
-    """How far the content of the list item is indented that a line begins; 0 when it begins none."""
+    """The indent of the content of a list item that a line begins; 0 when it begins none."""
     item = _ITEM.match(line)
     if item is None or _RULE.match(line):
         return 0
@@ -139,49 +139,49 @@ def _closes(fence: str, line: str) -> bool:
     return len(stripped) >= len(fence) and not stripped.strip(fence[0]) and _indent(line.expandtabs(4)) < 4
 
 
-class _Walk:
-    """Goes through a text that may still grow, and changes what has to be changed in it."""
+class _Scanner:
+    """Escapes or unescapes a text piece by piece. Used by one thread."""
 
-    def __init__(self, *, reads: bool = False) -> None:
-        self._reads = reads
-        self._place = _Place()
+    def __init__(self, *, unescapes: bool = False) -> None:
+        self._unescapes = unescapes
+        self._context = _LineContext()
         # Whether all code spans of the paragraph so far are certain.
         self._is_certain = True
-        # Of the current line: what is settled, and where the line stands once that had to be known.
+        # Of the current line: the scanned part, and its context once a token needed it.
         self._line: list[str] = []
-        self._here: _Place | None = None
+        self._line_context: _LineContext | None = None
         self._is_in_address = False
-        # What is not settled, and how much of it was handed out as it is.
+        # The part that is not scanned yet, and how much of it was returned unchanged.
         self._rest: list[str] = []
-        self._given = 0
-        # Whether something was held back, because what follows decides about it.
+        self._written = 0
+        # Whether a part is held back, because the next characters decide about it.
         self.is_holding = False
         # Whether the last line that is not empty closes a fence as `escape` does it.
         self.is_ambiguous = False
-        self._is_fresh = True
+        self._is_unscanned = True
 
     @property
     def open_fence(self) -> str:
-        return self._place.fence if self._place.is_in_fence else ""
+        return self._context.fence if self._context.is_in_fence else ""
 
     @property
     def may_end_label(self) -> bool:
-        """Whether a colon that comes next has to be looked at."""
+        """Whether a colon that comes next may have to be escaped."""
         return bool(self._rest) and self._rest[-1].endswith(("]", "\\"))
 
     def is_plain(self) -> bool:
-        """Whether all of the text was handed out as it is, and there is no fence in it: as most thoughts are."""
-        text = "".join(self._rest) if self._is_fresh else "```"
+        """Whether all of the text was returned unchanged and has no fence, as most reasoning does."""
+        text = "".join(self._rest) if self._is_unscanned else "```"
         return "```" not in text and "~~~" not in text
 
     def note(self, text: str) -> None:
-        """Take text that was handed out as it is."""
+        """Add text that was returned unchanged."""
         self._rest.append(text)
-        self._given += len(text)
+        self._written += len(text)
 
     def feed(self, text: str, *, is_end: bool = False) -> str:
-        """What can be handed out by now."""
-        self._is_fresh = False
+        """The result for all text that can be decided by now."""
+        self._is_unscanned = False
         whole = "".join([*self._rest, text])
         out: list[str] = []
         at = 0
@@ -196,15 +196,15 @@ class _Walk:
                 break
             self._end_line(whole[at:end])
             at = found.end()
-        out.append(whole[self._given : held])
+        out.append(whole[self._written : held])
         self.is_holding = held < len(whole)
         if is_end:
             self._end_line(whole[at:])
-        self._rest, self._given = [whole[at:]], held - at
+        self._rest, self._written = [whole[at:]], held - at
         return "".join(out)
 
     def _scan(self, whole: str, at: int, end: int, out: list[str], *, is_whole: bool) -> tuple[int, int]:
-        """Settle what can be settled of a line: where that ends, and up to where it may be handed out."""
+        """Scan a line: up to where it is decided, and up to where it can be returned."""
         while token := _TOKEN.search(whole, at, end):
             is_span, sign = token[0][0] == "`", token.start()
             if not is_whole and token.end() == end and is_span:
@@ -212,9 +212,9 @@ class _Walk:
                 return at, end
             if not is_whole and _UNDECIDED.match(whole, sign):
                 return at, sign
-            here = self._here or self._stand("".join([*self._line, whole[at:end]]))
-            if here.is_code:
-                # But for a line end of which one half is here.
+            context = self._line_context or self._enter_line("".join([*self._line, whole[at:end]]))
+            if context.is_code:
+                # But for the first half of a line end.
                 settled = end if is_whole or whole[end - 1] != "\r" else end - 1
                 self._line.append(whole[at:settled])
                 return settled, end
@@ -222,10 +222,10 @@ class _Walk:
             self._note_address(before)
             backslashes = len(before) - len(before.rstrip("\\"))
             if not is_span:
-                counts = here.may_define and before[: -backslashes or None].endswith("]")
+                counts = context.may_define and before[: -backslashes or None].endswith("]")
                 if token[0] != ":":
                     counts = bool((_TAG if token[0] == "<" else _REFERENCE).match(whole, sign))
-                settled = self._settle_sign(whole, sign, backslashes, out) if counts else sign + 1
+                settled = self._replace_sign(whole, sign, backslashes, out) if counts else sign + 1
             elif (settled := self._span_end(whole, token, end, backslashes, is_whole=is_whole)) < 0:
                 later = _SIGN.search(whole, token.end(), end)
                 return at, later.start() if later else end
@@ -234,28 +234,28 @@ class _Walk:
         return at, end
 
     def _note_address(self, text: str) -> None:
-        """Note whether an address reaches to the end of a text."""
+        """Record whether a text ends with an address."""
         word = "" if text[-1:].isspace() else text.rsplit(maxsplit=1)[-1] if text else ""
         if _ADDRESS.search(word):
             self._is_in_address = True
         elif len(word) < len(text):
             self._is_in_address = False
 
-    def _stand(self, line: str) -> _Place:
-        here = self._place.after(line)
-        self._is_certain = self._is_certain or not here.continues
+    def _enter_line(self, line: str) -> _LineContext:
+        context = self._context.after(line)
+        self._is_certain = self._is_certain or not context.continues
         if _DEFINITION.match(line):
-            # Some renderers begin a paragraph or list item where others go on with a paragraph or table.
-            here = here._replace(may_define=True)
-        if not here.is_code and line.lstrip(" \t").startswith("```"):
-            # A fence or not, by what is still to come of the line.
+            # Some renderers begin a paragraph or list item where others continue a paragraph or table.
+            context = context._replace(may_define=True)
+        if not context.is_code and line.lstrip(" \t").startswith("```"):
+            # A fence or not, by the rest of the line.
             self._is_certain = False
-            here = here._replace(may_define=self._place.may_define)
-        self._here = here
-        return here
+            context = context._replace(may_define=self._context.may_define)
+        self._line_context = context
+        return context
 
     def _span_end(self, whole: str, token: re.Match[str], end: int, backslashes: int, *, is_whole: bool) -> int:
-        """The end of a code span, or of what begins none; -1 when that cannot be told yet."""
+        """The end of a code span, or of backticks that begin none; -1 when that is undecided."""
         run, begin = token[0], token.end()
         if not self._is_certain or backslashes % 2 or self._is_in_address:
             self._is_certain = False
@@ -271,11 +271,11 @@ class _Walk:
         self._is_certain = False
         return begin
 
-    def _settle_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
-        """The end of a sign that counts, with the backslashes in front of it changed."""
-        if not self._reads and whole[at] == "<" and self._is_in_address:
+    def _replace_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
+        """Escape or unescape a sign and the backslashes in front of it; the end of the sign."""
+        if not self._unescapes and whole[at] == "<" and self._is_in_address:
             return self._replace(whole, out, at, at + 1, "\\" * count + _LESS_THAN)
-        if not self._reads:
+        if not self._unescapes:
             return self._replace(whole, out, at, at, "\\" * (count + 1)) + 1
         if count % 2:
             return self._replace(whole, out, at - count, at, "\\" * (count // 2)) + 1
@@ -284,83 +284,83 @@ class _Walk:
         return at + 1
 
     def _replace(self, whole: str, out: list[str], start: int, end: int, by: str) -> int:
-        out.append(whole[self._given : start] + by)
-        self._given = end
+        out.append(whole[self._written : start] + by)
+        self._written = end
         return end
 
     def _end_line(self, rest: str) -> None:
         line = "".join([*self._line, rest])
-        fence, is_known = self.open_fence, self._here is not None
-        self._place, self._line, self._here, self._is_in_address = self._place.after(line), [], None, False
-        self._is_certain = self._is_certain or not (is_known or self._place.continues)
+        fence, is_known = self.open_fence, self._line_context is not None
+        self._context, self._line, self._line_context, self._is_in_address = self._context.after(line), [], None, False
+        self._is_certain = self._is_certain or not (is_known or self._context.continues)
         if line:
             self.is_ambiguous = bool(fence) and line == fence[0] * (len(fence) + 1)
 
 
 class Escaper:
-    """Writes one thought, piece by piece. Used by one thread."""
+    """Writes one reasoning, piece by piece. Used by one thread."""
 
     def __init__(self) -> None:
-        self._walk = _Walk()
+        self._scanner = _Scanner()
 
-    def passes(self, text: str) -> bool:
-        """Whether a piece is written as it is; then it has been taken, and need not be written."""
+    def take_plain(self, text: str) -> bool:
+        """Write a piece if it stays unchanged; whether it did."""
         is_plain = not ("<" in text or "&" in text or "]:" in text or "\\:" in text)
-        if not is_plain or self._walk.is_holding or (text[0] == ":" and self._walk.may_end_label):
+        if not is_plain or self._scanner.is_holding or (text[0] == ":" and self._scanner.may_end_label):
             return False
-        self._walk.note(text)
+        self._scanner.note(text)
         return True
 
     def write(self, text: str) -> str:
-        return text if self.passes(text) else self._walk.feed(text)
+        return text if self.take_plain(text) else self._scanner.feed(text)
 
     def end(self) -> str:
-        """What is still to be written, and what closes an open fence."""
-        if self._walk.is_plain():
+        """The rest, and the end of an open fence."""
+        if self._scanner.is_plain():
             return ""
-        written = self._walk.feed("", is_end=True)
-        if fence := self._walk.open_fence:
+        written = self._scanner.feed("", is_end=True)
+        if fence := self._scanner.open_fence:
             return f"{written}\n{fence[0] * (len(fence) + 1)}"
-        return written + "\n" if self._walk.is_ambiguous else written
+        return written + "\n" if self._scanner.is_ambiguous else written
 
 
 def escape(text: str) -> str:
-    """A whole thought as it is written into a block."""
+    """A whole reasoning as the inside of a block."""
     escaper = Escaper()
     return escaper.write(text) + escaper.end() if text else ""
 
 
 def escape_open(text: str) -> str:
-    """The same of a thought that goes on: no fence is closed."""
-    return _Walk().feed(text, is_end=True)
+    """The same for a reasoning that goes on: no fence is closed."""
+    return _Scanner().feed(text, is_end=True)
 
 
 def unescape_open(text: str) -> str:
-    """The beginning of a thought that was written like this."""
-    return _Walk(reads=True).feed(text, is_end=True)
+    """The beginning of a reasoning, of what `escape_open` made of it."""
+    return _Scanner(unescapes=True).feed(text, is_end=True)
 
 
 def find_outside(line: str, text: str, start: int) -> int:
-    """Where a line that begins with `line`, its line break included, stands outside every fence; -1 if nowhere.
+    """The index of a line that begins with `line`, its line break included, outside every fence; -1 if there is none.
 
     The fences are those of a text that begins at `start`.
     """
-    place, at = _Place(), start
+    context, at = _LineContext(), start
     while (stop := text.find(line, at)) >= 0:
         inside = text[at:stop]
-        if place.is_in_fence or "```" in inside or "~~~" in inside:
+        if context.is_in_fence or "```" in inside or "~~~" in inside:
             for each in _LINE_END.split(inside):
-                place = place.after(each)
-        if not place.is_in_fence:
+                context = context.after(each)
+        if not context.is_in_fence:
             return stop
         at = stop + 1
     return -1
 
 
 def unescape(text: str) -> str:
-    """The thought that was written like this."""
-    walk = _Walk(reads=True)
-    read = walk.feed(text, is_end=True)
-    if walk.is_ambiguous:
-        return read[:-1] if read.endswith("\n") else read[: read.rindex("\n")]
-    return read
+    """The reasoning, of what `escape` made of it."""
+    scanner = _Scanner(unescapes=True)
+    result = scanner.feed(text, is_end=True)
+    if scanner.is_ambiguous:
+        return result[:-1] if result.endswith("\n") else result[: result.rindex("\n")]
+    return result

@@ -25,8 +25,8 @@ from deepseek_cursor_proxy.reasoning import markdown_escape, notices
 class BlockWriter(Protocol):
     """Writes the inside of one block, piece by piece."""
 
-    def passes(self, text: str) -> bool:
-        """Whether a piece is written unchanged; if so, the writer has taken it."""
+    def take_plain(self, text: str) -> bool:
+        """Write a piece if it stays unchanged; whether it did."""
         ...
 
     def write(self, text: str) -> str: ...
@@ -121,7 +121,7 @@ class _TagWriter:
         # The beginning of a tag, in pieces.
         self._unfinished: list[str] = []
 
-    def passes(self, text: str) -> bool:
+    def take_plain(self, text: str) -> bool:
         return not self._unfinished and "<" not in text
 
     def write(self, text: str) -> str:

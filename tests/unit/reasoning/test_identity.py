@@ -21,7 +21,7 @@ def _all(history: identity.History) -> set[bytes]:
 
 
 def tail(*messages: Message, namespace: bytes = ME) -> bytes:
-    return identity.identify(namespace, messages).digest
+    return identity.identify(namespace, messages).chains.exact
 
 
 class TestIdentity(unittest.TestCase):
@@ -39,7 +39,7 @@ class TestIdentity(unittest.TestCase):
         self.assertEqual(
             history.answer_keys(assistant("a")).record_keys(), history.answer_keys(assistant("a")).record_keys()
         )
-        self.assertEqual(tail(*CHAT), history.digest)
+        self.assertEqual(tail(*CHAT), history.chains.exact)
 
     def test_only_assistant_messages_have_keys(self) -> None:
         keys = identity.identify(ME, CHAT).keys
@@ -177,7 +177,7 @@ class TestTurnKeys(unittest.TestCase):
         recorded = identity.identify(ME, before).answer_keys(turn)
         looked_up = identity.identify(ME, [*now, turn]).keys[-1]
         assert looked_up is not None
-        kinds = identity.TurnKeys.KINDS
+        kinds = ("exact", "calls", "results", "dialogue", "round")
         shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
         return [name for name in kinds if shared[name]]
 
@@ -339,7 +339,7 @@ def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
 def _everything(history: identity.History) -> object:
     keys = [(each.record_keys(), each.aliases) if each is not None else None for each in history.keys]
     answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).record_keys()
-    return keys, history.digests, history.blocks, history.conversation, history.digest, answer
+    return keys, history.digests, history.blocks, history.conversation, history.chains.exact, answer
 
 
 def _tuple(keys: identity.TurnKeys, name: str) -> tuple[bytes, ...]:
