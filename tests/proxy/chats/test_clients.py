@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
-from tests.unit.api.test_clients import NOT_SHOWN
+from tests.unit.api.test_clients import WITHOUT_BLOCK
 
 BLOCK = "<details>\n<summary>Thinking</summary>\n\nHm.\n</details>\n\n"
 SDK = ("User-Agent: OpenAI/Python 2.54.0", "x-stainless-lang: python")
@@ -30,7 +30,7 @@ class TestDisplay(SocketTestCase):
     def test_an_agent_that_runs_code_never_finds_a_thought_in_the_text(self) -> None:
         thought = "Perhaps\n```bash\nrm -rf /\n```\nNo!"
         proxy = self.proxy()
-        for name, (agent, headers) in NOT_SHOWN.items():
+        for name, (agent, headers) in WITHOUT_BLOCK.items():
             lines = (f"User-Agent: {agent}", *(f"{key}: {value}" for key, value in headers.items()))
             self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
             with self.subTest(name):

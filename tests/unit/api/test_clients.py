@@ -12,7 +12,7 @@ PLAIN = {"model": "m", "messages": []}
 PYTHON, JS = {"x-stainless-lang": "python"}, {"x-stainless-lang": "js"}
 
 # The User-Agent and the SDK's language as each client sent them to a recorder.
-NOT_SHOWN = {
+WITHOUT_BLOCK = {
     "openai 2.54.0": ("OpenAI/Python 2.54.0", PYTHON),
     "openai 2.54.0, asynchronous": ("AsyncOpenAI/Python 2.54.0", PYTHON),
     "openai 2.54.0 for Azure": ("AzureOpenAI/Python 2.54.0", PYTHON),
@@ -38,7 +38,7 @@ NOT_SHOWN = {
     "cline 3.0.65": ("ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun/1.3.13", {}),
     "cn 1.5.47, whose class names are minified": ("ls/JS 5.23.2", JS),
 }
-SHOWN = {
+WITH_BLOCK = {
     "nothing": ("", {}),
     "curl": ("curl/8.5.0", {}),
     "urllib": ("Python-urllib/3.11", {}),
@@ -53,25 +53,25 @@ SHOWN = {
 }
 
 
-def asked(agent: str, headers: dict[str, str], path: str = CHAT, query: str = "") -> HttpRequest:
+def request_of(agent: str, headers: dict[str, str], path: str = CHAT, query: str = "") -> HttpRequest:
     return HttpRequest("POST", path, query, {**headers, **({"user-agent": agent} if agent else {})})
 
 
 class TestSigns(unittest.TestCase):
     def test_clients_that_act_on_text_or_show_reasoning_elsewhere_get_no_block(self) -> None:
-        for name, (agent, headers) in NOT_SHOWN.items():
+        for name, (agent, headers) in WITHOUT_BLOCK.items():
             with self.subTest(name):
-                self.assertFalse(clients.shows_thinking(asked(agent, headers), PLAIN))
+                self.assertFalse(clients.shows_thinking(request_of(agent, headers), PLAIN))
 
     def test_unknown_clients_and_cursor_get_the_block(self) -> None:
-        for name, (agent, headers) in SHOWN.items():
+        for name, (agent, headers) in WITH_BLOCK.items():
             with self.subTest(name):
-                self.assertTrue(clients.shows_thinking(asked(agent, headers), PLAIN))
+                self.assertTrue(clients.shows_thinking(request_of(agent, headers), PLAIN))
 
     def test_every_sign_in_the_table_of_clients_suffices_alone(self) -> None:
         for client in (*clients.AGENTS, *clients.SDKS):
             is_product = client.sign.endswith("/")
-            request = asked(client.sign + "1.0", {}) if is_product else asked("", {client.sign: "go"})
+            request = request_of(client.sign + "1.0", {}) if is_product else request_of("", {client.sign: "go"})
             self.assertFalse(clients.shows_thinking(request, PLAIN), client.sign)
 
     def test_cursor_is_known_by_its_bodies_whatever_its_sdk(self) -> None:
@@ -82,18 +82,18 @@ class TestSigns(unittest.TestCase):
             {"model": "m", "input": "hi"},
             {**PLAIN, "tools": [{"type": "function", "function": {"name": "Read"}}, flat]},
         ):
-            for agent, headers in NOT_SHOWN.values():
-                self.assertTrue(clients.shows_thinking(asked(agent, headers), body), body)
+            for agent, headers in WITHOUT_BLOCK.values():
+                self.assertTrue(clients.shows_thinking(request_of(agent, headers), body), body)
         for body in (
             {**PLAIN, "metadata": {"precursor": "x"}},
             {**PLAIN, "metadata": "cursor", "tools": "ApplyPatch", "input": "both"},
             {**PLAIN, "tools": [None, {"type": "custom", "custom": {"name": "ApplyPatch"}}]},
         ):
-            self.assertFalse(clients.shows_thinking(asked("OpenAI/JS 7", JS), body), body)
+            self.assertFalse(clients.shows_thinking(request_of("OpenAI/JS 7", JS), body), body)
 
     def test_azures_path_means_cursor_unless_another_client_is_named(self) -> None:
         key = {"api-key": "sk-x"}
-        for agent, headers, query, is_shown in (
+        for agent, headers, query, has_block in (
             ("", key, AZURE_VERSION, True),
             ("AzureOpenAI/JS 6.0", {**key, **JS}, AZURE_VERSION, True),
             ("AzureOpenAI/JS 6.0", {**key, **JS}, "api-version=2025-03-01", False),
@@ -101,5 +101,5 @@ class TestSigns(unittest.TestCase):
             ("AzureOpenAI/Python 2.54.0", {**key, **PYTHON}, AZURE_VERSION, False),
             ("QwenCode/0.24.4", {**key, **JS}, AZURE_VERSION, False),
         ):
-            request = asked(agent, headers, AZURE, query)
-            self.assertEqual(is_shown, clients.shows_thinking(request, PLAIN), (agent, query))
+            request = request_of(agent, headers, AZURE, query)
+            self.assertEqual(has_block, clients.shows_thinking(request, PLAIN), (agent, query))

@@ -42,8 +42,8 @@ class TestKeySetting(unittest.TestCase):
             (CHAT, "NotCursor/1 precursor/2", {}, set()),
         ):
             with self.subTest(path=path, agent=agent):
-                told = key_setting(HttpRequest("POST", path, headers={"user-agent": agent, **headers}))
-                self.assertEqual(named, {name for name in NAMES if name in told}, told)
+                sentence = key_setting(HttpRequest("POST", path, headers={"user-agent": agent, **headers}))
+                self.assertEqual(named, {name for name in NAMES if name in sentence}, sentence)
 
     def test_a_long_user_agent_is_searched_in_linear_time(self) -> None:
         for word in (" codex", "codex ", " cursor", " claude-cli", "openai"):

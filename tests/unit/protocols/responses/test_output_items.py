@@ -49,10 +49,10 @@ class TestRoundTrip(unittest.TestCase):
     def test_output_items_of_any_answer_read_back_as_the_same_turn(self) -> None:
         for seed in range(200):
             rng = random.Random(seed)
-            said = list(batches(rng, stream(rng, answer(rng))))
-            echo = echoed_message(message(said), REQUEST.custom_tools)
+            found = list(batches(rng, stream(rng, answer(rng))))
+            echo = echoed_message(message(found), REQUEST.custom_tools)
             writing = writer()
-            for batch in said:
+            for batch in found:
                 writing.write(batch)
             writing.end()
             assert writing.response is not None
@@ -92,14 +92,14 @@ class TestRoundTrip(unittest.TestCase):
         self.assertEqual(read(*items), read(*bare))
 
     def test_call_items_have_the_clients_tool_name_and_form(self) -> None:
-        for name, said, kind, expected in (
+        for name, arguments, kind, expected in (
             (FUNCTION, '{"a": 1}', "function_call", {"name": FUNCTION, "arguments": '{"a": 1}'}),
             (CUSTOM, '{"input": "*** Begin"}', "custom_tool_call", {"name": CUSTOM, "input": "*** Begin"}),
             (INNER, "{}", "function_call", {"name": "spawn", "namespace": "agents", "arguments": "{}"}),
             (INNER_CUSTOM, '{"input":"x"}', "custom_tool_call", {"name": "patch", "namespace": "agents", "input": "x"}),
         ):
             with self.subTest(name):
-                [item] = written(calling(0, name, said))
+                [item] = written(calling(0, name, arguments))
                 shared = {"type": kind, "call_id": "call_0", "status": "completed"}
                 self.assertEqual({**shared, **expected}, {key: item[key] for key in item if key != "id"})
                 [turn] = read(item)
