@@ -1,0 +1,110 @@
+"""An upstream of scripted responses, and services around it that use no socket."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import TestCase, mock
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Heartbeat
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
+from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.observers.events import Event, Observers
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import retry
+from deepseek_cursor_proxy.upstream.call_limit import CallLimits
+
+ME = b"m" * 32
+DONE = b"data: [DONE]\n\n"
+Piece = bytes | Heartbeat | Lull | Exception
+
+
+def event(finish_reason: str | None = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return b"data: " + json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode() + b"\n\n"
+
+
+class FakeResponse:
+    """A response that yields scripted pieces, or raises them, and notes what its reader calls."""
+
+    def __init__(self, *pieces: Piece) -> None:
+        self._pieces = pieces
+        self.notes: list[str] = []
+        self.with_lulls: bool | None = None
+
+    def stream(self, *, with_lulls: bool) -> Iterator[bytes | Heartbeat | Lull]:
+        self.with_lulls = with_lulls
+        return self._play()
+
+    def read_with_heartbeats(self) -> Iterator[bytes | Heartbeat | Lull]:
+        return self._play()
+
+    def _play(self) -> Iterator[bytes | Heartbeat | Lull]:
+        for piece in self._pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+    def raise_unless_stream(self) -> None: ...
+
+    def note_progress(self) -> None:
+        self.notes.append("progress")
+
+    def note_keep_alive(self) -> None:
+        self.notes.append("keep-alive")
+
+    def hurry(self) -> None:
+        self.notes.append("hurry")
+
+    def close(self, *, was_complete: bool) -> None:
+        self.notes.append("complete" if was_complete else "closed")
+
+
+class FakeUpstream:
+    """Answers each call with the next of its scripted responses or errors."""
+
+    def __init__(self, *answers: FakeResponse | Exception) -> None:
+        self._answers = list(answers)
+        self.payloads: list[dict[str, Any]] = []
+        self.call_limits = CallLimits(lambda model: 100, 0)
+
+    def send(self, body: bytes, *_: Any) -> FakeResponse:
+        self.payloads.append(json.loads(body))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None: ...
+
+
+class ExchangeTestCase(TestCase):
+    def setUp(self) -> None:
+        self.store = ReasoningStore(":memory:")
+        self.addCleanup(self.store.close)
+        self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.0))
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def services(self, *answers: FakeResponse | Exception, **settings: Any) -> Services:
+        self.upstream = FakeUpstream(*answers)
+        services = Services.build(ProxyConfig(**{"retry_budget": 0, **settings}), self.store)
+        self.addCleanup(services.close)
+        return replace(services, upstream=self.upstream, observers=Observers([self]))  # type: ignore[arg-type]
+
+    def context(self, **fields: Any) -> CallContext:
+        return CallContext(ME, "sk-0123456789", **fields)
+
+    def generation(self, *, stream: bool = True, messages: Sequence[Any] = ()) -> GenerationRequest:
+        body = {"model": "deepseek-v4-pro", "stream": stream}
+        body["messages"] = [*messages] or [{"role": "user", "content": "hi"}]
+        return GenerationRequest(parse(body, ProxyConfig()), body, 1)
+
+    def stored_texts(self) -> list[str]:
+        with self.store.database.reader() as connection:
+            return sorted(text.decode() for (text,) in connection.execute("SELECT text FROM reasonings"))

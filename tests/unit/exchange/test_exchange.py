@@ -1,0 +1,95 @@
+"""One generation: what is stored and reported when, and which failures reach the client."""
+
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
+from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.observers.events import Finished
+from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
+
+THOUGHT = event(reasoning_content="Hm.")
+STOP = event("stop", content="")
+ANSWER = (THOUGHT, event(content="Yes."), STOP + DONE)
+
+
+def texts(batches: list[Batch]) -> str:
+    return "".join(item.text or "" for batch in batches for item in batch if isinstance(item, Delta))
+
+
+class TestExchange(ExchangeTestCase):
+    def open(self, *answers: FakeResponse | Exception, **settings: Any) -> Exchange:
+        return Exchange.open(self.context(), self.generation(), self.services(*answers, **settings))
+
+    def read(self, exchange: Exchange, **options: bool) -> list[Batch]:
+        return [batch for batch in exchange.deltas(**options) if not isinstance(batch, Lull)]
+
+    def finished(self) -> Finished:
+        (finished,) = [each for each in self.events if isinstance(each, Finished)]
+        return finished
+
+    def test_an_answer_is_handed_on_stored_and_reported(self) -> None:
+        response = FakeResponse(*ANSWER)
+        self.assertEqual("Yes.", texts(self.read(self.open(response))))
+        self.assertEqual(["Hm."], self.stored_texts())
+        self.assertEqual(("completed", 200, "stop"), (*self.finished()[1:3], self.finished().finish_reason))
+        self.assertEqual(["hurry", "complete"], response.notes[-2:])
+        names = [type(each).__name__ for each in self.events]
+        self.assertEqual(["Received", "Restored", "Sent", "Finished"], names)
+
+    def test_a_turn_is_stored_before_the_batch_that_completes_it_is_handed_on(self) -> None:
+        seen = []
+        for batch in self.open(FakeResponse(*ANSWER)).deltas():
+            is_end = not isinstance(batch, Lull) and any(isinstance(i, Delta) and i.finish_reason for i in batch)
+            seen.append((is_end, self.stored_texts()))
+        self.assertIn((True, ["Hm."]), seen)
+        self.assertEqual([], next(stored for is_end, stored in seen if not is_end))
+
+    def test_lulls_are_handed_on(self) -> None:
+        lull, response = Lull(self.id), FakeResponse(THOUGHT, STOP)  # type: ignore[arg-type]
+        response._pieces = (THOUGHT, lull, STOP)
+        self.assertIn(lull, list(self.open(response).deltas(with_lulls=True)))
+        self.assertTrue(response.with_lulls)
+
+    def test_a_stream_without_a_finish_reason_is_a_failure_and_its_reasoning_is_stored(self) -> None:
+        exchange = self.open(FakeResponse(THOUGHT, DONE))
+        with self.assertRaisesRegex(UpstreamDropped, "without finishing"):
+            self.read(exchange)
+        self.assertEqual((["Hm."], 502), (self.stored_texts(), self.finished().status))
+
+    def test_a_failure_behind_the_finish_reason_is_none(self) -> None:
+        self.read(self.open(FakeResponse(*ANSWER[:2], STOP, UpstreamDropped("reset"))))
+        self.assertEqual("completed", self.finished().outcome)
+
+    def test_a_broken_stream_is_retried_while_the_client_has_no_output(self) -> None:
+        broken = FakeResponse(UpstreamDropped("reset"))
+        batches = self.read(self.open(broken, FakeResponse(*ANSWER), retry_budget=60))
+        self.assertEqual(("Yes.", 1), (texts(batches), self.finished().retries))
+
+    def test_a_broken_stream_is_not_retried_once_the_client_has_output(self) -> None:
+        for piece in (THOUGHT, Heartbeat()):
+            exchange = self.open(FakeResponse(piece, UpstreamDropped("reset")), retry_budget=60)
+            with self.subTest(piece), self.assertRaises(UpstreamDropped):
+                self.read(exchange)
+
+    def test_an_exchange_closed_midway_stores_its_reasoning_and_reports_that_the_client_left(self) -> None:
+        response = FakeResponse(THOUGHT, event(content="Y"))
+        batches = self.open(response).deltas()
+        next(batches)
+        batches.close()
+        self.assertEqual((["Hm."], "client left", 499), (self.stored_texts(), *self.finished()[1:3]))
+        self.assertEqual("closed", response.notes[-1])
+
+    def test_a_call_that_is_refused_is_reported_without_the_key(self) -> None:
+        refusal = UpstreamRefused(401, "bad key sk-0123456789", None, None)
+        with self.assertRaises(UpstreamRefused):
+            self.open(refusal)
+        self.assertEqual(401, self.finished().status)
+        self.assertNotIn("sk-0123456789", self.finished().outcome)
+
+    def test_an_answer_without_end_is_a_failure(self) -> None:
+        piece = event(content="x" * 1024 * 1024)
+        exchange = self.open(FakeResponse(*[piece] * 20))
+        with self.assertRaisesRegex(UpstreamFailed, "longer than"):
+            self.read(exchange)

@@ -1,0 +1,90 @@
+"""Which reasoning is stored when: at the end of a turn, with its first whole call, or when it is cut."""
+
+import unittest
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
+from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.restore import KeyAlias, prepare
+
+REQUEST = parse({"messages": [{"role": "user", "content": "hi"}]}, ProxyConfig())
+PREPARED = prepare(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}, "recover")
+SENT = (KeyAlias(None, b"k" * 32, "sent before"),)
+
+
+class Store:
+    """Notes what it has to record."""
+
+    def __init__(self) -> None:
+        self.reasonings: list[list[str]] = []
+        self.aliases: list[Sequence[KeyAlias]] = []
+
+    def record(
+        self,
+        entries: Sequence[tuple[Sequence[bytes], str]],
+        aliases: Sequence[KeyAlias] = (),
+        previous: Mapping[bytes, str] | None = None,
+    ) -> bool:
+        self.reasonings.append([reasoning for _, reasoning in entries])
+        self.aliases.append(aliases)
+        return True
+
+
+def call(arguments: str, index: int = 0) -> Delta:
+    return Delta(calls=(CallPiece(index, f"call_{index}", "f", arguments),))
+
+
+class TestTurnRecorder(unittest.TestCase):
+    def setUp(self) -> None:
+        self.store, self.reply = Store(), Reply()
+        self.recorder = TurnRecorder(self.reply, self.store, "call_x")  # type: ignore[arg-type]
+
+    def add(self, *deltas: Delta, **changes: Any) -> None:
+        for delta in deltas:
+            self.reply.add(delta)
+        self.recorder.record_complete(list(deltas), PREPARED._replace(**changes))
+
+    def test_a_turn_is_stored_once_when_it_ends(self) -> None:
+        self.add(Delta(reasoning="Hm."))
+        self.assertEqual([], self.store.reasonings)
+        self.add(Delta(text="Yes.", finish_reason="stop"))
+        self.add(Delta(usage={}))
+        self.recorder.record_rest(PREPARED)
+        self.assertEqual([["Hm."]], self.store.reasonings)
+
+    def test_a_turn_is_stored_with_its_first_whole_call(self) -> None:
+        self.add(Delta(reasoning="Hm."), call('{"a": {}'))
+        self.assertEqual([], self.store.reasonings)
+        self.add(call("}"))
+        self.assertEqual([["Hm."]], self.store.reasonings)
+
+    def test_a_turn_that_gets_nothing_behind_its_call_is_not_stored_again(self) -> None:
+        self.add(Delta(reasoning="Hm."), call("{}"))
+        self.add(Delta(finish_reason="tool_calls"))
+        self.assertEqual([["Hm."]], self.store.reasonings)
+
+    def test_reasoning_behind_a_call_is_stored_with_the_end(self) -> None:
+        self.add(Delta(reasoning="Hm."), call("{}"))
+        self.add(Delta(reasoning=" More."), Delta(finish_reason="tool_calls"))
+        self.assertEqual([["Hm."], ["Hm. More."]], self.store.reasonings)
+
+    def test_a_turn_that_was_cut_in_a_call_is_stored_with_and_without_it(self) -> None:
+        self.reply.add(Delta(reasoning="Hm."))
+        self.reply.add(call("{}"))
+        self.reply.add(call('{"a"', 1))
+        self.recorder.record_rest(PREPARED)
+        self.assertEqual([["Hm."]], self.store.reasonings)
+
+    def test_the_reasoning_that_was_sent_is_stored_with_the_answer_or_at_the_end(self) -> None:
+        self.recorder.record_rest(PREPARED._replace(aliases=SENT))
+        self.assertEqual([[]], self.store.reasonings)
+        self.assertEqual([SENT], self.store.aliases)
+
+    def test_the_reasoning_that_was_sent_is_stored_once(self) -> None:
+        self.add(Delta(reasoning="Hm.", finish_reason="stop"), aliases=SENT)
+        self.recorder.record_rest(PREPARED._replace(aliases=SENT))
+        self.assertEqual([SENT], self.store.aliases)

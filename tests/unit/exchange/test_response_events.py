@@ -1,0 +1,71 @@
+"""No delta waits for slow work: the first event goes alone, and cheap events before those that are stored."""
+
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek.chat_api import completion_deltas
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.exchange.response_events import read_stream, read_whole
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event
+
+ROLE = event(role="assistant", content="")
+
+
+class TestStream(unittest.TestCase):
+    def read(self, *pieces: Piece) -> list[Any]:
+        """Every step as a word, a text for each delta, and `settle` where it runs."""
+        self.response = FakeResponse(*pieces)
+        steps: list[Any] = []
+        settle = lambda: steps.append("settle")  # noqa: E731
+        for step in read_stream(self.response, StreamReader(), settle, with_lulls=True):  # type: ignore[arg-type]
+            if isinstance(step, Lull):
+                steps.append("block" if step is BLOCKING else "lull")
+            else:
+                steps.append([item.text if isinstance(item, Delta) else "heartbeat" for item in step.batch])
+        return steps
+
+    def test_the_first_event_goes_alone_and_the_call_is_settled_behind_it(self) -> None:
+        steps = self.read(ROLE + event(content="a") + event(content="b"))
+        self.assertEqual([[""], "block", "settle", ["a", "b"]], steps)
+
+    def test_the_call_is_settled_while_there_is_nothing_to_hand_on(self) -> None:
+        steps = self.read(Lull(self.id), Heartbeat(), ROLE)  # type: ignore[arg-type]
+        self.assertEqual(["settle", "lull", "settle", ["heartbeat"], [""], "block", "settle"], steps)
+
+    def test_cheap_events_go_before_those_that_are_stored(self) -> None:
+        steps = self.read(ROLE, event(content="a") + event(content="b") + event("stop", content=""))
+        self.assertEqual([["a", "b"], "block", "settle", [""]], steps[3:])
+
+    def test_events_that_are_stored_go_behind_a_lull_even_if_none_is_cheap(self) -> None:
+        self.assertEqual(["block", "settle", ["all"]], self.read(event("stop", content="all"))[:3])
+
+    def test_a_call_that_may_be_complete_is_stored_as_well(self) -> None:
+        call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+        self.assertEqual(["block", "settle", [None]], self.read(ROLE, event(tool_calls=[call]))[3:])
+
+    def test_nothing_is_read_behind_the_end(self) -> None:
+        self.assertEqual([["a"]], self.read(ROLE, event(content="a") + DONE, event(content="b"))[3:])
+
+    def test_the_response_is_told_what_was_progress_and_what_a_keep_alive(self) -> None:
+        self.read(b": keep-alive\n\n", b"\n", ROLE, b"data: half")
+        self.assertEqual(["keep-alive", "keep-alive", "progress"], self.response.notes)
+
+
+class TestWhole(unittest.TestCase):
+    def read(self, *pieces: Piece) -> list[Any]:
+        return list(read_whole(FakeResponse(*pieces), completion_deltas))  # type: ignore[arg-type]
+
+    def test_a_whole_answer_is_one_batch_to_store_behind_its_heartbeats(self) -> None:
+        body = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
+        heartbeat, answer = self.read(Heartbeat(), json.dumps(body).encode())
+        self.assertEqual(([Heartbeat()], False), (heartbeat.batch, heartbeat.is_durable))
+        self.assertEqual((["a"], True), ([item.text for item in answer.batch], answer.is_durable))
+
+    def test_an_answer_that_is_no_json_object_is_a_failure(self) -> None:
+        for raw in (b"<html>", b"[]"):
+            with self.subTest(raw), self.assertRaisesRegex(UpstreamFailed, "is not"):
+                self.read(raw)

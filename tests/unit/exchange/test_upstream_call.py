@@ -1,0 +1,92 @@
+"""Which failures of a call are worth another one, and what the client gets of the others."""
+
+from typing import Any
+
+from deepseek_cursor_proxy.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.errors import (
+    ProxyError,
+    ProxyStopping,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+)
+from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
+from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
+
+MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
+# A turn whose reasoning nobody has: DeepSeek may do without it or not.
+HISTORY = (
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "and?"},
+)
+
+
+def refusal(status: int = 400, message: str = MISSING) -> UpstreamRefused:
+    return UpstreamRefused(status, message, None, None)
+
+
+class TestUpstreamCall(ExchangeTestCase):
+    def call(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> UpstreamCall:
+        self.used = self.services(*answers, **settings)
+        generation = self.generation(messages=HISTORY)
+        return UpstreamCall(1, self.context(is_held=is_held), generation, self.used)
+
+    def send(self, call: UpstreamCall) -> UpstreamCall:
+        request = self.generation(messages=HISTORY).request
+        history = identify(ME, request.messages, None)
+        tracker = ChatTracker(request, history, self.used.conversations, "sticky")
+        call.send(prepare(request, history, {}, "recover"), {}, tracker)
+        return call
+
+    def retry(self, call: UpstreamCall, error: ProxyError, *, output: bool = False, content: bool = False) -> bool:
+        return call.retry(error, has_output=output, has_content=content)
+
+    def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
+        self.send(self.call(refusal(), FakeResponse()))
+        self.assertEqual(2, len(self.upstream.payloads))
+        self.assertNotEqual(*(payload["messages"] for payload in self.upstream.payloads))
+        self.assertEqual([False, True], [each.is_retry for each in self.events if isinstance(each, Restored)])
+
+    def test_a_history_that_is_refused_again_is_a_failure_that_says_so(self) -> None:
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.send(self.call(refusal(), refusal()))
+        self.assertEqual("reasoning_refused", caught.exception.code)
+
+    def test_any_other_refusal_is_raised(self) -> None:
+        with self.assertRaises(UpstreamRefused):
+            self.send(self.call(refusal(422, "no")))
+
+    def test_a_busy_deepseek_is_called_again(self) -> None:
+        call = self.send(self.call(refusal(503, "busy"), FakeResponse(), retry_budget=60))
+        self.assertEqual(1, call.retries)
+
+    def test_the_refusal_of_the_proxys_own_key_is_no_401_of_the_client(self) -> None:
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.send(self.call(refusal(401, "bad key"), is_held=True))
+        self.assertEqual("held_key_refused", caught.exception.code)
+
+    def test_a_failure_that_passes_is_retried_only_before_any_output(self) -> None:
+        call = self.send(self.call(FakeResponse(), FakeResponse(), retry_budget=60))
+        self.assertFalse(self.retry(call, UpstreamDropped("reset"), output=True))
+        self.assertTrue(self.retry(call, UpstreamDropped("reset")))
+
+    def test_a_refusal_inside_an_answer_is_repaired_only_before_any_content(self) -> None:
+        call = self.send(self.call(FakeResponse(), FakeResponse()))
+        self.assertTrue(self.retry(call, UpstreamFailed(MISSING), output=True))
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.retry(call, UpstreamFailed(MISSING), content=True)
+        self.assertEqual("reasoning_refused", caught.exception.code)
+
+    def test_a_proxy_that_stops_makes_no_call_again(self) -> None:
+        self.assertFalse(self.retry(self.send(self.call(FakeResponse())), ProxyStopping()))
+
+    def test_a_call_is_settled_once(self) -> None:
+        call = self.send(self.call(FakeResponse()))
+        self.assertEqual([], [each for each in self.events if isinstance(each, Sent)])
+        call.settle()
+        call.settle()
+        self.assertEqual(1, len([each for each in self.events if isinstance(each, Sent)]))
