@@ -57,7 +57,7 @@ class ResponseHead(NamedTuple):
 
 
 def bad_response(message: str, _: int) -> ValueError:
-    """A server's fault: nobody answers a server with a status."""
+    """A server's fault, which is answered with no status."""
     return ValueError(message)
 
 

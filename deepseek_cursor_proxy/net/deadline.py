@@ -1,4 +1,8 @@
-"""Deadline: the moment at which a wait ends."""
+"""Deadline: the moment at which a wait ends, and the time left until then.
+
+It knows that this process may be stopped (SIGSTOP, a computer that sleeps), and which time that adds. How long waits
+are is not decided here: timeouts are settings (`config`), or constants of the module that waits.
+"""
 
 import time
 
