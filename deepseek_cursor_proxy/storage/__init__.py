@@ -1,7 +1,7 @@
 """The store: one SQLite file with reasonings, stored responses, tool orders and token ratios.
 
-    reasonings, responses, token_ratios    the stores: what is kept, how long, and the SQL of its tables
-    reasoning_rows, response_rows          rows and statements that only their store uses
+    reasonings, responses, token_ratios    the stores: what is kept, and how long
+    reasoning_rows, response_rows          the rows of the first two, and their SQL
     database, schema, sqlite_connection    the engine: connections, transactions, tables and migrations
     faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
     pending, group_commit, pruner          writes that wait, writes that share a commit, and deletion of old rows
@@ -10,7 +10,7 @@
 Other folders import `reasonings`, `responses`, `token_ratios`, `event_log`, `installation_secret`, and `database`,
 `faults` and `pruner` for tables of their own (`chats/store`).
 
-Another engine replaces `database` and `schema`, and the statements in `reasonings`, `responses`, their `_rows`,
+Another engine replaces `database` and `schema`, and the statements in `reasoning_rows`, `responses`, `response_rows`,
 `token_ratios` and `chats/store`. It has to offer what those rely on: `transaction()`, which commits durably or not at
 all; `reader()`, which never waits for a writer; `Unusable` for every fault; `on_reopen` for writes that had to wait.
 """

@@ -1,24 +1,195 @@
-"""SQL of the tables `reasonings` and `keys` that `reasonings` uses in several places."""
+"""The SQL of ReasoningStore: the tables `reasonings` and `keys`, as functions of a connection.
+
+`reasonings` decides when to call them, and what happens when the file cannot be used.
+"""
 
 import sqlite3
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.storage.pending import PendingReasoning
 
-class Row(NamedTuple):
+# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
+_KEYS_PER_QUERY = 900
+# Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
+# which one is meant. A client that asks the same all day must not make every look-up longer.
+_MOST_ALIKE = 16
+
+
+class StoreStats(NamedTuple):
+    reasonings: int
+    keys: int
+    bytes: int
+    oldest_use: float | None
+
+
+class Timing(NamedTuple):
+    """The time of a write, and how old a stored time of last use may be without being written again."""
+
+    now: float
+    use_resolution: float
+
+
+class _Row(NamedTuple):
     id: int
     text: bytes
     used_at: float
 
 
-def rows_under(connection: sqlite3.Connection, key: bytes, most: int) -> list[tuple[int, bytes, float]]:
-    """The latest reasonings under a key, newest first, as plain tuples in the order of a Row, which are cheaper."""
-    rows = connection.execute(
+# Look-up …
+
+
+def find(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
+    """Key, id, text and time of last use of every reasoning under these keys, newest first."""
+    rows: list[tuple[bytes, int, bytes, float]] = []
+    for start in range(0, len(keys), _KEYS_PER_QUERY):
+        chunk = keys[start : start + _KEYS_PER_QUERY]
+        rows += connection.execute(
+            "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
+            f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(chunk))}) "
+            "ORDER BY reasonings.id DESC",
+            chunk,
+        )
+    return rows
+
+
+def _rows_under(connection: sqlite3.Connection, key: bytes) -> list[tuple[int, bytes, float]]:
+    """The latest reasonings under a key, newest first, as plain tuples in the order of a _Row, which are cheaper."""
+    return connection.execute(
         "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
         "ORDER BY reasoning DESC LIMIT ?",
-        (key, most),
-    )
-    return rows.fetchall()
+        (key, _MOST_ALIKE),
+    ).fetchall()
 
 
-def is_known(connection: sqlite3.Connection, key: bytes) -> bool:
+def _is_known(connection: sqlite3.Connection, key: bytes) -> bool:
     return connection.execute("SELECT 1 FROM keys WHERE key = ? LIMIT 1", (key,)).fetchone() is not None
+
+
+# Writes …
+
+
+def write(connection: sqlite3.Connection, entries: Sequence[PendingReasoning], timing: Timing) -> None:
+    for each in entries:
+        if any(_is_known(connection, key) for key in each.unless_known):
+            continue
+        if each.known_key is None:
+            _write_one(connection, each, timing)
+        elif not _is_known(connection, each.keys[0]):
+            connection.execute(
+                "INSERT INTO keys (key, reasoning) "
+                "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
+                "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
+                (each.keys[0], each.known_key, each.text),
+            )
+
+
+def write_pending(connection: sqlite3.Connection, entries: Sequence[PendingReasoning], timing: Timing) -> None:
+    """Write entries to a file that may be a new one, which lacks the reasoning that an alias refers to."""
+    write(connection, entries, timing)
+    for each in entries:
+        if each.known_key is not None and not _is_known(connection, each.keys[0]):
+            _write_one(connection, each, timing)
+
+
+def _write_one(connection: sqlite3.Connection, new: PendingReasoning, timing: Timing) -> None:
+    if new.extends is not None:
+        earlier = [row for row in _rows_under(connection, new.extends) if row[1] == new.text]
+        if earlier:
+            _update(connection, _Row(*earlier[0]), new, timing)
+            return
+    # The same turn again, or one that went on thinking after its calls, takes no other row. A text that merely begins
+    # alike is another answer in the same words.
+    alike = _rows_under(connection, new.keys[0])
+    known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
+    known += [row for row in alike[:1] if row[1] == new.text]
+    if known:
+        _update(connection, _Row(*known[0]), new, timing)
+        return
+    if len(alike) == _MOST_ALIKE:
+        _delete_alike(connection, new, [row[0] for row in alike[_MOST_ALIKE // 2 :]])
+    row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, timing.now)).lastrowid
+    connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
+
+
+def _update(connection: sqlite3.Connection, old: _Row, new: PendingReasoning, timing: Timing) -> None:
+    """Update a stored row to a new text and add the new keys."""
+    if old.text != new.text or timing.now - old.used_at > timing.use_resolution:
+        connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, timing.now, old.id))
+    connection.executemany(
+        "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
+    )
+
+
+def _delete_alike(connection: sqlite3.Connection, new: PendingReasoning, ids: Sequence[int]) -> None:
+    """Delete half of the rows, so that not every turn pays for it. One with other keys stays: a chat still sends it."""
+    connection.executemany(
+        "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
+    )
+    connection.executemany(
+        "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
+        [(id, id) for id in ids],
+    )
+
+
+def write_uses(connection: sqlite3.Connection, ids: Collection[int], now: float) -> None:
+    connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, id) for id in ids])
+
+
+# Amounts …
+
+
+def count(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+
+def count_unused_since(connection: sqlite3.Connection, time: float) -> int:
+    return int(connection.execute("SELECT count(*) FROM reasonings WHERE used_at < ?", (time,)).fetchone()[0])
+
+
+def newest_use(connection: sqlite3.Connection) -> float | None:
+    newest: float | None = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
+    return newest
+
+
+def last_id(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0)
+
+
+def text_bytes(connection: sqlite3.Connection, start: int, stop: int) -> int:
+    """The bytes of the texts with ids from `start` up to `stop`."""
+    query = "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?"
+    return int(connection.execute(query, (start, stop)).fetchone()[0])
+
+
+def file_bytes(connection: sqlite3.Connection) -> int:
+    """The bytes of the whole file, an upper bound for the reasonings in it."""
+    pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+    return int(pages * page)
+
+
+def stats(connection: sqlite3.Connection) -> StoreStats:
+    rows, size, oldest = connection.execute(
+        "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
+    ).fetchone()
+    keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
+    return StoreStats(rows, keys, size, oldest)
+
+
+# Deletion …
+
+
+def oldest(connection: sqlite3.Connection, limit: int) -> list[tuple[int, int]]:
+    """Id and bytes of the longest unused reasonings."""
+    query = "SELECT id, length(text) FROM reasonings ORDER BY used_at LIMIT ?"
+    return connection.execute(query, (limit,)).fetchall()
+
+
+def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
+    connection.executemany("DELETE FROM reasonings WHERE id = ?", [(id,) for id in ids])
+
+
+def delete_all(connection: sqlite3.Connection) -> int:
+    """Delete all reasonings and keys; how many reasonings there were."""
+    connection.execute("DELETE FROM keys")
+    return connection.execute("DELETE FROM reasonings").rowcount

@@ -7,8 +7,9 @@ ever stored, only the reasoning itself.
 
 Pruning deletes the longest unused entries, by age, number and bytes, in small steps on its own thread.
 
-SQL: tables `reasonings` and `keys`. A second engine needs: many keys to one text, the newest texts under each of many
-keys, a time of last use per text, deletion of the longest unused. This store also owns the file, for all other stores.
+This module is the policy; the SQL of the tables `reasonings` and `keys` is in `reasoning_rows`. A second engine needs:
+many keys to one text, the newest texts under each of many keys, a time of last use per text, deletion of the longest
+unused. This store also owns the file, for all other stores.
 """
 
 import logging
@@ -19,18 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.group_commit import GroupCommit
 from deepseek_cursor_proxy.storage.pending import PendingReasoning, PendingReasonings
 from deepseek_cursor_proxy.storage.pruner import Pruner
-from deepseek_cursor_proxy.storage.reasoning_rows import Row, is_known, rows_under
+from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
 from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
 _log = logging.getLogger(__name__)
 
-# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
-_KEYS_PER_QUERY = 900
 # A use is written only when the entry's time of last use is a day old, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which entries go.
@@ -41,9 +41,6 @@ _TURNS_BETWEEN_PRUNINGS = 256
 # … in steps so short that a recording turn never waits noticeably for the lock: each row has some five keys on pages of
 # their own, and 200 rows took 40 ms in a store of 50,000.
 _ROWS_PER_STEP = 50
-# Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
-# which one is meant. A client that asks the same all day must not make every look-up longer.
-_MOST_ALIKE = 16
 # The longest answer of DeepSeek has 1.5 MB; a longer text is no reasoning.
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
@@ -58,13 +55,6 @@ _BYTES_PER_BATCH = 1024 * 1024
 _LARGEST_SHARE_BY_AGE = 0.1
 # A clock that jumps further is not believed at once, see steady_clock.
 _PLAUSIBLE_JUMP_SECONDS = 24 * 3600
-
-
-class StoreStats(NamedTuple):
-    reasonings: int
-    keys: int
-    bytes: int
-    oldest_use: float | None
 
 
 class _Amount(NamedTuple):
@@ -125,7 +115,7 @@ class ReasoningStore:
         elif not self._reopen():
             self._reopener.wake()
         with self._faults.guard("read the file"):
-            self._note_fullness(self._rows_held(), self._most_bytes_held())
+            self._note_fullness(self._rows_held(), self._file_bytes())
             if (newest := self._newest()) is not None:
                 steady.resume_from(newest)
 
@@ -173,8 +163,8 @@ class ReasoningStore:
         """Write the reasonings of turns that ended at the same time, in one transaction."""
         try:
             with self.database.transaction() as connection:
-                self._write(connection, entries)
-                self._write_uses(connection, self.clock())
+                reasoning_rows.write(connection, entries, self._timing())
+                self._write_uses(connection)
         # Any exception, also one that is no fault of the file: no reasoning may be lost by it.
         except Exception as error:
             self._queue(entries)
@@ -189,55 +179,8 @@ class ReasoningStore:
             # Even if the fault has woken it: it may have finished before this was pending.
             self._reopener.wake()
 
-    def _write(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
-        now = self.clock()
-        for each in entries:
-            if any(is_known(connection, key) for key in each.unless_known):
-                continue
-            if each.known_key is None:
-                self._record_one(connection, each, now)
-            elif not is_known(connection, each.keys[0]):
-                connection.execute(
-                    "INSERT INTO keys (key, reasoning) "
-                    "SELECT ?, keys.reasoning FROM keys JOIN reasonings ON reasonings.id = keys.reasoning "
-                    "WHERE keys.key = ? AND reasonings.text = ? ORDER BY keys.reasoning DESC LIMIT 1",
-                    (each.keys[0], each.known_key, each.text),
-                )
-
-    def _record_one(self, connection: sqlite3.Connection, new: PendingReasoning, now: float) -> None:
-        if new.extends is not None:
-            earlier = [row for row in rows_under(connection, new.extends, _MOST_ALIKE) if row[1] == new.text]
-            if earlier:
-                self._record_again(connection, Row(*earlier[0]), new, now)
-                return
-        # The same turn again, or one that went on thinking after its calls, takes no other row. A text that merely
-        # begins alike is another answer in the same words.
-        alike = rows_under(connection, new.keys[0], _MOST_ALIKE)
-        known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
-        known += [row for row in alike[:1] if row[1] == new.text]
-        if known:
-            self._record_again(connection, Row(*known[0]), new, now)
-            return
-        if len(alike) == _MOST_ALIKE:
-            # Half of them, so that not every turn pays for it. A row that has other keys stays: a chat still sends it.
-            ids = [row[0] for row in alike[_MOST_ALIKE // 2 :]]
-            connection.executemany(
-                "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
-            )
-            connection.executemany(
-                "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
-                [(id, id) for id in ids],
-            )
-        row = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now)).lastrowid
-        connection.executemany("INSERT INTO keys (key, reasoning) VALUES (?, ?)", [(key, row) for key in set(new.keys)])
-
-    def _record_again(self, connection: sqlite3.Connection, old: Row, new: PendingReasoning, now: float) -> None:
-        """Update a stored row to a new text and add the new keys."""
-        if old.text != new.text or now - old.used_at > self._use_resolution:
-            connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, old.id))
-        connection.executemany(
-            "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
-        )
+    def _timing(self) -> Timing:
+        return Timing(self.clock(), self._use_resolution)
 
     # Look-up …
 
@@ -249,7 +192,7 @@ class ReasoningStore:
         found = {key: [_decode(text) for text in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
             now = self.clock()
-            for key, row, blob, used_at in self._rows(connection, list(keys)):
+            for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
                 text = _decode(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
@@ -259,30 +202,17 @@ class ReasoningStore:
                     self._mark_used(row)
         return found
 
-    @staticmethod
-    def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
-        rows: list[tuple[bytes, int, bytes, float]] = []
-        for start in range(0, len(keys), _KEYS_PER_QUERY):
-            chunk = keys[start : start + _KEYS_PER_QUERY]
-            rows += connection.execute(
-                "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
-                f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(chunk))}) "
-                "ORDER BY reasonings.id DESC",
-                chunk,
-            )
-        return rows
-
     def _mark_used(self, row: int) -> None:
         with self._lock:
             self._used.add(row)
 
-    def _write_uses(self, connection: sqlite3.Connection, now: float) -> None:
+    def _write_uses(self, connection: sqlite3.Connection) -> None:
         """Write the times of last use in the transaction of the next recorded turn: a look-up never writes."""
         if not self._used:
             return
         with self._lock:
             used, self._used = self._used, set()
-        connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, row) for row in used])
+        reasoning_rows.write_uses(connection, used, self.clock())
 
     # After a fault …
 
@@ -301,16 +231,9 @@ class ReasoningStore:
         """Write all that is pending, oldest first, so that newer texts stay the newest; raises Unusable."""
         while batch := self._pending.oldest(_BYTES_PER_BATCH):
             with self.database.transaction(is_retry=True) as connection:
-                self._write_batch(connection, list(batch.values()))
+                reasoning_rows.write_pending(connection, list(batch.values()), self._timing())
             self._pending.remove(batch)
             self._outage.count(sum(each.known_key is None and not each.unless_known for each in batch.values()))
-
-    def _write_batch(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
-        self._write(connection, entries)
-        for each in entries:
-            # A new file lacks the reasoning that an alias refers to.
-            if each.known_key is not None and not is_known(connection, each.keys[0]):
-                self._record_one(connection, each, self.clock())
 
     # Pruning …
 
@@ -321,7 +244,7 @@ class ReasoningStore:
             if self._used:
                 # The order of use decides what goes.
                 with self.database.transaction() as connection:
-                    self._write_uses(connection, self.clock())
+                    self._write_uses(connection)
             for excess in self._excess():
                 while not excess.is_over and not self._pruner.is_closed:
                     step = self._delete_oldest(excess)
@@ -341,10 +264,8 @@ class ReasoningStore:
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
         now = self.clock()
         with self.database.reader() as connection:
-            newest = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
-            expired = connection.execute(
-                "SELECT count(*) FROM reasonings WHERE used_at < ?", (now - self._max_age,)
-            ).fetchone()[0]
+            newest = reasoning_rows.newest_use(connection)
+            expired = reasoning_rows.count_unused_since(connection, now - self._max_age)
         if newest is not None and newest <= now:
             yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
 
@@ -354,64 +275,50 @@ class ReasoningStore:
 
     def _rows_held(self) -> int:
         with self.database.reader() as connection:
-            return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+            return reasoning_rows.count(connection)
 
-    def _most_bytes_held(self) -> int:
-        """The bytes of the whole file, an upper bound for the reasonings in it."""
+    def _file_bytes(self) -> int:
         with self.database.reader() as connection:
-            pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
-        return int(pages * page)
+            return reasoning_rows.file_bytes(connection)
 
     def _bytes_held(self) -> int:
         """The bytes of all reasonings, or of the file as long as that is far from the limit."""
-        if (most := self._most_bytes_held()) < _NEARLY_FULL * self._max_bytes:
+        if (most := self._file_bytes()) < _NEARLY_FULL * self._max_bytes:
             return most
         with self.database.reader() as connection:
-            last = connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0
+            last = reasoning_rows.last_id(connection)
         size = 0
         for start in range(0, last + 1, _ROWS_PER_SUM):
             with self.database.reader() as connection:
-                size += connection.execute(
-                    "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?",
-                    (start, start + _ROWS_PER_SUM),
-                ).fetchone()[0]
+                size += reasoning_rows.text_bytes(connection, start, start + _ROWS_PER_SUM)
         return size
 
     def _delete_oldest(self, excess: "_Amount") -> "_Amount":
         """Delete one step of the longest unused, at most `excess`; how much."""
-        gone = _Amount(0, 0)
+        gone, ids = _Amount(0, 0), []
         with self.database.transaction() as connection:
-            oldest = connection.execute(
-                "SELECT id, length(text) FROM reasonings ORDER BY used_at LIMIT ?", (_ROWS_PER_STEP,)
-            ).fetchall()
-            ids = []
-            for row, size in oldest:
+            for row, size in reasoning_rows.oldest(connection, _ROWS_PER_STEP):
                 if excess.without(gone).is_over:
                     break
-                ids.append((row,))
+                ids.append(row)
                 gone = _Amount(gone.rows + 1, gone.bytes + size)
-            connection.executemany("DELETE FROM reasonings WHERE id = ?", ids)
+            reasoning_rows.delete(connection, ids)
         return gone
 
     # Housekeeping …
 
     def stats(self) -> StoreStats:
         with self.database.reader() as connection:
-            rows, size, oldest = connection.execute(
-                "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
-            ).fetchone()
-            keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
-        return StoreStats(rows, keys, size, oldest)
+            return reasoning_rows.stats(connection)
 
     def clear(self) -> int:
         """Delete everything and shrink the file; how many reasonings there were."""
         self._pending.clear()
         with self.database.transaction() as connection:
-            connection.execute("DELETE FROM keys")
             # Tables of other stores: people who clear the store mean everything.
             connection.execute("DELETE FROM tool_orders")
             connection.execute("DELETE FROM responses")
-            rows = connection.execute("DELETE FROM reasonings").rowcount
+            rows = reasoning_rows.delete_all(connection)
         with self.database.reader() as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -430,7 +337,7 @@ class ReasoningStore:
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
             self._pending.clear()
         with self._faults.guard("close"), self.database.transaction() as connection:
-            self._write_uses(connection, self.clock())
+            self._write_uses(connection)
         self.database.close()
 
 

@@ -101,8 +101,8 @@ class ResponseStore:
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
         self._pending = PendingChanges(_MOST_PENDING, _MOST_BYTES_PENDING)
-        # Values packed lately, by their packed bytes: a chain continues from what was just stored, and caches by
-        # identity (see memo) know the same objects again.
+        # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
+        # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._has_warned = False
         self._faults = FaultGuard(_log, "response store")

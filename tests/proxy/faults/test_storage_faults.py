@@ -63,10 +63,10 @@ class FaultTestCase(unittest.TestCase):
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path = self.place / "store.sqlite3"
         self.fake = self.enterContext(FakeDeepSeek(responder=weather_responder))
-        self.told: list[str] = []
+        self.warnings: list[str] = []
         log = logging.getLogger("deepseek_cursor_proxy")
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: self.told.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         log.addHandler(handler)
         self.addCleanup(log.removeHandler, handler)
         before, log.propagate = log.propagate, False
@@ -80,13 +80,13 @@ class FaultTestCase(unittest.TestCase):
     def chat(self, proxy: RunningProxy, name: str = "") -> Chat:
         return Chat(self, proxy.url, self.fake, name)
 
-    def mended(self, proxy: RunningProxy) -> None:
+    def assert_reopened(self, proxy: RunningProxy) -> None:
         self.assertTrue(proxy.store._reopener.wait(PATIENCE))
 
-    def until_told(self, count: int = 1) -> None:
+    def until_warned(self, count: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE
-        while len(self.told) < count:
-            self.assertLess(time.monotonic(), deadline, self.told)
+        while len(self.warnings) < count:
+            self.assertLess(time.monotonic(), deadline, self.warnings)
             threading.Event().wait(0.005)
 
     def rows(self, path: Path | None = None) -> int:
@@ -106,9 +106,9 @@ class FaultTestCase(unittest.TestCase):
         chat = self.chat(proxy)
         for question in QUESTIONS:
             chat.ask(question)
-        self.assertEqual(1, len(self.told), self.told)
-        self.assertRegex(self.told[0], "^reasoning is kept in memory only until .+ can be used: .+; .+$")
-        self.assertRegex(self.told[0], words)
+        self.assertEqual(1, len(self.warnings), self.warnings)
+        self.assertRegex(self.warnings[0], "^reasoning is kept in memory only until .+ can be used: .+; .+$")
+        self.assertRegex(self.warnings[0], words)
         return proxy
 
 
@@ -117,8 +117,8 @@ class TestUnusableFiles(FaultTestCase):
         self.path.mkdir()
         proxy = self.expect_memory_only("it is a folder")
         self.path.rmdir()
-        self.mended(proxy)
-        self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
+        self.assert_reopened(proxy)
+        self.assertRegex(self.warnings[1], "is usable again; reasonings written: 5$")
         self.assertEqual(5, self.rows())
 
     def test_a_folder_that_cannot_be_created_leaves_the_proxy_running(self) -> None:
@@ -127,7 +127,7 @@ class TestUnusableFiles(FaultTestCase):
             "Not a directory|exists|cannot find", self.place / "file" / "a" / "store.sqlite3"
         )
         (self.place / "file").unlink()
-        self.mended(proxy)
+        self.assert_reopened(proxy)
         self.assertEqual(5, self.rows(self.place / "file" / "a" / "store.sqlite3"))
 
     def test_a_foreign_file_in_place_of_the_store_is_not_changed(self) -> None:
@@ -144,7 +144,7 @@ class TestUnusableFiles(FaultTestCase):
             with self.subTest(name):
                 make()
                 before = self.path.read_bytes()
-                self.told.clear()
+                self.warnings.clear()
                 self.expect_memory_only("left alone; move it away or choose another place").close()
                 self.assertEqual(before, self.path.read_bytes())
                 self.assertEqual([self.path], list(self.place.iterdir()))
@@ -165,9 +165,9 @@ class TestUnusableFiles(FaultTestCase):
         self.addCleanup(self.path.chmod, 0o600)
         proxy = self.proxy()
         self.continue_on(proxy, chat)
-        self.assertRegex(self.told[0], "it is read-only; make it and its folder readable and writable")
+        self.assertRegex(self.warnings[0], "it is read-only; make it and its folder readable and writable")
         self.path.chmod(0o600)
-        self.mended(proxy)
+        self.assert_reopened(proxy)
         self.assertEqual(5, self.rows())
 
     @unittest.skipIf(IS_ROOT, "no folder is read-only for root")
@@ -181,7 +181,7 @@ class TestUnusableFiles(FaultTestCase):
         proxy = self.proxy()
         self.continue_on(proxy, chat)
         self.place.chmod(0o700)
-        self.mended(proxy)
+        self.assert_reopened(proxy)
         self.assertEqual(5, self.rows())
 
     def continue_on(self, proxy: RunningProxy, chat: Chat) -> None:
@@ -197,7 +197,7 @@ class TestUnusableFiles(FaultTestCase):
         error = OSError(30, "Read-only file system")
         with mock.patch.object(private_files, "create", side_effect=error):
             proxy = self.expect_memory_only("Read-only file system; make it and its folder readable and writable")
-        self.mended(proxy)
+        self.assert_reopened(proxy)
         self.assertEqual(5, self.rows())
 
 
@@ -224,21 +224,21 @@ class TestLocks(FaultTestCase):
         with self.locked():
             chat.ask(QUESTIONS[1])
             self.chat(proxy, "another").ask()
-            self.until_told()
+            self.until_warned()
             chat.ask(QUESTIONS[2])
-        self.mended(proxy)
-        self.assertRegex(self.told[0], "another process holds it locked")
-        self.assertRegex(self.told[1], "is usable again; reasonings written: 5$")
-        self.assertEqual((2, 8), (len(self.told), self.rows()))
+        self.assert_reopened(proxy)
+        self.assertRegex(self.warnings[0], "another process holds it locked")
+        self.assertRegex(self.warnings[1], "is usable again; reasonings written: 5$")
+        self.assertEqual((2, 8), (len(self.warnings), self.rows()))
 
     def test_a_store_locked_at_the_start_is_used_later(self) -> None:
         self.fill(1)
         for statement in ("for all", "for itself"):
             with self.subTest(statement):
-                self.told.clear()
+                self.warnings.clear()
                 with self.locked(statement):
                     proxy = self.expect_memory_only("another process holds it locked")
-                self.mended(proxy)
+                self.assert_reopened(proxy)
                 proxy.close()
         self.assertEqual(1 + 5, self.rows(), "the second chat is the first one again")
 
@@ -250,22 +250,24 @@ class TestLocks(FaultTestCase):
         other.client.messages, other._thought = chat.client.messages, chat._thought
         other.ask(QUESTIONS[1])
         self.chat(one, "another").ask()
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.warnings)
         self.assertEqual(4 + 3, self.rows())
 
 
 class TestDamage(FaultTestCase):
     def expect_set_aside(self, content: bytes) -> None:
         self.path.write_bytes(content)
-        self.told.clear()
+        self.warnings.clear()
         proxy = self.proxy()
         chat = self.chat(proxy)
         for question in QUESTIONS:
             chat.ask(question)
-        self.mended(proxy)
+        self.assert_reopened(proxy)
         proxy.close()
-        self.assertEqual(1, len(self.told), self.told)
-        self.assertRegex(self.told[0], r"is damaged \(.+\): it was set aside as .+\.corrupt-\d{8}-\d{6}\S* and a fresh")
+        self.assertEqual(1, len(self.warnings), self.warnings)
+        self.assertRegex(
+            self.warnings[0], r"is damaged \(.+\): it was set aside as .+\.corrupt-\d{8}-\d{6}\S* and a fresh"
+        )
         [aside] = (path for path in self.place.glob("*.corrupt-*") if path.name[-1].isdigit())
         self.assertEqual(content[4096:], aside.read_bytes()[4096:])
         if os.name == "posix":
@@ -300,9 +302,9 @@ class TestDamage(FaultTestCase):
             proxy.store.stats()
         for name in ("b", "c"):
             self.chat(proxy, name).ask()
-        self.mended(proxy)
-        self.assertEqual(1, len(self.told), self.told)
-        self.assertRegex(self.told[0], "is damaged .+ set aside")
+        self.assert_reopened(proxy)
+        self.assertEqual(1, len(self.warnings), self.warnings)
+        self.assertRegex(self.warnings[0], "is damaged .+ set aside")
         self.assertEqual(1, len([path for path in self.place.glob("*.corrupt-*") if path.name[-1].isdigit()]))
         self.chat(proxy, "d").ask()
         self.assertGreater(self.rows(), 0)
@@ -314,9 +316,9 @@ class TestDamage(FaultTestCase):
         chat = self.chat(proxy, "another")
         for question in QUESTIONS:
             chat.ask(question)
-        self.mended(proxy)
-        self.assertEqual(1, len(self.told), self.told)
-        self.assertRegex(self.told[0], "deleted, emptied or replaced; what is there now is used instead")
+        self.assert_reopened(proxy)
+        self.assertEqual(1, len(self.warnings), self.warnings)
+        self.assertRegex(self.warnings[0], "deleted, emptied or replaced; what is there now is used instead")
         proxy.close()
         self.assertGreaterEqual(self.rows(), 5)
 
@@ -394,9 +396,9 @@ class TestFullDisk(ServeTest):
         chat.ask("And after that?")
         process.send(15)
         self.assertEqual(0, process.wait())
-        told = self.lines(process)
-        self.assertEqual(2, len(told), told)
-        self.assertRegex(told[0], "kept in memory only until .+: the disk is full.+; free some space")
+        warnings = self.lines(process)
+        self.assertEqual(2, len(warnings), warnings)
+        self.assertRegex(warnings[0], "kept in memory only until .+: the disk is full.+; free some space")
         self.assertNotIn("Traceback", process.errors)
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(reasonings, store.stats().reasonings)

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
-from deepseek_cursor_proxy.storage import reasonings, reopener
+from deepseek_cursor_proxy.storage import reasoning_rows, reasonings, reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.polling import eventually
@@ -300,7 +300,7 @@ class TestPruning(StoreTestCase):
 class TestSameWords(StoreTestCase):
     def test_of_many_answers_in_the_same_words_the_newest_stay(self) -> None:
         store = self.store()
-        most = reasonings._MOST_ALIKE
+        most = reasoning_rows._MOST_ALIKE
         for number in range(3 * most):
             store.record([((key(1), key(2)), f"thought {number}")])
         found = store.find([key(1), key(2)])[key(1)]

@@ -156,7 +156,7 @@ class TestPutAndGet(StoreTestCase):
 
 class TestChains(StoreTestCase):
     def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
-        """Caches by identity recognise the items of a chain by that."""
+        """The chat memory recognises the items of a chain by that."""
         put = response("resp_1", output=[{"type": "message"}])
         self.store.put(ME, put)
         found = self.store.get(ME, "resp_1")
