@@ -44,12 +44,12 @@ class ParsedEvents:
         return early
 
     def raise_problem(self) -> None:
-        if self.problem is not None:
-            try:
-                raise self.problem
-            finally:
-                # An error that is held by what raised it is freed by the collector only.
-                self.problem = None
+        assert self.problem is not None
+        try:
+            raise self.problem
+        finally:
+            # An error that is held by the object that raised it is freed by the collector only.
+            self.problem = None
 
 
 class EventReader:

@@ -95,8 +95,8 @@ class ChunkTemplate:
         text = unquote(whole)
         known, run = self._delta, Run(self, strings)
         if self._field == "content":
-            return Delta(known.choice, known.reasoning, text, source=known.source, run=run)
-        return Delta(known.choice, text, known.text, source=known.source, run=run)
+            return Delta(known.choice, known.reasoning, text, (), None, None, known.source, run)
+        return Delta(known.choice, text, known.text, (), None, None, known.source, run)
 
 
 def unquote(text: str) -> str:

@@ -71,7 +71,8 @@ class Exchange:
                             self._add(events)
                             if events.batch:
                                 yield events.batch
-                            events.raise_problem()
+                            if events.problem is not None:
+                                events.raise_problem()
                     if self._request.stream and not self._reply.is_finished:
                         raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
                     break

@@ -33,15 +33,18 @@ def show_reasoning(
     def show(item: Delta | Heartbeat) -> Batch:
         if isinstance(item, Heartbeat) or (item.source is not None and not item.source.get("choices")):
             return [item]
-        if item.choice not in displays:
-            displays[item.choice] = _ChoiceDisplay(form, notice(item.choice), with_end_notices)
-        return displays[item.choice].show_all(item)
+        display = displays.get(item.choice)
+        if display is None:
+            display = displays[item.choice] = _ChoiceDisplay(form, notice(item.choice), with_end_notices)
+        return display.show_all(item)
 
     with closing(batches):
         try:
             for batch in batches:
                 if isinstance(batch, Lull):
                     yield batch
+                elif len(batch) == 1:
+                    yield show(batch[0])
                 else:
                     yield [each for item in batch for each in show(item)]
         except ProxyError:
@@ -72,7 +75,7 @@ class _ChoiceDisplay:
             return [delta]
         if delta.reasoning and self._writer is not None and self._writer.take_plain(delta.reasoning):
             # Without _replace(), which takes three times as long: nearly all reasoning takes this path.
-            return [Delta(delta.choice, None, delta.reasoning, source=delta.source, run=delta.run)]
+            return [Delta(delta.choice, None, delta.reasoning, (), None, None, delta.source, delta.run)]
         if delta.text and self._has_text and not (self._writer or self._notice):
             return [delta]
         return [self.show(each) for each in split_run(delta)]

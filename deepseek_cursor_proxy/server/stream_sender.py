@@ -50,13 +50,14 @@ class StreamSender:
         # What goes out with the next piece.
         held = self._head
         with loop.count_stream() as is_crowded:
+            wait = self._leave_to if is_crowded else self._wait
             for piece in self._pieces:
                 if isinstance(piece, Lull):
                     if held:
                         self.peer.send(held)
                         held = b""
                     if piece.handle is not None:
-                        (self._leave_to if is_crowded else self._wait)(loop, piece.handle)
+                        wait(loop, piece.handle)
                 elif self._body.is_finished:
                     held += self._frame(b"".join([piece, *self._rest()]))
                     break

@@ -200,11 +200,11 @@ class UpstreamResponse:
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
-        lull = Lull(self)
+        lull, connection, is_identity = Lull(self), self._connection, decoder.is_identity
         while not self._is_ended:
-            waits = not self._has_lulls or self._connection.tls_wants_write
+            waits = not self._has_lulls or connection.tls_wants_write
             data = self._next(self.until if waits else None)
-            if data and decoder.is_identity:
+            if data and is_identity:
                 yield self._count(decoder, data)
             elif data:
                 yield from self._decode(decoder, data)
@@ -213,9 +213,10 @@ class UpstreamResponse:
                 self._raise_if_silent()
                 self._output_at, self._until = time.monotonic(), None
                 yield Heartbeat()
-            elif self._has_lulls and not (self._is_ended or self._connection.has_buffered_input):
-                yield BLOCKING if self._connection.tls_wants_write else lull
-            self._raise_if_interrupted()
+            elif self._has_lulls and not (self._is_ended or connection.has_buffered_input):
+                yield BLOCKING if connection.tls_wants_write else lull
+            if self._interruption is not None:
+                self._raise_interruption()
 
     def _raise_if_silent(self) -> None:
         if self._give_up_at != self._flood_deadline:
@@ -278,13 +279,13 @@ class UpstreamResponse:
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
 
-    def _raise_if_interrupted(self) -> None:
-        if self._interruption is not None:
-            try:
-                raise self._interruption
-            finally:
-                # An error that is held by the object that raised it is freed by the collector only.
-                self._interruption = None
+    def _raise_interruption(self) -> None:
+        assert self._interruption is not None
+        try:
+            raise self._interruption
+        finally:
+            # An error that is held by the object that raised it is freed by the collector only.
+            self._interruption = None
 
     def hurry(self) -> None:
         """The answer is complete: its stream has to end soon, whatever else it sends before.
