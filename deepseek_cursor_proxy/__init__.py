@@ -17,7 +17,8 @@ A request passes this list from the top, its reply from the bottom; no folder im
     net, http1  waiting on sockets; HTTP as bytes
     config      every setting, declared once
 
-`conversation` has the values that travel: Message, ChatRequest, Delta. `lab` has the made-up DeepSeek, the demo and
+`conversation` has the values that travel: Message, ChatRequest, Delta. `chat_memory` saves the work for messages that a
+chat sends again; without it every result is the same. `lab` has the made-up DeepSeek, the demo and
 the benchmark. tests/test_architecture.py says which folder imports which.
 Reading order: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes; then what you need.
 """

@@ -57,8 +57,9 @@ class MessagesEndpoint(Endpoint):
         return self.serve(request, None, self._count_tokens)
 
     def _count_tokens(self, received: ClientRequest) -> HttpReply:
-        message = parse(received.body, self._services.config, self._sealer(received), needs_limit=False)
-        return HttpReply.json({"input_tokens": self._services.counter.count(message.request)})
+        services = self._services
+        message = parse(received.body, services.config, self._sealer(received), services.memory, needs_limit=False)
+        return HttpReply.json({"input_tokens": services.counter.count(message.request)})
 
     def _sealer(self, received: ClientRequest) -> Sealer:
         return Sealer(self._services.secret.read(), received.context.namespace)

@@ -63,6 +63,7 @@ class TestStart(SocketTestCase):
         self.assertIsNot(before, after)
         self.assertEqual("other", after.config.upstream_model)
         self.assertIs(before.jobs, after.jobs)
+        self.assertIs(before.memory, after.memory)
         self.assertIs(before.responses, after.responses)
         found = after.responses.get(ME, "a")
         assert found is not None
