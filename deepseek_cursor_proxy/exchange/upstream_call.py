@@ -21,7 +21,8 @@ from deepseek_cursor_proxy.exchange import response_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, StoredTexts, prepare_retry
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare_retry
+from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries

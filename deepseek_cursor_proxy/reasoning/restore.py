@@ -12,7 +12,7 @@ An assistant's reasoning comes from the first of these that has it:
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -25,23 +25,12 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
+from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_original, match_sent, match_turn
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # Of the keys of a turn and how it was restored.
 _BYTES_PER_TURN = 1000
 
-# The names of the proofs in traces, strongest first, each with the attribute of TurnKeys that holds its keys.
-_PROOFS = {
-    "exact": "exact",
-    "linked": "aliases",
-    "call": "calls",
-    "result": "results",
-    "talk": "dialogue",
-    "place": "round",
-}
-
-# For each key the texts recorded under it, newest first.
-StoredTexts = Mapping[bytes, Sequence[str]]
 FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
 
 
@@ -249,17 +238,6 @@ def _missing_reasoning(count: int) -> MissingReasoning:
 # Restoring the turns of a history …
 
 
-class StoreMatch(NamedTuple):
-    """The reasoning that the store proves for a turn (None: it proves none), and the proof or the lack of one."""
-
-    reasoning: str | None
-    proof: str
-    # The key that found it, if it depends on nothing before the turn: see PreparedRequest.aliases.
-    key: bytes | None = None
-    # Whether the client sent the same reasoning with other white space.
-    is_original: bool = False
-
-
 class _RestoredTurn(NamedTuple):
     """A restored assistant, and the match it depends on besides the history before it."""
 
@@ -293,10 +271,10 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         shown = blocks[0] if blocks and blocks[0].start == 0 else None
         sent_key = history.sent_keys[index]
         sent = stored.get(sent_key) if sent_key is not None else None
-        match = _match_sent(sent, shown) or match_turn(keys, stored, shown)
+        match = match_sent(sent, shown) or match_turn(keys, stored, shown)
         one = before.get(index)
         if one is None or one.turn.need is not need or one.match != match:
-            best = _match_original(messages[index].reasoning, keys, stored) or match
+            best = match_original(messages[index].reasoning, keys, stored) or match
             new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
             # The very same message if only its proof is another, as after the first time it was sent: the memory of
             # later stages finds the history by these objects.
@@ -309,74 +287,6 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
             aliases += _sent_aliases(one, keys, sent_key, stored)
     lookup.store(restored, sum(one.size for one in restored.values()))
     return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(aliases))
-
-
-def _match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
-    """The reasoning that this chat has sent for a turn before, whatever other chats have stored since."""
-    if sent is None or (shown is not None and sent[0] not in shown.readings and _contradicts(shown, sent[:1])):
-        return None
-    return StoreMatch(None, "sent without") if sent[0] == FILLER else StoreMatch(sent[0], "sent")
-
-
-def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) -> StoreMatch:
-    """The reasoning of a turn, by the strongest of its keys that leads to exactly one.
-
-    Two stored turns that both fit and differ prove nothing, unless a block that the client `shown` says which it is.
-    """
-    exact = stored.get(keys.exact, ())
-    if len(exact) == 1:
-        # The usual case; computing the weaker keys of such a turn would be wasted.
-        return StoreMatch(exact[0], "exact")
-    doubt = "unknown"
-    for proof in _PROOFS:
-        texts = {key: _choose(stored[key], shown) for key in _keys_of(keys, proof) if key in stored}
-        whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
-            # The model has produced another reasoning exactly here since; the alias is of another chat.
-            continue
-        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
-            # The client shows another reasoning: this is another chat's turn with the same text.
-            return StoreMatch(None, f"contradicted {proof}")
-        if texts and None not in texts.values():
-            # A client that merged two turns into one message left the calls of both in it, in order.
-            joined = "\n\n".join(text for text in whole if text)
-            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "linked")]
-            return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
-        if texts and doubt == "unknown":
-            doubt = f"ambiguous {proof}"
-    return StoreMatch(None, doubt)
-
-
-def _match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) -> StoreMatch | None:
-    """The stored reasoning that the client sent with other white space; the same words prove which one it is."""
-    if reasoning is None or is_blank(reasoning) or reasoning in stored.get(keys.exact, ()):
-        return None
-    words = remove_spaces(reasoning)
-    for proof in _PROOFS:
-        texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
-        alike = {text for text in texts if remove_spaces(text) == words}
-        if len(alike) == 1 and reasoning not in alike:
-            return StoreMatch(alike.pop(), proof, is_original=True)
-        if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
-            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
-            break
-    return None
-
-
-def _keys_of(keys: TurnKeys, proof: str) -> tuple[bytes, ...]:
-    found: bytes | tuple[bytes, ...] = getattr(keys, _PROOFS[proof])
-    return (found,) if isinstance(found, bytes) else found
-
-
-def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
-    """The one text recorded under a key, or the one of several that the client shows; None when that is uncertain."""
-    if len(texts) == 1:
-        return texts[0]
-    return next((text for text in texts if shown is not None and text in shown.readings), None)
-
-
-def _contradicts(shown: Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
 
 
 def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:

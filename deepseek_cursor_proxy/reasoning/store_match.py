@@ -1,0 +1,106 @@
+"""Match stored texts with a turn: which of them is its reasoning, and what proves it.
+
+The texts come from the store by the keys of the turn (see identity). A key proves a reasoning only if it leads to one
+text; of several, a thinking block that the client sent may say which. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.conversation import is_blank, remove_spaces
+from deepseek_cursor_proxy.deepseek.rules import FILLER
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.identity import TurnKeys
+from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
+
+# The names of the proofs in traces, strongest first, each with the attribute of TurnKeys that holds its keys.
+_PROOFS = {
+    "exact": "exact",
+    "linked": "aliases",
+    "call": "calls",
+    "result": "results",
+    "talk": "dialogue",
+    "place": "round",
+}
+
+# For each key the texts recorded under it, newest first.
+StoredTexts = Mapping[bytes, Sequence[str]]
+
+
+class StoreMatch(NamedTuple):
+    """The reasoning that the store proves for a turn (None: it proves none), and the proof or the lack of one."""
+
+    reasoning: str | None
+    proof: str
+    # The key that found it, if it depends on nothing before the turn: see PreparedRequest.aliases.
+    key: bytes | None = None
+    # Whether the client sent the same reasoning with other white space.
+    is_original: bool = False
+
+
+def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
+    """The reasoning that this chat has sent for a turn before, whatever other chats have stored since."""
+    if sent is None or (shown is not None and sent[0] not in shown.readings and _contradicts(shown, sent[:1])):
+        return None
+    return StoreMatch(None, "sent without") if sent[0] == FILLER else StoreMatch(sent[0], "sent")
+
+
+def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) -> StoreMatch:
+    """The reasoning of a turn, by the strongest of its keys that leads to exactly one.
+
+    Two stored turns that both fit and differ prove nothing, unless a block that the client `shown` says which it is.
+    """
+    exact = stored.get(keys.exact, ())
+    if len(exact) == 1:
+        # The usual case; computing the weaker keys of such a turn would be wasted.
+        return StoreMatch(exact[0], "exact")
+    doubt = "unknown"
+    for proof in _PROOFS:
+        texts = {key: _choose(stored[key], shown) for key in _keys_of(keys, proof) if key in stored}
+        whole = dict.fromkeys(text for text in texts.values() if text is not None)
+        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
+            # The model has produced another reasoning exactly here since; the alias is of another chat.
+            continue
+        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
+            # The client shows another reasoning: this is another chat's turn with the same text.
+            return StoreMatch(None, f"contradicted {proof}")
+        if texts and None not in texts.values():
+            # A client that merged two turns into one message left the calls of both in it, in order.
+            joined = "\n\n".join(text for text in whole if text)
+            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "linked")]
+            return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
+        if texts and doubt == "unknown":
+            doubt = f"ambiguous {proof}"
+    return StoreMatch(None, doubt)
+
+
+def match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) -> StoreMatch | None:
+    """The stored reasoning that the client sent with other white space; the same words prove which one it is."""
+    if reasoning is None or is_blank(reasoning) or reasoning in stored.get(keys.exact, ()):
+        return None
+    words = remove_spaces(reasoning)
+    for proof in _PROOFS:
+        texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
+        alike = {text for text in texts if remove_spaces(text) == words}
+        if len(alike) == 1 and reasoning not in alike:
+            return StoreMatch(alike.pop(), proof, is_original=True)
+        if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
+            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
+            break
+    return None
+
+
+def _keys_of(keys: TurnKeys, proof: str) -> tuple[bytes, ...]:
+    found: bytes | tuple[bytes, ...] = getattr(keys, _PROOFS[proof])
+    return (found,) if isinstance(found, bytes) else found
+
+
+def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
+    """The one text recorded under a key, or the one of several that the client shows; None when that is uncertain."""
+    if len(texts) == 1:
+        return texts[0]
+    return next((text for text in texts if shown is not None and text in shown.readings), None)
+
+
+def _contradicts(shown: Block, texts: Iterable[str]) -> bool:
+    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
