@@ -38,7 +38,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.cli.tunnel import Tunnel
-    from deepseek_cursor_proxy.storage.responses import ResponseStats
+    from deepseek_cursor_proxy.storage.response_rows import ResponseStats
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ until `reopen` succeeds, which the reopener's thread calls. Reading and writing 
 locked, or on a full disk, can still be read.
 
 This module knows connections and transactions, no table. Another engine offers the same interface: `open`, `reopen`,
-`on_reopen`, `transaction`, `reader`, `close`, `path`.
+`on_reopen`, `transaction`, `reader`, `shrink`, `close`, `path`.
 """
 
 import logging
@@ -98,6 +98,12 @@ class Database:
             except Exception as error:
                 self._raise_fault(error, connection, is_writing=False)
                 raise
+
+    def shrink(self) -> None:
+        """Give the space of deleted rows back to the disk; raises Unusable."""
+        with self.reader() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         with self._lock, self._read_lock:

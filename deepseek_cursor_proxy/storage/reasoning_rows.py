@@ -187,9 +187,3 @@ def oldest(connection: sqlite3.Connection, limit: int) -> list[tuple[int, int]]:
 
 def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     connection.executemany("DELETE FROM reasonings WHERE id = ?", [(id,) for id in ids])
-
-
-def delete_all(connection: sqlite3.Connection) -> int:
-    """Delete all reasonings and keys; how many reasonings there were."""
-    connection.execute("DELETE FROM keys")
-    return connection.execute("DELETE FROM reasonings").rowcount

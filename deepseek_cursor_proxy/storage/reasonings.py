@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.steady_clock import SteadyClock
-from deepseek_cursor_proxy.storage import reasoning_rows
+from deepseek_cursor_proxy.storage import reasoning_rows, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.group_commit import GroupCommit
@@ -116,17 +116,10 @@ class ReasoningStore:
             self._reopener.wake()
         with self._faults.guard("read the file"):
             self._note_fullness(self._rows_held(), self._file_bytes())
-            if (newest := self._newest()) is not None:
+            with self.database.reader() as connection:
+                newest = schema.newest_time(connection)
+            if newest is not None:
                 steady.resume_from(newest)
-
-    def _newest(self) -> float | None:
-        """The latest time in any table; None when all are empty."""
-        found: list[float | None] = []
-        with self.database.reader() as connection:
-            for column in ("used_at FROM reasonings", "used_at FROM tool_orders", "created_at FROM responses"):
-                name, table = column.split(" FROM ")
-                found += connection.execute(f"SELECT max({name}) FROM {table}").fetchone()
-        return max((each for each in found if each is not None), default=None)
 
     # Recording …
 
@@ -315,13 +308,9 @@ class ReasoningStore:
         """Delete everything and shrink the file; how many reasonings there were."""
         self._pending.clear()
         with self.database.transaction() as connection:
-            # Tables of other stores: people who clear the store mean everything.
-            connection.execute("DELETE FROM tool_orders")
-            connection.execute("DELETE FROM responses")
-            rows = reasoning_rows.delete_all(connection)
-        with self.database.reader() as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            rows = reasoning_rows.count(connection)
+            schema.delete_rows(connection)
+        self.database.shrink()
         return rows
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of the table `responses`: packing, the SQL of one row, and changes that wait for the file.
+"""The SQL of ResponseStore: packed rows of the table `responses`, and changes that wait for the file.
 
 Body and input are compressed JSON (zlib's fastest level leaves a tenth of a long chat). The columns beside them answer
 what is asked without unpacking: caller, status, age and size.
@@ -9,14 +9,15 @@ import sqlite3
 import threading
 import zlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.json_codec import encode_json
 
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.
-IS_UNFINISHED = "status IN ('queued', 'in_progress')"
+_IS_UNFINISHED = "status IN ('queued', 'in_progress')"
 _FASTEST = 1
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
@@ -71,6 +72,49 @@ def read(connection: sqlite3.Connection, caller: bytes, response_id: str, *, wit
         (caller, response_id),
     ).fetchone()
     return None if row is None else Row(caller, response_id, *row)
+
+
+class Unfinished(NamedTuple):
+    """An unfinished row; `body` is packed."""
+
+    number: int
+    caller: bytes
+    id: str
+    body: bytes
+
+
+def unfinished(connection: sqlite3.Connection) -> list[Unfinished]:
+    rows = connection.execute(f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}")
+    return [Unfinished(*row) for row in rows]
+
+
+def fail(connection: sqlite3.Connection, number: int, body: bytes) -> bool:
+    """Mark a row as failed, with this packed body; whether it was still unfinished."""
+    changed = connection.execute(
+        "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
+        f"WHERE number = ? AND {_IS_UNFINISHED}",
+        (body, len(body), number),
+    )
+    return changed.rowcount > 0
+
+
+class ResponseStats(NamedTuple):
+    responses: int
+    bytes: int
+
+
+def totals(connection: sqlite3.Connection) -> ResponseStats:
+    return ResponseStats(*connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone())
+
+
+def oldest_finished(connection: sqlite3.Connection, limit: int) -> list[tuple[int, float, int]]:
+    """Number, time and size of the oldest rows that are finished."""
+    query = f"SELECT number, created_at, size FROM responses WHERE NOT {_IS_UNFINISHED} ORDER BY created_at LIMIT ?"
+    return connection.execute(query, (limit,)).fetchall()
+
+
+def delete(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    connection.executemany("DELETE FROM responses WHERE number = ?", [(number,) for number in numbers])
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Once `put` or `update` returns, the response survives the death of this process.
 file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
 can be used (see `reopener`).
 
-SQL: table `responses`, here and in `response_rows`. A second engine needs: a row by caller and id, unfinished rows,
-the oldest rows, and the sum of sizes without reading the rows.
+This module is the policy; the SQL of the table `responses` is in `response_rows`. A second engine needs: a row by
+caller and id, unfinished rows, the oldest rows, and the sum of sizes without reading the rows.
 """
 
 import json
@@ -21,14 +21,16 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
+from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.pruner import Pruner
 from deepseek_cursor_proxy.storage.response_rows import (
-    IS_UNFINISHED,
     Change,
     PendingChanges,
+    ResponseStats,
     Row,
+    Unfinished,
     pack,
     pack_json,
     read,
@@ -66,12 +68,6 @@ class _Unpacked(NamedTuple):
     value: Any
     json_bytes: int
     size: int
-
-
-@dataclass(frozen=True)
-class ResponseStats:
-    responses: int
-    bytes: int
 
 
 class ResponseStore:
@@ -265,29 +261,20 @@ class ResponseStore:
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
             with self._database.reader() as connection:
-                unfinished = connection.execute(
-                    f"SELECT number, caller, id, body FROM responses WHERE {IS_UNFINISHED}"
-                ).fetchall()
-            orphans = [(each[0], each[3]) for each in unfinished if (each[1], each[2]) not in self._in_work]
-            failed = sum(self._fail_orphan(number, body, is_retry) for number, body in orphans)
+                unfinished = response_rows.unfinished(connection)
+            orphans = [each for each in unfinished if (each.caller, each.id) not in self._in_work]
+            failed = sum(self._fail_orphan(each, is_retry) for each in orphans)
             self._has_orphans = False
             return failed
 
-    def _fail_orphan(self, number: int, packed: bytes, is_retry: bool) -> bool:
+    def _fail_orphan(self, orphan: Unfinished, is_retry: bool) -> bool:
         try:
-            body = pack_json({**unpack_json(packed), "status": "failed", "error": _RESTARTED})
+            body = pack_json({**unpack_json(orphan.body), "status": "failed", "error": _RESTARTED})
         except ValueError:
             # Unreadable, but it must not stay unfinished for ever.
-            body = packed
+            body = orphan.body
         with self._database.transaction(is_retry=is_retry) as connection:
-            return (
-                connection.execute(
-                    "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
-                    f"WHERE number = ? AND {IS_UNFINISHED}",
-                    (body, len(body), number),
-                ).rowcount
-                > 0
-            )
+            return response_rows.fail(connection, orphan.number, body)
 
     # Pruning …
 
@@ -302,27 +289,22 @@ class ResponseStore:
 
     def _delete_oldest(self) -> int:
         with self._database.transaction() as connection:
-            rows, size = connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
+            rows, size = response_rows.totals(connection)
             gone = []
-            for number, created_at, each in connection.execute(
-                # An unfinished response would be lost with its row.
-                f"SELECT number, created_at, size FROM responses WHERE NOT {IS_UNFINISHED} ORDER BY created_at LIMIT ?",
-                (_ROWS_PER_STEP,),
-            ):
+            # An unfinished response would be lost with its row.
+            for number, created_at, each in response_rows.oldest_finished(connection, _ROWS_PER_STEP):
                 is_old = created_at < self._clock() - self._max_age
                 if not is_old and rows <= self._max_rows and size <= self._max_bytes:
                     break
-                gone.append((number,))
+                gone.append(number)
                 rows, size = rows - 1, size - each
-            connection.executemany("DELETE FROM responses WHERE number = ?", gone)
+            response_rows.delete(connection, gone)
         return len(gone)
 
     def stats(self) -> ResponseStats:
         """The number and bytes of stored responses; raises Unusable."""
         with self._database.reader() as connection:
-            return ResponseStats(
-                *connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone()
-            )
+            return response_rows.totals(connection)
 
     def close(self) -> None:
         """Write what is pending; idempotent. The database is its owner's to close."""

@@ -105,3 +105,19 @@ def write_version(connection: sqlite3.Connection) -> None:
 
 def version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+# All tables …
+
+
+def newest_time(connection: sqlite3.Connection) -> float | None:
+    """The latest time in any table; None when all are empty."""
+    columns = (("used_at", "reasonings"), ("used_at", "tool_orders"), ("created_at", "responses"))
+    times = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in columns]
+    return max((time for time in times if time is not None), default=None)
+
+
+def delete_rows(connection: sqlite3.Connection) -> None:
+    """Delete all that was stored for callers; token ratios stay."""
+    for table in ("keys", "tool_orders", "responses", "reasonings"):
+        connection.execute(f"DELETE FROM {table}")
