@@ -21,17 +21,11 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.config import (
-    CONFIG_PATH,
-    DECLARATIONS,
-    SETTINGS,
-    LoadedConfig,
-    ProxyConfig,
-    expand_home,
-    to_toml,
-)
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
-from deepseek_cursor_proxy.config.declaration import Setting, nearest
+from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.redaction import safe_text

@@ -17,16 +17,9 @@ from deepseek_cursor_proxy import __version__, private_files
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
-from deepseek_cursor_proxy.config import (
-    CONFIG_PATH,
-    DECLARATIONS,
-    SETTINGS,
-    ProxyConfig,
-    expand_home,
-    https_proxy,
-    lacks_home,
-    template,
-)
+from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, template
+from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_lines import LineHandler

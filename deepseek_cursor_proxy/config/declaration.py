@@ -96,7 +96,9 @@ class Setting(NamedTuple):
         if self.at_most is not None and parsed > self.at_most:
             raise self._refusal(value, f"is more than {self.at_most}", origin)
         if self.field == "upstream_base_url":
-            return self._base_url(parsed, origin)
+            if not is_base_url(parsed):
+                raise self._refusal(parsed, "is not an http(s) address such as https://api.deepseek.com", origin)
+            return parsed.rstrip("/")
         return parsed
 
     def _convert(self, value: Any) -> Any:
@@ -121,11 +123,6 @@ class Setting(NamedTuple):
             raise ValueError
         return Path(text).expanduser() if self.kind is Path else text
 
-    def _base_url(self, url: str, origin: str) -> str:
-        if not is_base_url(url):
-            raise self._refusal(url, "is not an http(s) address such as https://api.deepseek.com", origin)
-        return url.rstrip("/")
-
     def _refusal(self, value: Any, why: str, origin: str) -> StartupError:
         return refusal(self.key, value, why, origin)
 
@@ -142,6 +139,15 @@ def parse_items(key: str, value: Any, origin: str, item: "EntryParser") -> tuple
     if not isinstance(value, (list, tuple)):
         raise StartupError(f'config: {key} is not a list such as ["one", "two"] ({origin})')
     return tuple(item(key, each, origin) for each in value)
+
+
+def public_host(key: str, value: Any, origin: str) -> str:
+    """Parse an entry of public_hosts: the name of the proxy in the user's own tunnel or reverse proxy."""
+    name = value.strip().lower().removesuffix(".") if isinstance(value, str) else ""
+    if not re.fullmatch(r"(?:\*\.)?(?!-)[a-z0-9_-]+(?:\.[a-z0-9_-]+)*", name):
+        allowed = "a host name such as proxy.example.com or *.example.com, without https:// and port"
+        raise StartupError(f'config: {key} has "{quote(value)}", which is not {allowed} ({origin})')
+    return name
 
 
 _KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}

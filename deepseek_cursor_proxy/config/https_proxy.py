@@ -8,6 +8,7 @@ message contains the proxy's credentials.
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -67,8 +68,9 @@ def _matches(entry: str, host: str, port: int) -> bool:
     if entry in ("", "*"):
         return entry == "*"
     address = _address(host)
-    if address is not None and (network := _network(entry)) is not None:
-        return address in network
+    if address is not None:
+        with suppress(ValueError):
+            return address in ipaddress.ip_network(entry, strict=False)
     name, _, entry_port = entry.rpartition(":") if re.search(r"[^:]:\d+$|\]:\d+$", entry) else (entry, "", "")
     if entry_port and entry_port != str(port):
         return False
@@ -79,13 +81,6 @@ def _matches(entry: str, host: str, port: int) -> bool:
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(entry, strict=False)
     except ValueError:
         return None
 

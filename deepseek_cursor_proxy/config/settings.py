@@ -25,20 +25,25 @@ from deepseek_cursor_proxy.config.declaration import (
     model_name,
     parse_items,
     passthrough_route,
+    public_host,
     refusal,
     setting,
     switch_word,
     table,
 )
-from deepseek_cursor_proxy.config.public_hosts import public_host
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
 
-# Timers of the system overflow beyond some weeks (on Windows first); a day is longer than any useful wait.
-_DAY = 24 * 3600
-# More than any machine has memory for, and still exact as a float.
-_PLENTY = 10**12
+
+def _seconds(default: float, help: str, *, at_least: float = 0.1, group: str = "") -> Any:
+    """A wait of at most a day: timers of the system overflow beyond some weeks (on Windows first)."""
+    return setting(default, help, at_least=at_least, at_most=24 * 3600, group=group)
+
+
+def _amount(default: int, help: str, *, needs_restart: bool = False) -> Any:
+    """A number above 0, and of less than any machine has memory for; a float of it is still exact."""
+    return setting(default, help, at_least=1, at_most=10**12, needs_restart=needs_restart)
 
 
 @dataclass(frozen=True)
@@ -91,42 +96,26 @@ class ProxyConfig:
         "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
         choices=("sticky", "sorted", "client"),
     )
-    request_timeout: float = setting(
-        300.0,
-        "seconds DeepSeek may stay silent before the answer is given up",
-        at_least=0.1,
-        at_most=_DAY,
-        group="calls to DeepSeek",
+    request_timeout: float = _seconds(
+        300.0, "seconds DeepSeek may stay silent before the answer is given up", group="calls to DeepSeek"
     )
     # DeepSeek closes the connection of a call that was queued for ten minutes.
-    queue_patience: float = setting(
-        630.0,
-        "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then",
-        at_least=0,
-        at_most=_DAY,
+    queue_patience: float = _seconds(
+        630.0, "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then", at_least=0
     )
     # Long enough for a hiccup, short enough that the user sees no delay.
-    retry_budget: float = setting(
+    retry_budget: float = _seconds(
         3.0,
         "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: nothing is ever sent twice",
         at_least=0,
-        at_most=_DAY,
     )
-    connect_timeout: float = setting(
-        10.0, "seconds to reach DeepSeek: name, connection and certificate together", at_least=0.1, at_most=_DAY
-    )
+    connect_timeout: float = _seconds(10.0, "seconds to reach DeepSeek: name, connection and certificate together")
     # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
-    max_upstream_calls: int = setting(
-        480, "calls to a model at once; further ones wait for a place", at_least=1, at_most=_PLENTY
-    )
+    max_upstream_calls: int = _amount(480, "calls to a model at once; further ones wait for a place")
     # DeepSeek allows 2500.
-    max_flash_calls: int = setting(
-        2400, "the same for Flash, of which DeepSeek allows more", at_least=1, at_most=_PLENTY
-    )
+    max_flash_calls: int = _amount(2400, "the same for Flash, of which DeepSeek allows more")
     # Tunnels give up on a silent answer after 100 seconds; a 429 before that says why.
-    queue_timeout: float = setting(
-        30.0, "seconds a call may wait for a place before 429 is answered", at_least=0, at_most=_DAY
-    )
+    queue_timeout: float = _seconds(30.0, "seconds a call may wait for a place before 429 is answered", at_least=0)
     https_proxy: str = setting(
         "environment",
         "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
@@ -135,60 +124,36 @@ class ProxyConfig:
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
-    heartbeat_interval: float = setting(
-        15.0,
-        "seconds of silence after which the client gets an empty event, so that it keeps waiting",
-        at_least=0.1,
-        at_most=_DAY,
-        group="clients",
+    heartbeat_interval: float = _seconds(
+        15.0, "seconds of silence after which the client gets an empty event, so that it keeps waiting", group="clients"
     )
-    header_timeout: float = setting(
-        10.0, "seconds a client may take to send the head of a request", at_least=0.1, at_most=_DAY
-    )
+    header_timeout: float = _seconds(10.0, "seconds a client may take to send the head of a request")
     # A body of 48 MiB may take a quarter of an hour, a body that does not come ten seconds: slower than a bad mobile
     # link is an attack.
-    body_timeout: float = setting(
-        10.0, "seconds a client may take to send a body, besides what body_rate allows", at_least=0.1, at_most=_DAY
-    )
-    body_rate: int = setting(50_000, "bytes of a body that earn the client another second", at_least=1, at_most=_PLENTY)
+    body_timeout: float = _seconds(10.0, "seconds a client may take to send a body, besides what body_rate allows")
+    body_rate: int = _amount(50_000, "bytes of a body that earn the client another second")
     # Clients rely on 15 seconds; each unused connection costs a thread.
-    idle_timeout: float = setting(20.0, "seconds an unused client connection is kept open", at_least=0.1, at_most=_DAY)
-    write_timeout: float = setting(
-        30.0, "seconds a client may refuse to read before it is dropped", at_least=0.1, at_most=_DAY
-    )
-    shutdown_grace: float = setting(
-        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, at_most=_DAY
-    )
+    idle_timeout: float = _seconds(20.0, "seconds an unused client connection is kept open")
+    write_timeout: float = _seconds(30.0, "seconds a client may refuse to read before it is dropped")
+    shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
     # Each costs a thread; an editor uses a handful.
     max_connections: int = setting(
         1024, "clients connected at the same time; more are answered 503", at_least=1, at_most=100_000
     )
     # DeepSeek's own limit.
-    max_request_body_bytes: int = setting(
-        48 * 1024 * 1024, "largest request body, unpacked", at_least=1, at_most=_PLENTY
-    )
+    max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
     reasoning_content_path: Path = setting(
         HOME / "reasoning_content.sqlite3",
         "where reasoning is kept; :memory: keeps it until the proxy stops",
         needs_restart=True,
         group="stored reasoning and responses",
     )
-    reasoning_cache_max_age_seconds: int = setting(
-        30 * 24 * 3600,
-        "seconds after its last use that a reasoning is forgotten",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
+    reasoning_cache_max_age_seconds: int = _amount(
+        30 * 24 * 3600, "seconds after its last use that a reasoning is forgotten", needs_restart=True
     )
-    reasoning_cache_max_rows: int = setting(
-        100_000, "how many reasonings are kept", at_least=1, at_most=_PLENTY, needs_restart=True
-    )
-    reasoning_cache_max_bytes: int = setting(
-        1024**3,
-        "how many bytes of reasoning are kept; the longest unused go first",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
+    reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
+    reasoning_cache_max_bytes: int = _amount(
+        1024**3, "how many bytes of reasoning are kept; the longest unused go first", needs_restart=True
     )
     durability: str = setting(
         "normal",
@@ -196,22 +161,12 @@ class ProxyConfig:
         choices=("normal", "full"),
         needs_restart=True,
     )
-    response_max_age_seconds: int = setting(
-        30 * 24 * 3600,
-        "seconds after which a stored response (of the Responses API) is forgotten",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
+    response_max_age_seconds: int = _amount(
+        30 * 24 * 3600, "seconds after which a stored response (of the Responses API) is forgotten", needs_restart=True
     )
-    response_max_rows: int = setting(
-        10_000, "how many responses are stored; the oldest go first", at_least=1, at_most=_PLENTY, needs_restart=True
-    )
-    response_max_bytes: int = setting(
-        1024**3,
-        "how much they may take up, packed; the oldest go first",
-        at_least=1,
-        at_most=_PLENTY,
-        needs_restart=True,
+    response_max_rows: int = _amount(10_000, "how many responses are stored; the oldest go first", needs_restart=True)
+    response_max_bytes: int = _amount(
+        1024**3, "how much they may take up, packed; the oldest go first", needs_restart=True
     )
     background_workers: int = setting(
         4,

@@ -36,7 +36,8 @@ def read(declared: Declarations, path: Path, environment: Mapping[str, str], fla
     """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
     values: dict[str, Any] = {}
     origins = {each.field: "default" for each in declared}
-    names = _names(declared)
+    # Older files use the field's name.
+    names = {name: each for each in declared for name in (each.field, each.key)}
     for name, value, origin in _sources(path, environment, flags):
         found = _find(names, name, origin)
         _refuse_misplaced(names, found, value, origin)
@@ -54,11 +55,6 @@ def _sources(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"
     for name, value in flags.items():
         yield name, value, f"flag --{name.replace('_', '-')}"
-
-
-def _names(declared: Declarations) -> dict[str, Setting | Table]:
-    # Older files use the field's name.
-    return {name: each for each in declared for name in (each.field, each.key)}
 
 
 def _find(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setting | Table:

@@ -33,7 +33,7 @@ before = set(sys.modules)
 import socket, threading
 from pathlib import Path
 from deepseek_cursor_proxy import cli
-from deepseek_cursor_proxy.config import CONFIG_PATH, ProxyConfig
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH, ProxyConfig
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.cli.serve import ensure_config_file
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer

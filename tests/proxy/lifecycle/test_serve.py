@@ -21,7 +21,8 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.config import ProxyConfig, template
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.settings import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.lifecycle import test_tunnel
 from tests.support.systems import ROOT

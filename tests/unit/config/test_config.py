@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.config import (
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, PassthroughRoute, to_toml
+from deepseek_cursor_proxy.config.settings import (
     CONFIG_PATH,
     DECLARATIONS,
+    HOME,
     SETTINGS,
     TABLES,
     LoadedConfig,
-    ProxyConfig,
-    expand_home,
     settings_table,
     template,
-    to_toml,
 )
-from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, PassthroughRoute
-from deepseek_cursor_proxy.config.settings import HOME
+from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
