@@ -113,9 +113,9 @@ class Http1Test(unittest.TestCase):
         self.assertEqual((result.payload, result.rest), (payload, rest))
         return result.head
 
-    def assert_refused(self, cases: dict[str, bytes], status: int) -> None:
-        for name, data in cases.items():
-            with self.subTest(name):
+    def assert_refused(self, status: int, *cases: bytes) -> None:
+        for data in cases:
+            with self.subTest(data):
                 self.assertEqual({read_request(p) for p in splittings(data)}, {status})
 
     def assert_refused_early(self, data: bytes, status: int) -> None:
@@ -127,9 +127,9 @@ class Http1Test(unittest.TestCase):
         self.assertIsInstance(whole, Read)
         self.assertEqual([read_request(pieces(data, size)) for size in (4096, 7)], [whole, whole])
 
-    def assert_bad_answers(self, cases: dict[str, bytes]) -> None:
-        for name, data in cases.items():
-            with self.subTest(name):
+    def assert_bad_answers(self, *cases: bytes) -> None:
+        for data in cases:
+            with self.subTest(data):
                 self.assertEqual({read_response(p) for p in splittings(data)}, {ValueError})
 
 
@@ -157,57 +157,29 @@ class RequestLine(Http1Test):
                 self.assertEqual(self.assert_read(head(line=line + b" HTTP/1.1")).target, line.split(b" ")[1].decode())
 
     def test_a_malformed_request_line_is_refused(self) -> None:
-        lines = {
-            "HTTP/0.9 knows one word and a path": b"GET /",
-            "one word is no request": b"GET",
-            "two spaces after the method": b"GET  / HTTP/1.1",
-            "two spaces after the target": b"GET /  HTTP/1.1",
-            "a space at the start": b" GET / HTTP/1.1",
-            "a space at the end": b"GET / HTTP/1.1 ",
-            "a tab is not a space": b"GET\t/\tHTTP/1.1",
-            "a space inside the target": b"GET /a b HTTP/1.1",
-            "a method with a colon": b"GE:T / HTTP/1.1",
-            "a method with brackets": b"G[E]T / HTTP/1.1",
-            "a method of 33 characters": b"x" * 33 + b" / HTTP/1.1",
-            "no method": b" / HTTP/1.1",
-            "no target": b"GET HTTP/1.1",
-            "an empty target": b"GET  HTTP/1.1",
-            "a target beyond ASCII": "GET /ä HTTP/1.1".encode(),
-            "a target in latin-1": b"GET /\xe4 HTTP/1.1",
-            "a target without a slash": b"GET v1/models HTTP/1.1",
-            "a target with only a query": b"GET ?a=b HTTP/1.1",
-            "a target with a fragment": b"GET /v1/models#top HTTP/1.1",
-            "an asterisk for GET": b"GET * HTTP/1.1",
-            "an authority for CONNECT": b"CONNECT api.deepseek.com:443 HTTP/1.1",
-            "another scheme": b"GET ftp://localhost/ HTTP/1.1",
-            "a URL without a host": b"GET http:///v1/models HTTP/1.1",
-            "a URL with credentials": b"GET http://user:pw@localhost/ HTTP/1.1",
-            "a URL with an odd port": b"GET http://localhost:80x/ HTTP/1.1",
-            "a version in lower case": b"GET / http/1.1",
-            "a version with mixed case": b"GET / Http/1.1",
-            "a version without its minor": b"GET / HTTP/1",
-            "a version with a bare major": b"GET / HTTP/2",
-            "a version with two-digit minor": b"GET / HTTP/1.10",
-            "a version with two-digit major": b"GET / HTTP/01.1",
-            "a version with a comma": b"GET / HTTP/1,1",
-            "a version with a sign": b"GET / HTTP/+1.1",
-            "a version with a space": b"GET / HTTP/1. 1",
-            "another protocol": b"GET / HTTPS/1.1",
-            "another script's digits": "GET / HTTP/1.١".encode(),
-        }
-        self.assert_refused({name: head(line=line) for name, line in lines.items()}, 400)
+        spaces = (b"GET  / HTTP/1.1", b"GET /  HTTP/1.1", b" GET / HTTP/1.1", b"GET / HTTP/1.1 ", b"GET\t/\tHTTP/1.1")
+        words = (b"GET /", b"GET", b"GET HTTP/1.1", b"GET  HTTP/1.1", b" / HTTP/1.1", b"GET /a b HTTP/1.1")
+        methods = (b"GE:T / HTTP/1.1", b"G[E]T / HTTP/1.1", b"x" * 33 + b" / HTTP/1.1")
+        targets = ("/ä".encode(), b"/\xe4", b"v1/models", b"?a=b", b"/v1/models#top", b"*", b"ftp://localhost/")
+        urls = (b"http:///v1/models", b"http://user:pw@localhost/", b"http://localhost:80x/")
+        versions = (
+            *(b"http/1.1", b"Http/1.1", b"HTTP/1", b"HTTP/2", b"HTTP/1.10", b"HTTP/01.1", b"HTTP/1,1", b"HTTP/+1.1"),
+            *(b"HTTP/1. 1", b"HTTPS/1.1", "HTTP/1.١".encode()),
+        )
+        lines = (*spaces, *words, *methods, b"CONNECT api.deepseek.com:443 HTTP/1.1")
+        lines += tuple(b"GET %b HTTP/1.1" % each for each in (*targets, *urls))
+        lines += tuple(b"GET / " + each for each in versions)
+        self.assert_refused(400, *(head(line=line) for line in lines))
 
     def test_another_version_of_http_is_a_505(self) -> None:
         lines = (b"GET / HTTP/0.9", b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / HTTP/3.0", b"GET / HTTP/9.9")
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        self.assert_refused({str(line): head(line=line) for line in lines} | {"the preface of h2": preface}, 505)
+        preface_of_h2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        self.assert_refused(505, *(head(line=line) for line in lines), preface_of_h2)
 
-    def test_empty_lines_before_a_request_are_skipped(self) -> None:
+    def test_empty_lines_before_a_request_are_skipped_unless_they_are_many(self) -> None:
         for count in range(5):
             self.assertEqual(self.assert_read(b"\r\n" * count + head(line=b"GET / HTTP/1.1")).target, "/")
-
-    def test_many_empty_lines_before_a_request_are_refused(self) -> None:
-        self.assert_refused({"five": b"\r\n" * 5 + head(), "endless": b"\r\n" * 200}, 400)
+        self.assert_refused(400, b"\r\n" * 5 + head(), b"\r\n" * 200)
 
     def test_the_longest_target_is_read_and_a_longer_one_is_414(self) -> None:
         longest = b"/" + b"x" * (heads.MAX_TARGET_BYTES - 1)
@@ -220,9 +192,8 @@ class RequestLine(Http1Test):
 class Fields(Http1Test):
     def test_names_are_lower_case_and_values_are_stripped_of_spaces_and_tabs_only(self) -> None:
         found = self.assert_read(head(b"X-ONE:\t a b\t c \t", b"x-Two:", b"x-three: \xa0\xe4\x85 "))
-        self.assertEqual(found.headers["x-one"], "a b\t c")
-        self.assertEqual(found.headers["x-two"], "")
-        self.assertEqual(found.headers["x-three"], "\xa0\xe4\x85")
+        del found.headers["host"]  # type: ignore[attr-defined]
+        self.assertEqual(found.headers, {"x-one": "a b\t c", "x-two": "", "x-three": "\xa0\xe4\x85"})
 
     def test_a_value_may_contain_colons_and_every_visible_character(self) -> None:
         visible = bytes(range(0x21, 0x7F))
@@ -233,73 +204,48 @@ class Fields(Http1Test):
         self.assertEqual(found.headers["accept"], "a, b, c, d")
 
     def test_a_malformed_field_is_refused(self) -> None:
-        fields = {
-            "a space before the colon": b"Y : z",
-            "a tab before the colon": b"Y\t: z",
-            "a folded line": b"Y: z\r\n more",
-            "a line folded with a tab": b"Y: z\r\n\tmore",
-            "a line of white space": b"Y: z\r\n \r\nX: y",
-            "no colon": b"Yz",
-            "no name": b": z",
-            "only a colon": b":",
-            "a name with a space": b"Y y: z",
-            "a name with a slash": b"Y/y: z",
-            "a name in brackets": b"(Y): z",
-            "a name in quotes": b'"Y": z',
-            "a name beyond ASCII": "Ý: z".encode(),
-            "a name with a NUL": b"Y\0: z",
-        }
-        self.assert_refused({name: head(field, b"X-After: 1") for name, field in fields.items()}, 400)
-
-    def test_a_folded_first_field_is_refused(self) -> None:
-        self.assert_refused({"SP": head(host=b" " + HOST), "HTAB": head(host=b"\t" + HOST)}, 400)
+        folded = (b"Y: z\r\n more", b"Y: z\r\n\tmore", b"Y: z\r\n \r\nX: y")
+        colons = (b"Y : z", b"Y\t: z", b"Yz", b": z", b":")
+        names = (b"Y y: z", b"Y/y: z", b"(Y): z", b'"Y": z', "Ý: z".encode(), b"Y\0: z")
+        self.assert_refused(400, *(head(field, b"X-After: 1") for field in (*folded, *colons, *names)))
+        self.assert_refused(400, head(host=b" " + HOST), head(host=b"\t" + HOST))
 
     def test_control_characters_are_refused_anywhere_in_a_head(self) -> None:
         controls = [*range(9), 11, 12, *range(14, 32), 127]
-        values = {f"{byte:#04x} in a value": head(b"Y: a" + bytes([byte]) + b"b") for byte in controls}
-        targets = {f"{byte:#04x} in a target": head(line=b"GET /" + bytes([byte]) + b" HTTP/1.1") for byte in controls}
-        self.assert_refused(values | targets, 400)
+        self.assert_refused(400, *(head(b"Y: a%cb" % byte) for byte in controls))
+        self.assert_refused(400, *(head(line=b"GET /%c HTTP/1.1" % byte) for byte in controls))
 
     def test_lines_end_in_crlf_only(self) -> None:
-        cases = {
-            "a bare LF after the request line": b"GET / HTTP/1.1\nHost: a\r\n\r\n",
-            "a bare LF after a field": b"GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
-            "bare LFs throughout": b"GET / HTTP/1.1\nHost: a\n\n",
-            "a bare LF as the blank line": b"GET / HTTP/1.1\r\nHost: a\r\n\n",
-            "a bare CR in a value": b"GET / HTTP/1.1\r\nHost: a\r\nX: a\rContent-Length: 5\r\n\r\n",
-            "a bare CR in the request line": b"GET /\r HTTP/1.1\r\nHost: a\r\n\r\n",
-            "CR CR LF": b"GET / HTTP/1.1\r\nHost: a\r\r\n\r\n",
-            "a bare LF before the request": b"\n" + head(),
-            "a bare CR before the request": b"\r" + head(),
-            "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        }
-        self.assert_refused(cases, 400)
+        start = b"GET / HTTP/1.1\r\nHost: a"
+        bare_lfs = (b"GET / HTTP/1.1\nHost: a\r\n\r\n", start + b"\nX: y\r\n\r\n", b"GET / HTTP/1.1\nHost: a\n\n")
+        self.assert_refused(400, *bare_lfs, start + b"\r\n\n", b"\n" + head())
+        bare_crs = (start + b"\r\nX: a\rContent-Length: 5\r\n\r\n", b"GET /\r HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.assert_refused(400, *bare_crs, start + b"\r\r\n\r\n", b"\r" + head())
+        tls_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+        self.assert_refused(400, tls_hello)
 
     def test_a_forbidden_byte_is_refused_before_the_head_is_complete(self) -> None:
-        self.assert_refused({"LF only": b"GET / HTTP/1.1\n", "NUL": b"GET /\0", "CR": b"GET / HTTP/1.1\rX"}, 400)
+        self.assert_refused(400, b"GET / HTTP/1.1\n", b"GET /\0", b"GET / HTTP/1.1\rX")
 
     def test_a_header_that_decides_something_comes_once(self) -> None:
-        pairs = {
-            "Content-Length, equal": (b"Content-Length: 5", b"Content-Length: 5"),
-            "Content-Length, different": (b"Content-Length: 5", b"content-length: 6"),
-            "Transfer-Encoding": (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-            "Host": (HOST, HOST),
-            "Authorization": (b"Authorization: Bearer a", b"authorization: Bearer b"),
-            "Content-Type": (b"Content-Type: a/b", b"Content-Type: a/b"),
-            "Content-Encoding": (b"Content-Encoding: gzip", b"Content-Encoding: gzip"),
-            "Expect": (b"Expect: 100-continue", b"Expect: 100-continue"),
-            "Api-Key": (b"Api-Key: a", b"Api-Key: a"),
-            "X-Api-Key": (b"X-Api-Key: a", b"X-API-KEY: b"),
-        }
-        self.assert_refused({name: head(*pair) + b"hello" for name, pair in pairs.items()}, 400)
+        different = (
+            (b"Content-Length: 5", b"content-length: 6"),
+            (b"Authorization: Bearer a", b"authorization: Bearer b"),
+            (b"X-Api-Key: a", b"X-API-KEY: b"),
+        )
+        equal = (
+            *(b"Content-Length: 5", b"Transfer-Encoding: chunked", HOST, b"Content-Type: a/b", b"Api-Key: a"),
+            *(b"Content-Encoding: gzip", b"Expect: 100-continue"),
+        )
+        pairs = (*different, *((field, field) for field in equal))
+        self.assert_refused(400, *(head(*pair) + b"hello" for pair in pairs))
 
     def test_a_hundred_fields_are_read_and_one_more_is_431(self) -> None:
         fields = [b"X-%d: y" % number for number in range(100)]
         self.assert_large_read(head(*fields[:99]))
         self.assert_refused_early(head(*fields), 431)
         self.assert_refused_early(head(*fields, *fields), 431)
-
-    def test_too_many_fields_are_refused_before_the_head_is_complete(self) -> None:
+        # Before the head is complete.
         self.assert_refused_early(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 102, 431)
 
     def test_a_head_of_64_kib_is_read_and_one_byte_more_is_431(self) -> None:
@@ -336,40 +282,17 @@ class Host(Http1Test):
         self.assert_read(head(host=b"Host: b%C3%BCcher.example:80"))
 
     def test_what_is_no_host_is_refused(self) -> None:
-        hosts = {
-            "empty": b"",
-            "two hosts": b"a, b",
-            "two hosts without a space": b"a,b",
-            "a space": b"a b",
-            "a path": b"a/b",
-            "a URL": b"http://a",
-            "credentials": b"u@a",
-            "two ports": b"a:1:2",
-            "a word for a port": b"a:http",
-            "a port of six digits": b"a:123456",
-            "a signed port": b"a:+80",
-            "only a port": b":80",
-            "an open bracket": b"[::1",
-            "empty brackets": b"[]",
-            "a name in brackets": b"[localhost]",
-            "text after the brackets": b"[::1]x",
-            "bare IPv6": b"::1",
-            "beyond ASCII": "bücher".encode(),
-            "a bad escape": b"a%zz",
-            "half an escape": b"a%4",
-            "a query": b"a?b",
-            "a backslash": b"a\\b",
-        }
-        self.assert_refused({name: head(host=b"Host: " + host) for name, host in hosts.items()}, 400)
+        names = (b"", b"a, b", b"a,b", b"a b", b"a/b", b"http://a", b"u@a", "bücher".encode(), b"a?b", b"a\\b")
+        ports = (b"a:1:2", b"a:http", b"a:123456", b"a:+80", b":80")
+        brackets = (b"[::1", b"[]", b"[localhost]", b"[::1]x", b"::1")
+        escapes = (b"a%zz", b"a%4")
+        self.assert_refused(400, *(head(host=b"Host: " + each) for each in (*names, *ports, *brackets, *escapes)))
 
-    def test_http_1_1_needs_a_host(self) -> None:
-        self.assert_refused({"none": head(host=b"")}, 400)
+    def test_http_1_1_needs_a_host_and_an_absolute_target_does_not_replace_it(self) -> None:
+        self.assert_refused(400, head(host=b""), head(line=b"GET http://a/ HTTP/1.1", host=b""))
 
     def test_an_odd_host_is_refused_from_http_1_0_too(self) -> None:
-        self.assert_refused({"odd": head(line=b"GET / HTTP/1.0", host=b"Host: a b")}, 400)
-
-    def test_an_absolute_target_does_not_replace_the_host(self) -> None:
-        self.assert_refused({"none": head(line=b"GET http://a/ HTTP/1.1", host=b"")}, 400)
+        self.assert_refused(400, head(line=b"GET / HTTP/1.0", host=b"Host: a b"))
 
 
 class Connections(Http1Test):
@@ -417,32 +340,23 @@ class Connections(Http1Test):
             self.assertEqual(caught.exception.status, 417)
 
     def test_who_keeps_a_connection_alive(self) -> None:
-        cases: list[tuple[tuple[int, int], dict[str, str], bool]] = [
-            ((1, 1), {}, True),
-            ((1, 1), {"connection": "keep-alive"}, True),
-            ((1, 1), {"connection": "close"}, False),
-            ((1, 1), {"connection": "TE,\tClose "}, False),
-            ((1, 1), {"connection": "closed, x-close"}, True),
-            ((1, 1), {"connection": "keep-alive, close"}, False),
-            ((1, 0), {}, False),
-            ((1, 0), {"connection": "Keep-Alive"}, True),
-            ((1, 0), {"connection": "upgrade , keep-alive"}, True),
-            ((1, 0), {"connection": "keep-alive, close"}, False),
-        ]
-        for version, headers, expected in cases:
-            with self.subTest(version=version, headers=headers):
-                self.assertIs(heads.keeps_alive(version, headers), expected)
+        for version, expected, connections in (
+            ((1, 1), True, (None, "keep-alive", "closed, x-close")),
+            ((1, 1), False, ("close", "TE,\tClose ", "keep-alive, close")),
+            ((1, 0), True, ("Keep-Alive", "upgrade , keep-alive")),
+            ((1, 0), False, (None, "keep-alive, close")),
+        ):
+            for connection in connections:
+                with self.subTest(version=version, connection=connection):
+                    headers = {} if connection is None else {"connection": connection}
+                    self.assertIs(heads.keeps_alive(version, headers), expected)
 
     def test_a_target_splits_into_path_and_query(self) -> None:
         cases = {
-            "/": ("/", ""),
+            **{path: (path, "") for path in ("/", "/a#b", "//a/b", "/http://a/b", "*")},
             "/a%2Fb?c=%20d": ("/a%2Fb", "c=%20d"),
             "/a?b?c": ("/a", "b?c"),
-            "/a#b": ("/a#b", ""),
-            "//a/b": ("//a/b", ""),
             "/?u=http://a/b": ("/", "u=http://a/b"),
-            "/http://a/b": ("/http://a/b", ""),
-            "*": ("*", ""),
             "http://localhost:9000/v1/models?x": ("/v1/models", "x"),
             "HTTPS://localhost": ("/", ""),
             "http://localhost?x=/": ("/", "x=/"),
@@ -464,15 +378,8 @@ class WholeHeads(Http1Test):
         self.assertTrue(assert_agreed(data, heads.parse_response_head, HeadBuffer(heads.bad_response)))
 
     def test_other_heads_go_through_the_buffer(self) -> None:
-        whole = head()
-        for data in (
-            b"",
-            whole[:-1],
-            b"\r\n" + whole,
-            head(b"X: " + b"x" * 9000),
-            head(*[b"X: y"] * 100),
-            head(b"\tX: y"),
-        ):
+        large = (head(b"X: " + b"x" * 9000), head(*[b"X: y"] * 100))
+        for data in (b"", head()[:-1], b"\r\n" + head(), *large, head(b"\tX: y")):
             self.assertIsNone(heads.parse_whole_head(data, heads.parse_request_head), data[:100])
 
 
@@ -490,8 +397,8 @@ class Responses(Http1Test):
             *(b"HTTP/1.1  200 OK", b" HTTP/1.1 200 OK", b"HTTP/1.1 200 O\0K", b"HTTP/1.1 200 OK\n", b"HTTP/1.1 2\xb20"),
         )
         fields = (b"A : b", b"A: b\r\n c", b"abc", b": b", b"A: b\nC: d", b"A: b\rC: d", b"A: \0")
-        cases = {str(line): answer(b"Content-Length: 0", line=line) for line in lines}
-        self.assert_bad_answers(cases | {str(field): answer(b"Content-Length: 0", field) for field in fields})
+        self.assert_bad_answers(*(answer(b"Content-Length: 0", line=line) for line in lines))
+        self.assert_bad_answers(*(answer(b"Content-Length: 0", field) for field in fields))
 
     def test_a_response_head_is_bounded_as_a_request_head_is(self) -> None:
         for data in (b"H" * 70000, answer(b"A: " + b"x" * 70000), answer(*[b"A: b"] * 101)):
@@ -503,24 +410,15 @@ class Responses(Http1Test):
         self.assert_answer(answer(b"Transfer-Encoding: Chunked") + chunks, payload=b"hello", rest=b"+")
 
     def test_ambiguous_framing_of_a_response_is_a_value_error(self) -> None:
-        cases = {
-            "two equal lengths": answer(b"Content-Length: 5", b"Content-Length: 5"),
-            "two lengths": answer(b"Content-Length: 5", b"Content-Length: 6"),
-            "a list of lengths": answer(b"Content-Length: 5, 5"),
-            "a negative length": answer(b"Content-Length: -5"),
-            "a signed length": answer(b"Content-Length: +5"),
-            "an empty length": answer(b"Content-Length:"),
-            "a length of words": answer(b"Content-Length: five"),
-            "a length of 20 digits": answer(b"Content-Length: 00000000000000000005"),
-            "a length and chunks": answer(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
-            "gzip as a transfer coding": answer(b"Transfer-Encoding: gzip"),
-            "a list of codings": answer(b"Transfer-Encoding: gzip, chunked"),
-            "two codings": answer(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-            "chunks in HTTP/1.0": answer(b"Transfer-Encoding: chunked", line=b"HTTP/1.0 200 OK"),
-            "a bad chunk size": answer(b"Transfer-Encoding: chunked") + b"x\r\n",
-            "a chunk's end unchecked": answer(b"Transfer-Encoding: chunked") + b"5\r\nhelloXX3\r\nabc\r\n0\r\n\r\n",
-        }
-        self.assert_bad_answers({name: data + b"hello" for name, data in cases.items()})
+        five, coding = b"Content-Length: 5", b"Transfer-Encoding: chunked"
+        lengths = (b" 5, 5", b" -5", b" +5", b"", b" five", b" 00000000000000000005")
+        pairs = ((five, five), (five, b"Content-Length: 6"), (five, coding), (coding, coding))
+        codings = (b"Transfer-Encoding: gzip", b"Transfer-Encoding: gzip, chunked")
+        self.assert_bad_answers(*(answer(b"Content-Length:" + each) + b"hello" for each in lengths))
+        self.assert_bad_answers(*(answer(*fields) + b"hello" for fields in (*pairs, codings[:1], codings[1:])))
+        self.assert_bad_answers(answer(coding, line=b"HTTP/1.0 200 OK") + b"hello")
+        for chunks in (b"x\r\nhello", b"5\r\nhelloXX3\r\nabc\r\n0\r\n\r\nhello"):
+            self.assert_bad_answers(answer(coding) + chunks)
 
     def test_a_response_without_framing_lasts_until_the_close(self) -> None:
         self.assert_answer(answer() + b"0\r\n\r\nall of it", payload=b"0\r\n\r\nall of it")
@@ -578,7 +476,3 @@ class Written(Http1Test):
         written = bodies.chunk(b"hello") + bodies.chunk(b"") + bodies.chunk(b"x" * 26)
         self.assertEqual(written, b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n")
         self.assert_read(chunked(written + bodies.LAST_CHUNK), payload=b"hello" + b"x" * 26)
-
-
-if __name__ == "__main__":
-    unittest.main()
