@@ -206,8 +206,8 @@ class UpstreamCall:
         if refusal.status == 401 and self._context.is_held:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return UpstreamFailed(
-                "DeepSeek does not accept the key of this proxy. Whoever runs it has to set DEEPSEEK_API_KEY anew and "
-                "start it again.",
+                "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and start "
+                "it again.",
                 code="held_key_refused",
             )
         return explain(refusal)

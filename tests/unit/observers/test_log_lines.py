@@ -16,7 +16,7 @@ from tests.proxy.lifecycle.test_serve import ServeTest
 
 
 class Disk(io.RawIOBase):
-    """A file on a disk that has so much room, and takes a few bytes at a time."""
+    """A file on a disk with so much space, which takes a few bytes at a time."""
 
     def __init__(self, space: int, piece: int = 1000) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class TestLines(unittest.TestCase):
 
     def test_foreign_text_in_a_log_record_stays_on_its_line(self) -> None:
         self.handle_by(log_lines.LineHandler(self.stream))
-        self.log.getChild("room").warning("he said %s", "\x1b[2J\r\nforged line")
+        self.log.getChild("child").warning("he said %s", "\x1b[2J\r\nforged line")
         self.assertEqual("he said \\x1b[2J\\r\\nforged line\n", self.stream.getvalue())
 
     def test_a_traceback_in_the_log_keeps_its_lines(self) -> None:
@@ -145,13 +145,13 @@ class TestLines(unittest.TestCase):
 
     def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
         self.handle_by(log_lines.LineHandler(self.stream))
-        log_lines.line_writer(self.log.getChild("room"))("50 % of it")
+        log_lines.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
     def test_the_line_writer_logs_records_to_other_handlers(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
-            log_lines.line_writer(self.log.getChild("room"))("50 % of it")
-        self.assertEqual(["INFO:a_program_of_this_test.room:50 % of it"], logged.output)
+            log_lines.line_writer(self.log.getChild("child"))("50 % of it")
+        self.assertEqual(["INFO:a_program_of_this_test.child:50 % of it"], logged.output)
 
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
