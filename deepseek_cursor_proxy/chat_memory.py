@@ -16,7 +16,8 @@ stage before it has returned the very same objects as for the last request. That
 is never changed, and a longer list gives the same objects again.
 
 All stages share one budget, the least recently used entries leave first; those of one chat are used together. Only time
-is saved: without memory (NO_MEMORY) every result is equal.
+is saved: without memory (NO_MEMORY) every result is equal. Results for one value, such as the digest of a message, are
+in a plain Memo of their module, by value: a chat whose beginning changed still finds those.
 """
 
 import operator

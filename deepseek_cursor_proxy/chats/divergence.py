@@ -24,9 +24,9 @@ _SHORT = 8
 # Names shown of tools that came or went.
 _MOST_NAMES = 3
 
-# The newest form of marshal's in which the same value has the same bytes; later ones mark what is shared in memory. It
-# tells apart what JSON does, order included, in a fifth of the time: 40 tools of 1 kB in 0.1 instead of 0.5 ms.
-_EXACT = 2
+# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
+# Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
+_MARSHAL_VERSION = 2
 
 
 class MessageOutline(NamedTuple):
@@ -105,7 +105,7 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
     messages = tuple(map(_message_outline, request.messages, history.digests))
     return RequestOutline(
         system=tuple(message.digest for message in messages[:leading]),
-        tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _EXACT)) for tool in request.tools},
+        tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _MARSHAL_VERSION)) for tool in request.tools},
         messages=messages[leading:],
     )
 
