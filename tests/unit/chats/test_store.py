@@ -1,10 +1,6 @@
 import logging
-import sqlite3
-import tempfile
-import threading
-import unittest
 from collections.abc import Sequence
-from pathlib import Path
+from unittest import mock
 
 from deepseek_cursor_proxy.chats import store as conversation_store
 from deepseek_cursor_proxy.chats.divergence import RequestOutline
@@ -12,6 +8,7 @@ from deepseek_cursor_proxy.chats.store import ChatBranch, ConversationStore
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.databases import DatabaseTestCase, run_at_once
 from tests.support.histories import assistant, system, user
 from tests.unit.chats.test_divergence import CHAT, NEXT, seen
 
@@ -19,20 +16,10 @@ DAY = 24 * 3600
 TITLE = (system("Make a title."), CHAT[1])
 
 
-class StoreTestCase(unittest.TestCase):
+class StoreTestCase(DatabaseTestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "store.sqlite3"
-        self.now = 1_000_000_000.0
-        self.database = self.open()
+        super().setUp()
         self.store = self.over(self.database)
-
-    def open(self) -> Database:
-        database = Database(self.path)
-        self.addCleanup(database.close)
-        database.open()
-        return database
 
     def over(self, database: Database, **details: float) -> ConversationStore:
         store = ConversationStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
@@ -57,8 +44,7 @@ class StoreTestCase(unittest.TestCase):
         return None if branch is None else "".join(branch.order)
 
     def rows(self) -> list[str]:
-        with self.database.reader() as connection:
-            return [names for (names,) in connection.execute("SELECT names FROM tool_orders ORDER BY used_at, id")]
+        return [names for (names,) in self.select("SELECT names FROM tool_orders ORDER BY used_at, id")]
 
     def changes(self) -> int:
         with self.database.reader() as connection:
@@ -97,8 +83,7 @@ class TestConversationStore(StoreTestCase):
         before = self.changes()
         self.accept(CHAT, "ba")
         self.assertEqual(before, self.changes())
-        with self.database.reader() as connection:
-            self.assertEqual([(self.now,)], connection.execute("SELECT used_at FROM tool_orders").fetchall())
+        self.assertEqual([(self.now,)], self.select("SELECT used_at FROM tool_orders"))
 
     def test_a_request_without_tools_leaves_the_order_alone(self) -> None:
         self.accept(CHAT, "ba")
@@ -151,23 +136,11 @@ class TestForgetting(StoreTestCase):
 
     def test_pruning_happens_by_itself_and_not_on_an_answering_thread(self) -> None:
         self.store = self.over(self.database, max_rows=5)
-        threads: list[str] = []
-        prune, done = self.store.prune, threading.Event()
-
-        def watched() -> int:
-            threads.append(threading.current_thread().name)
-            forgotten = prune()
-            done.set()
-            return forgotten
-
-        self.store.prune = watched  # type: ignore[method-assign]
-        self.fill(conversation_store._WRITES_BETWEEN_PRUNINGS)
-        self.assertTrue(done.wait(10))
-        self.assertNotIn(threading.current_thread().name, threads)
+        writes = conversation_store._WRITES_BETWEEN_PRUNINGS
+        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(writes))
 
     def test_memory_is_bounded_by_messages_tools_and_branches(self) -> None:
-        self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)
-        conversation_store._MESSAGES_IN_MEMORY = 80
+        self.enterContext(mock.patch.object(conversation_store, "_MESSAGES_IN_MEMORY", 80))
         self.fill(100)
         self.assertEqual(10, len(self.store._chats))
         for number in range(100):
@@ -177,17 +150,14 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(sum(1 + len(each.messages) + len(each.tools) for each in outlines), self.store._size)
 
     def test_what_memory_forgot_is_still_on_disk(self) -> None:
-        self.addCleanup(setattr, conversation_store, "_MESSAGES_IN_MEMORY", conversation_store._MESSAGES_IN_MEMORY)
-        conversation_store._MESSAGES_IN_MEMORY = 10
+        self.enterContext(mock.patch.object(conversation_store, "_MESSAGES_IN_MEMORY", 10))
         self.fill(20)
         self.assertEqual("ba", self.found(CHAT, "ab", chat=b"0"))
 
 
 class TestFaults(StoreTestCase):
     def test_a_file_that_is_closed_or_locked_hurts_nobody(self) -> None:
-        locker = sqlite3.connect(self.path, isolation_level=None)
-        self.addCleanup(locker.close)
-        locker.execute("BEGIN EXCLUSIVE")
+        locker = self.lock()
         with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
             self.accept(CHAT, "ba")
             self.accept((*CHAT, *NEXT), "ba")
@@ -204,8 +174,7 @@ class TestFaults(StoreTestCase):
 
     def test_a_damaged_row_is_as_good_as_none(self) -> None:
         self.accept(CHAT, "ba")
-        with self.database.transaction() as connection:
-            connection.execute("UPDATE tool_orders SET names = 'no JSON'")
+        self.execute("UPDATE tool_orders SET names = 'no JSON'")
         self.restart()
         with self.assertLogs(conversation_store.__name__, logging.WARNING):
             self.assertIsNone(self.found(CHAT, "ab"))
@@ -216,10 +185,6 @@ class TestFaults(StoreTestCase):
             for length in range(20):
                 self.accept((*mine, *NEXT * length), "ba")
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(work, range(8))
         self.assertEqual(['["b", "a"]'], self.rows())
         self.assertIsInstance(self.store._chats[b"chat"][0].last, RequestOutline)

@@ -66,7 +66,7 @@ class Chunks(Http1Test):
             ("chunks are joined", b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\nGET /", b"hello world", b"GET /"),
             ("no chunk is no body", b"0\r\n\r\n", b"", b""),
             (
-                "a size has either case",
+                "a size in either case",
                 b"A\r\n012345678\n\r\na\r\n0123456789\r\n0\r\n\r\n",
                 b"012345678\n0123456789",
                 b"",

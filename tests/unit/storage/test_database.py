@@ -2,8 +2,6 @@ import logging
 import os
 import sqlite3
 import stat
-import tempfile
-import threading
 import unittest
 from contextlib import closing
 from pathlib import Path
@@ -13,20 +11,14 @@ from deepseek_cursor_proxy.storage import database, file_check, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
 from deepseek_cursor_proxy.storage.sqlite_connection import Rows
+from tests.support.databases import StoreFileTestCase, run_at_once
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 
 
-class TestDatabase(unittest.TestCase):
+class TestDatabase(StoreFileTestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "inner" / "store.sqlite3"
-
-    def open(self, path: Path | None = None) -> Database:
-        opened = Database(path or self.path)
-        self.addCleanup(opened.close)
-        opened.open()
-        return opened
+        super().setUp()
+        self.path = self.path.parent / "inner" / "store.sqlite3"
 
     def pragma(self, opened: Database, name: str) -> object:
         with opened.reader() as connection:
@@ -42,9 +34,7 @@ class TestDatabase(unittest.TestCase):
     def test_the_files_of_the_store_are_private_whatever_the_umask(self) -> None:
         before = os.umask(0)
         self.addCleanup(os.umask, before)
-        opened = self.open()
-        with opened.transaction() as connection:
-            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+        insert(self.open())
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in self.path.parent.iterdir()}
         self.assertEqual({"store.sqlite3", "store.sqlite3-wal", "store.sqlite3-shm"}, set(modes))
         self.assertEqual({0o600}, set(modes.values()))
@@ -55,31 +45,17 @@ class TestDatabase(unittest.TestCase):
         with self.assertRaises(RuntimeError), opened.transaction() as connection:
             connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
             raise RuntimeError
-        with opened.reader() as connection:
-            self.assertEqual(0, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+        self.assertEqual(0, count(opened))
 
     def test_two_databases_share_one_file(self) -> None:
         one, two = self.open(), self.open()
-        with one.transaction() as connection:
-            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
-        with two.reader() as connection:
-            self.assertEqual(1, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+        insert(one)
+        self.assertEqual(1, count(two))
 
     def test_many_threads_write_in_turns(self) -> None:
         opened = self.open(Path(":memory:"))
-
-        def insert() -> None:
-            for _ in range(20):
-                with opened.transaction() as connection:
-                    connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
-
-        threads = [threading.Thread(target=insert) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        with opened.reader() as connection:
-            self.assertEqual(160, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+        run_at_once(lambda _: [insert(opened) for _ in range(20)], range(8))
+        self.assertEqual(160, count(opened))
 
     def test_migrations_start_at_the_version_of_the_file(self) -> None:
         steps: list[str] = []
@@ -91,19 +67,12 @@ class TestDatabase(unittest.TestCase):
         self.open().close()
         self.assertEqual(["second"], steps)
 
-    def test_full_durability_sets_synchronous_full(self) -> None:
-        opened = Database(self.path, durability="full")
-        self.addCleanup(opened.close)
-        opened.open()
-        self.assertEqual(2, self.pragma(opened, "synchronous"))
-
-    def test_checkpoints_flush_the_cache_of_a_mac_drive(self) -> None:
-        for durability, fullfsync in (("normal", 0), ("full", 1)):
+    def test_full_durability_is_synchronous_and_checkpoints_flush_the_cache_of_a_mac_drive(self) -> None:
+        for durability, *expected in (("normal", 1, 0, 1), ("full", 2, 1, 1)):
             with self.subTest(durability):
-                opened = Database(self.path, durability=durability)
-                opened.open()
-                self.assertEqual(fullfsync, self.pragma(opened, "fullfsync"))
-                self.assertEqual(1, self.pragma(opened, "checkpoint_fullfsync"))
+                opened = self.open(durability=durability)
+                pragmas = ("synchronous", "fullfsync", "checkpoint_fullfsync")
+                self.assertEqual(expected, [self.pragma(opened, name) for name in pragmas])
                 opened.close()
 
     def test_the_wal_file_stays_small(self) -> None:
@@ -145,25 +114,17 @@ def count(opened: Database) -> int:
         return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
 
-class TestFaults(unittest.TestCase):
+class TestFaults(StoreFileTestCase):
     """The first call meets a fault, later ones raise it at once, until the file is opened again."""
 
     def setUp(self) -> None:
-        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        super().setUp()
         self.faults = 0
-        self.opened = Database(self.path, on_fault=self.count_fault)
-        self.addCleanup(self.opened.close)
-        self.opened.open()
+        self.opened = self.open(on_fault=self.count_fault)
         insert(self.opened)
 
     def count_fault(self) -> None:
         self.faults += 1
-
-    def lock(self, statement: str = "BEGIN EXCLUSIVE") -> sqlite3.Connection:
-        other = sqlite3.connect(self.path, isolation_level=None)
-        self.addCleanup(other.close)
-        other.execute(statement)
-        return other
 
     def waits(self) -> list[object]:
         """The busy timeouts that are set from now on."""
@@ -229,9 +190,7 @@ class TestFaults(unittest.TestCase):
         self.opened.close()
         data = self.path.read_bytes()
         self.path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
-        self.opened = Database(self.path)
-        self.addCleanup(self.opened.close)
-        self.opened.open()
+        self.opened = self.open()
         with self.assertRaises(Damaged):
             count(self.opened)
         with self.assertRaises(Damaged):
@@ -259,10 +218,7 @@ class TestFaults(unittest.TestCase):
         self.opened._set_fault(Damaged("malformed"), is_writing=False)
         for path in self.path.parent.iterdir():
             path.rename(path.with_name("aside-" + path.name))
-        faster = Database(self.path)
-        self.addCleanup(faster.close)
-        faster.open()
-        insert(faster)
+        insert(self.open())
         self.opened.open()
         self.opened.confirm()
         self.assertEqual(1, count(self.opened))
@@ -277,10 +233,7 @@ class TestFaults(unittest.TestCase):
         def overtaken(path: Path, newest_version: int) -> None:
             """Both have seen the damage; the other one does something about it before this one does."""
             with mock.patch.object(file_check, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
-                faster = Database(self.path)
-                self.addCleanup(faster.close)
-                faster.open()
-                insert(faster)
+                insert(self.open())
             raise Damaged("seen before")
 
         looks = [overtaken, inspect]
@@ -315,10 +268,8 @@ class TestFaults(unittest.TestCase):
                     self.opened.open()
                 self.opened.confirm()
                 insert(self.opened)
-                again = Database(self.path)
-                again.open()
-                self.assertEqual(count(self.opened), count(again))
-                again.close()
+                with closing(self.open()) as again:
+                    self.assertEqual(count(self.opened), count(again))
 
     def test_a_folder_without_permission_leaves_an_open_file_usable(self) -> None:
         with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
@@ -335,8 +286,7 @@ class TestFaults(unittest.TestCase):
         self.assertEqual(1, count(self.opened))
 
     def test_a_file_without_its_tables_is_damaged(self) -> None:
-        other = self.lock("DROP TABLE keys")
-        other.close()
+        self.lock("DROP TABLE keys").close()
         with self.assertRaises(Lost), self.opened.reader() as connection:
             connection.execute("SELECT * FROM keys")
         with self.assertLogs(database.__name__, logging.WARNING):
@@ -351,10 +301,8 @@ class TestFaults(unittest.TestCase):
                 self.opened.close()
                 with closing(sqlite3.connect(self.path)) as other:
                     other.execute(f"PRAGMA user_version = {version}")
-                self.opened = Database(self.path)
-                self.addCleanup(self.opened.close)
                 with self.assertLogs(database.__name__, logging.WARNING):
-                    self.opened.open()
+                    self.opened = self.open()
                 insert(self.opened)
         self.assertEqual(3, len(list(self.path.parent.glob("*.corrupt-*"))))
 

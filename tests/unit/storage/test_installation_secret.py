@@ -3,13 +3,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import installation_secret
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from tests.support.databases import run_at_once
 
 
 def secret_beside(store: Path) -> bytes:
@@ -19,9 +19,7 @@ def secret_beside(store: Path) -> bytes:
 
 class TestInstallationSecret(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.store = Path(folder.name) / "deep" / "store.sqlite3"
+        self.store = Path(self.enterContext(tempfile.TemporaryDirectory())) / "deep" / "store.sqlite3"
         self.path = self.store.with_name(installation_secret.NAME)
 
     def test_the_secret_is_created_once_and_stays(self) -> None:
@@ -41,11 +39,7 @@ class TestInstallationSecret(unittest.TestCase):
 
     def test_threads_that_read_the_secret_at_once_get_the_same(self) -> None:
         found: list[bytes] = []
-        threads = [threading.Thread(target=lambda: found.append(secret_beside(self.store))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(lambda _: found.append(secret_beside(self.store)), range(8))
         self.assertEqual({self.path.read_bytes()}, set(found))
 
     def test_processes_that_start_at_once_get_one_secret_also_without_hard_links(self) -> None:

@@ -1,22 +1,21 @@
 import logging
 import random
 import sqlite3
-import tempfile
 import threading
-import unittest
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage import reasoning_rows, reasonings, reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.polling import eventually
+from tests.support.databases import StoreFileTestCase, run_at_once
+from tests.support.polling import PATIENCE, eventually, wait_until
 from tests.support.systems import needs_removable_open_files
 
-PATIENCE = 10.0
 DAY = 24 * 3600
 
 
@@ -28,13 +27,36 @@ def alias(known: int, new: int, reasoning: str) -> KeyAlias:
     return KeyAlias(key(known), key(new), reasoning)
 
 
-class StoreTestCase(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "store.sqlite3"
-        self.now = 1_000_000_000.0
+def turn(text: str, *numbers: int, **more: Any) -> dict[str, Any]:
+    """The arguments of `record` for one turn."""
+    return {"entries": [([key(number) for number in numbers], text)], **more}
 
+
+NEWER = [turn("mine", 1), turn("of another chat", 1), {"entries": [], "aliases": [alias(1, 2, "mine")]}]
+TWO_ALIASES = {"aliases": [alias(1, 3, "why"), alias(8, 9, "why")]}
+GROWN = turn("first, and second", 1, previous={key(1): "first"})
+# What is recorded, what is found, how many rows there are.
+RECORDED: tuple[tuple[str, list[dict[str, Any]], dict[int, list[str]], int], ...] = (
+    ("a reasoning is found under each of its keys", [turn("why", 1, 2, 3)], {n: ["why"] for n in (1, 2, 3)}, 1),
+    (
+        "the newest comes first and equal ones once",
+        [turn(text, 1) for text in ("old", "new", "new", "old")],
+        {1: ["old", "new"]},
+        3,
+    ),
+    ("the same reasoning again adds no row", [turn("why", 1)] * 3, {1: ["why"]}, 1),
+    (
+        "an alias adds a key without a copy",
+        [turn("why", 1), turn("other", 2, **TWO_ALIASES), {"entries": [], "aliases": [alias(1, 3, "why")]}],
+        {1: ["why"], 2: ["other"], 3: ["why"]},
+        2,
+    ),
+    ("an alias finds its own and not a newer one", NEWER, {1: ["of another chat", "mine"], 2: ["mine"]}, 2),
+    ("a turn that goes on thinking stays one row", [turn("first", 1), GROWN], {1: ["first, and second"]}, 1),
+)
+
+
+class StoreTestCase(StoreFileTestCase):
     def store(self, path: str | Path = ":memory:", **details: float) -> ReasoningStore:
         opened = ReasoningStore(path, clock=lambda: self.now, **details)  # type: ignore[arg-type]
         self.addCleanup(opened.close)
@@ -42,28 +64,19 @@ class StoreTestCase(unittest.TestCase):
 
 
 class TestRecord(StoreTestCase):
-    def test_a_recorded_reasoning_is_found_under_each_of_its_keys(self) -> None:
-        store = self.store()
-        self.assertTrue(store.record([((key(1), key(2)), "why")]))
-        self.assertEqual({key(1): ["why"], key(2): ["why"]}, store.find([key(1), key(2), key(3)]))
+    def test_every_recorded_reasoning_is_found_under_its_keys(self) -> None:
+        for name, calls, expected, rows in RECORDED:
+            with self.subTest(name):
+                store = self.store()
+                self.assertEqual([True] * len(calls), [store.record(**call) for call in calls])
+                self.assertEqual({key(n): texts for n, texts in expected.items()}, store.find([*map(key, range(10))]))
+                self.assertEqual(rows, store.stats().reasonings)
 
-    def test_one_reasoning_is_one_row_however_many_keys(self) -> None:
+    def test_one_reasoning_is_counted_once_however_many_keys(self) -> None:
         store = self.store()
-        store.record([((key(1), key(2), key(3)), "why")])
+        store.record(**turn("why", 1, 2, 3))
         stats = store.stats()
         self.assertEqual((1, 3, 3), (stats.reasonings, stats.keys, stats.bytes))
-
-    def test_the_newest_reasoning_comes_first_and_equal_ones_once(self) -> None:
-        store = self.store()
-        for text in ("old", "new", "new", "old"):
-            store.record([((key(1),), text)])
-        self.assertEqual({key(1): ["old", "new"]}, store.find([key(1)]))
-
-    def test_recording_the_same_reasoning_again_adds_no_row(self) -> None:
-        store = self.store()
-        for _ in range(3):
-            store.record([((key(1),), "why")])
-        self.assertEqual(1, store.stats().reasonings)
 
     def test_recording_the_same_reasoning_again_writes_only_its_use_once_a_day(self) -> None:
         store = self.store()
@@ -77,27 +90,6 @@ class TestRecord(StoreTestCase):
                 changes.append(connection.total_changes - before)
         self.assertEqual([0, 0, 1], changes)
         self.assertEqual(self.now, store.stats().oldest_use)
-
-    def test_an_alias_adds_a_key_to_a_reasoning_without_a_copy(self) -> None:
-        store = self.store()
-        store.record([((key(1),), "why")])
-        store.record([((key(2),), "other")], [alias(1, 3, "why"), alias(8, 9, "why")])
-        store.record([], [alias(1, 3, "why")])
-        self.assertEqual({key(3): ["why"]}, store.find([key(3), key(9)]))
-        self.assertEqual(2, store.stats().reasonings)
-
-    def test_an_alias_finds_its_own_reasoning_and_not_a_newer_one_under_the_key(self) -> None:
-        store = self.store()
-        store.record([((key(1),), "mine")])
-        store.record([((key(1),), "of another chat")])
-        store.record([], [alias(1, 2, "mine")])
-        self.assertEqual({key(2): ["mine"]}, store.find([key(2)]))
-
-    def test_a_turn_that_goes_on_thinking_stays_one_row(self) -> None:
-        store = self.store()
-        store.record([((key(1),), "first")])
-        store.record([((key(1),), "first, and second")], previous={key(1): "first"})
-        self.assertEqual({key(1): ["first, and second"]}, store.find([key(1)]))
 
     def test_an_answer_that_goes_on_with_further_calls_stays_one_row(self) -> None:
         for path in (":memory:", self.path):
@@ -143,16 +135,13 @@ class TestRecord(StoreTestCase):
         store.record([((key(number),), str(number)) for number in range(2500)])
         self.assertEqual(2500, len(store.find([key(number) for number in range(5000)])))
 
-    def test_reasonings_survive_closing_the_store(self) -> None:
+    def test_a_reasoning_is_in_the_file_before_record_returns_and_after_close(self) -> None:
+        """Another connection sees it: what is committed outlives this process."""
         store = self.store(self.path)
         store.record([((key(1),), "why")])
-        store.close()
-        self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
-
-    def test_a_reasoning_is_in_the_file_before_record_returns(self) -> None:
-        """Another connection sees it, without a close: what is committed outlives this process."""
-        self.store(self.path).record([((key(1),), "why")])
-        self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
+        for _ in range(2):
+            self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
+            store.close()
 
     def test_clear_deletes_everything(self) -> None:
         store = self.store(self.path)
@@ -163,23 +152,22 @@ class TestRecord(StoreTestCase):
 
 
 class TestPruning(StoreTestCase):
-    def fill(self, store: ReasoningStore, numbers: range) -> None:
+    def fill(self, store: ReasoningStore, numbers: range, text: str = "", seconds: float = 1) -> None:
         for number in numbers:
-            store.record([((key(number),), str(number))])
-            self.now += 1
+            store.record([((key(number),), text or str(number))])
+            self.now += seconds
 
-    def test_the_longest_unused_reasonings_go_when_there_are_too_many(self) -> None:
+    def test_the_longest_unused_reasonings_go_with_their_keys_when_there_are_too_many(self) -> None:
         store = self.store(max_rows=10)
         self.fill(store, range(15))
         self.assertEqual(5, store.prune())
         self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
+        self.assertEqual(10, store.stats().keys)
 
     def test_the_longest_unused_reasonings_go_when_they_have_too_many_bytes(self) -> None:
         for path in (":memory:", self.path):
             store = self.store(path, max_bytes=1_000_000)
-            for number in range(15):
-                store.record([((key(number),), "x" * 100_000)])
-                self.now += 1
+            self.fill(store, range(15), "x" * 100_000)
             self.assertEqual(5, store.prune())
             self.assertEqual({key(n) for n in range(5, 15)}, set(store.find([key(n) for n in range(15)])))
             self.assertEqual(0, store.prune())
@@ -214,12 +202,6 @@ class TestPruning(StoreTestCase):
         store.record([((key(3),), "3")])
         store.prune()
         self.assertEqual({key(0), key(2), key(3)}, set(store.find([key(n) for n in range(4)])))
-
-    def test_keys_go_with_their_reasoning(self) -> None:
-        store = self.store(max_rows=1)
-        self.fill(store, range(3))
-        store.prune()
-        self.assertEqual(1, store.stats().keys)
 
     def test_reasonings_that_are_too_old_go_a_tenth_at_a_time(self) -> None:
         store = self.store(max_age_seconds=30 * DAY)
@@ -279,21 +261,8 @@ class TestPruning(StoreTestCase):
             self.assertEqual(5, store.prune())
 
     def test_reasonings_are_pruned_on_a_thread_of_their_own(self) -> None:
-        threads: list[str] = []
-        done = threading.Event()
         store = self.store(max_rows=5)
-        prune = store.prune
-
-        def watched() -> int:
-            threads.append(threading.current_thread().name)
-            forgotten = prune()
-            done.set()
-            return forgotten
-
-        store.prune = watched  # type: ignore[method-assign]
-        self.fill(store, range(reasonings._TURNS_BETWEEN_PRUNINGS))
-        self.assertTrue(done.wait(10))
-        self.assertNotIn(threading.current_thread().name, threads)
+        self.assert_prunes_on_another_thread(store, lambda: self.fill(store, range(reasonings._TURNS_BETWEEN_PRUNINGS)))
         self.assertEqual(5, store.stats().reasonings)
 
 
@@ -313,12 +282,6 @@ class TestSameWords(StoreTestCase):
 class TestGroupCommit(StoreTestCase):
     """Turns that end at the same time share a transaction; no look-up waits for one."""
 
-    def transactions(self, store: ReasoningStore) -> list[str]:
-        statements: list[str] = []
-        assert store.database._writer is not None
-        store.database._writer.set_trace_callback(statements.append)
-        return statements
-
     def record_at_once(self, store: ReasoningStore, count: int) -> list[object]:
         """All of them wait before the first one may write; what each found in the file after its `record`."""
         seen: list[object] = []
@@ -333,17 +296,17 @@ class TestGroupCommit(StoreTestCase):
         with store._group_commit._lock:
             for thread in threads:
                 thread.start()
-            while len(store._group_commit._queue) < count:
-                threading.Event().wait(0.001)
+            wait_until(lambda: len(store._group_commit._queue) == count)
         for thread in threads:
             thread.join()
         return seen
 
     def test_turns_that_end_at_once_share_a_transaction_and_return_when_it_is_committed(self) -> None:
         store = self.store(self.path)
-        statements = self.transactions(store)
-        seen = self.record_at_once(store, 20)
-        self.assertEqual([(True, 1)] * 20, seen)
+        statements: list[str] = []
+        assert store.database._writer is not None
+        store.database._writer.set_trace_callback(statements.append)
+        self.assertEqual([(True, 1)] * 20, self.record_at_once(store, 20))
         self.assertEqual(1, statements.count("COMMIT"))
         self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
 
@@ -391,16 +354,16 @@ class TestCosts(StoreTestCase):
             count += 1
             return 0
 
-        connections = (store.database._reader, store.database._writer)
-        for connection in connections:
-            assert connection is not None
+        for connection in self.connections(store):
             connection.set_progress_handler(counted, 1)
         store.find([key(max(0, number - each)) for each in range(20)])
         store.record([([key(number), key(10**6 + number), key(2 * 10**6 + number)], "x" * 10_000)])
-        for connection in connections:
-            assert connection is not None
+        for connection in self.connections(store):
             connection.set_progress_handler(None, 0)
         return count
+
+    def connections(self, store: ReasoningStore) -> list[sqlite3.Connection]:
+        return [each for each in (store.database._reader, store.database._writer) if each is not None]
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
         # Not on a thread of its own, whose instructions would count.
@@ -412,16 +375,13 @@ class TestCosts(StoreTestCase):
     def test_no_statement_of_a_turn_reads_a_whole_table(self) -> None:
         store = self.store(self.path)
         statements: list[str] = []
-        connections = (store.database._reader, store.database._writer)
-        for connection in connections:
-            assert connection is not None
+        for connection in self.connections(store):
             connection.set_trace_callback(statements.append)
         store.record([((key(1), key(2)), "why")], [alias(1, 3, "why")])
         store.record([((key(1), key(2)), "why not")])
         store.record([((key(1), key(2)), "why not, then")], previous={key(1): "why not"})
         store.find([key(1), key(2)])
-        for connection in connections:
-            assert connection is not None
+        for connection in self.connections(store):
             connection.set_trace_callback(None)
         queries = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
         self.assertGreater(len(queries), 5)
@@ -483,17 +443,16 @@ class TestFaults(StoreTestCase):
         self.assertEqual(1, len(logged.records), logged.output)
         self.assertEqual((1, {key(1): ["why"]}), (store.stats().reasonings, store.find([key(1)])))
 
-    def lock(self) -> sqlite3.Connection:
-        """Another process, as far as SQLite can tell, that holds the file."""
-        locker = sqlite3.connect(self.path, isolation_level=None)
-        self.addCleanup(locker.close)
-        locker.execute("BEGIN EXCLUSIVE")
-        return locker
-
-    def until_warned(self, store: ReasoningStore, warnings: Sequence[logging.LogRecord]) -> None:
-        """Wait until the first try to reopen has failed."""
-        while not warnings:
-            self.assertFalse(store._reopener.wait(0.01))
+    @contextmanager
+    def locked(self, store: ReasoningStore) -> Iterator[Any]:
+        """Another process holds the file until the first try to reopen it has failed; the log."""
+        locker = self.lock()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            yield logged
+            while not logged.records:
+                self.assertFalse(store._reopener.wait(0.01))
+            locker.execute("ROLLBACK")
+            self.assert_reopened(store)
 
     def assert_reopened(self, store: ReasoningStore) -> None:
         self.assertTrue(store._reopener.wait(PATIENCE))
@@ -501,15 +460,11 @@ class TestFaults(StoreTestCase):
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "why")])
-        locker = self.lock()
-        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+        with self.locked(store) as logged:
             self.assertFalse(store.record([((key(2), key(3)), "kept")], [alias(1, 4, "why")]))
             self.assertFalse(store.record([((key(5),), "kept too")]))
             found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
             self.assertEqual(found, store.find([key(number) for number in range(9)]))
-            self.until_warned(store, logged.records)
-            locker.execute("ROLLBACK")
-            self.assert_reopened(store)
         self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
         self.assertRegex(logged.output[1], "is usable again; reasonings written: 2$")
         self.assertEqual(2, len(logged.records))
@@ -519,13 +474,9 @@ class TestFaults(StoreTestCase):
     def test_a_pending_reasoning_comes_before_older_ones_in_the_file(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "old")])
-        locker = self.lock()
-        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+        with self.locked(store):
             store.record([((key(1),), "new")])
             self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
-            self.until_warned(store, logged.records)
-            locker.execute("ROLLBACK")
-            self.assert_reopened(store)
         self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
 
     def test_close_writes_pending_reasonings(self) -> None:
@@ -534,7 +485,7 @@ class TestFaults(StoreTestCase):
         self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
-            self.until_warned(store, logged.records)
+            wait_until(lambda: logged.records)
             locker.execute("ROLLBACK")
             store.close()
         self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
@@ -582,15 +533,11 @@ class TestFaults(StoreTestCase):
 
     def test_clear_deletes_pending_reasonings_too(self) -> None:
         store = self.store(self.path)
-        locker = self.lock()
-        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+        with self.locked(store):
             store.record([((key(1),), "kept")])
             with self.assertRaises(Unusable):
                 store.clear()
             self.assertEqual({}, store.find([key(1)]))
-            self.until_warned(store, logged.records)
-            locker.execute("ROLLBACK")
-            self.assert_reopened(store)
         self.assertEqual(0, store.clear())
 
     def test_two_reasoning_stores_share_a_file(self) -> None:
@@ -609,10 +556,6 @@ class TestFaults(StoreTestCase):
                 if store.find([key(number)]) != {key(number): [str(number)]}:
                     problems.append(str(number))
 
-        threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 400, 50)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(work, range(0, 400, 50))
         self.assertEqual([], problems)
         self.assertEqual(400, store.stats().reasonings)

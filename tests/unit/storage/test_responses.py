@@ -3,10 +3,8 @@ import logging
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
-import unittest
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -15,32 +13,25 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.response_rows import pack_json
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from tests.support.polling import eventually
+from tests.support.databases import DatabaseTestCase, StoreFileTestCase, run_at_once
+from tests.support.polling import PATIENCE, eventually
 from tests.support.systems import needs_removable_open_files
 
 ME, YOU = b"m" * 32, b"y" * 32
 DAY = 24 * 3600
-PATIENCE = 10.0
+NOISE = "".join(chr(0x4E00 + n * n % 20000) for n in range(3000))
 
 
 def response(name: str, status: str = "completed", events: bytes | None = None, **fields: Any) -> StoredResponse:
     return StoredResponse({"id": name, "status": status, **fields}, [{"role": "user", "content": "Hi"}], events)
 
 
-class StoreTestCase(unittest.TestCase):
+class StoreTestCase(DatabaseTestCase):
     def setUp(self) -> None:
         threads = threading.active_count()
         self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
-        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
-        self.now = 1_000_000_000.0
-        self.database = self.open()
+        super().setUp()
         self.store = self.store_on(self.database)
-
-    def open(self) -> Database:
-        database = Database(self.path)
-        self.addCleanup(database.close)
-        database.open()
-        return database
 
     def store_on(self, database: Database, **details: int) -> ResponseStore:
         store = ResponseStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
@@ -54,12 +45,16 @@ class StoreTestCase(unittest.TestCase):
         self.store = self.store_on(self.database)
 
     def ids(self) -> list[str]:
-        with self.database.reader() as connection:
-            return [name for (name,) in connection.execute("SELECT id FROM responses ORDER BY created_at, number")]
+        return [name for (name,) in self.select("SELECT id FROM responses ORDER BY created_at, number")]
 
     def status(self, name: str, store: ResponseStore | None = None) -> str | None:
         found = (store or self.store).get(ME, name)
         return None if found is None else str(found.body["status"])
+
+    def found(self, name: str = "r", store: ResponseStore | None = None, **options: bool) -> StoredResponse:
+        found = (store or self.store).get(ME, name, **options)
+        assert found is not None
+        return found
 
 
 class TestPutAndGet(StoreTestCase):
@@ -94,9 +89,7 @@ class TestPutAndGet(StoreTestCase):
 
     def test_a_response_with_text_that_has_no_utf_8_form_survives(self) -> None:
         self.store.put(ME, response("r", text="\ud800 \x00 \U0001f600"))
-        found = self.store.get(ME, "r")
-        assert found is not None
-        self.assertEqual("\ud800 \x00 \U0001f600", found.body["text"])
+        self.assertEqual("\ud800 \x00 \U0001f600", self.found().body["text"])
 
     def test_a_caller_neither_sees_nor_deletes_another_callers_responses(self) -> None:
         self.store.put(ME, response("r"))
@@ -114,9 +107,7 @@ class TestPutAndGet(StoreTestCase):
 
     def test_a_response_is_read_without_its_events_unless_asked_for(self) -> None:
         self.store.put(ME, response("r", events=b"data: {}\n\n"))
-        found = self.store.get(ME, "r", with_events=False)
-        assert found is not None
-        self.assertIsNone(found.events)
+        self.assertIsNone(self.found(with_events=False).events)
 
     def test_an_updated_response_keeps_its_age(self) -> None:
         self.store.put(ME, response("r", "queued"))
@@ -129,29 +120,19 @@ class TestPutAndGet(StoreTestCase):
         self.assertEqual(["r", "younger"], self.ids())
 
     def test_a_response_is_looked_up_by_its_key_alone(self) -> None:
-        with self.database.reader() as connection:
-            plan = connection.execute(
-                "EXPLAIN QUERY PLAN SELECT body FROM responses WHERE caller = ? AND id = ?", (ME, "r")
-            ).fetchall()
+        plan = self.select("EXPLAIN QUERY PLAN SELECT body FROM responses WHERE caller = ? AND id = ?", ME, "r")
         self.assertIn("(caller=? AND id=?)", plan[0][3])
 
     def test_pruning_and_orphans_are_answered_by_indexes(self) -> None:
-        with self.database.reader() as connection:
-            for question, index in (
-                ("SELECT count(*), sum(size) FROM responses", "COVERING INDEX responses_by_age"),
-                (
-                    "SELECT number, created_at, size FROM responses ORDER BY created_at LIMIT 20",
-                    "COVERING INDEX responses_by_age",
-                ),
-                (
-                    "SELECT number FROM responses WHERE status IN ('queued', 'in_progress') AND created_at <= 9",
-                    "responses_unfinished",
-                ),
-            ):
-                with self.subTest(question):
-                    plan = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
-                    self.assertEqual(1, len(plan), plan)
-                    self.assertIn(index, plan[0][3])
+        by_age, unfinished = "COVERING INDEX responses_by_age", "responses_unfinished"
+        for question, index in (
+            ("count(*), sum(size) FROM responses", by_age),
+            ("number, created_at, size FROM responses ORDER BY created_at LIMIT 20", by_age),
+            ("number FROM responses WHERE status IN ('queued', 'in_progress') AND created_at <= 9", unfinished),
+        ):
+            with self.subTest(question):
+                [step] = self.select(f"EXPLAIN QUERY PLAN SELECT {question}")
+                self.assertIn(index, step[3])
 
 
 class TestChains(StoreTestCase):
@@ -159,10 +140,8 @@ class TestChains(StoreTestCase):
         """The chat memory recognises the items of a chain by that."""
         put = response("resp_1", output=[{"type": "message"}])
         self.store.put(ME, put)
-        found = self.store.get(ME, "resp_1")
-        assert found is not None
-        self.assertIs(put.body["output"][0], found.body["output"][0])
-        self.assertIs(put.input[0], found.input[0])
+        self.assertIs(put.body["output"][0], self.found("resp_1").body["output"][0])
+        self.assertIs(put.input[0], self.found("resp_1").input[0])
 
     def test_a_response_changed_by_another_process_is_read_from_the_file(self) -> None:
         self.store.put(ME, response("resp_1"))
@@ -176,22 +155,15 @@ class TestChains(StoreTestCase):
     def test_the_memory_for_unpacked_responses_is_limited(self) -> None:
         with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
             store = self.store_on(self.database)
-        long = response("resp_1", text="x" * 8000)
-        store.put(ME, long)
+        large, many = response("resp_1", text="x" * 8000), response("resp_0", values=[{} for _ in range(200_000)])
+        store.put(ME, large)
         for number in range(9):
             store.put(ME, response(f"resp_{number + 2}", text=f"{number}" * 8000))
-        found = store.get(ME, "resp_1")
-        assert found is not None
-        self.assertEqual(long.body, found.body)
-        self.assertIsNot(long.body, found.body)
-
-    def test_many_small_values_count_towards_the_memory_for_unpacked_responses(self) -> None:
-        crowd = response("resp_1", values=[{} for _ in range(200_000)])
-        self.store.put(ME, crowd)
-        found = self.store.get(ME, "resp_1")
-        assert found is not None
-        self.assertEqual(crowd.body, found.body)
-        self.assertIsNot(crowd.body, found.body)
+        # Many small values count as well.
+        self.store.put(ME, many)
+        for put, found in ((large, self.found("resp_1", store)), (many, self.found("resp_0"))):
+            self.assertEqual(put.body, found.body)
+            self.assertIsNot(put.body, found.body)
 
 
 class TestDeleting(StoreTestCase):
@@ -221,11 +193,7 @@ class TestDeleting(StoreTestCase):
 
         failed: list[Any] = []
         with mock.patch.object(threading, "excepthook", failed.append):
-            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            run_at_once(work, range(8))
         self.assertEqual([], failed)
         self.assertEqual(40, self.store.stats().responses)
 
@@ -297,26 +265,13 @@ class TestPruning(StoreTestCase):
     def test_response_stats_count_the_stored_bytes(self) -> None:
         self.store.put(ME, response("r", "in_progress", events=b"x" * 1000))
         self.store.fail_orphans()
-        with self.database.reader() as connection:
-            held = connection.execute("SELECT length(body) + length(input) + length(events) FROM responses").fetchone()
-        self.assertEqual(held[0], self.store.stats().bytes)
+        [(held,)] = self.select("SELECT length(body) + length(input) + length(events) FROM responses")
+        self.assertEqual(held, self.store.stats().bytes)
 
     def test_responses_are_pruned_on_a_thread_of_their_own(self) -> None:
         self.store = self.store_on(self.database, max_rows=5)
-        threads: list[str] = []
-        prune, done = self.store.prune, threading.Event()
-
-        def watched() -> int:
-            threads.append(threading.current_thread().name)
-            forgotten = prune()
-            done.set()
-            return forgotten
-
-        self.store.prune = watched  # type: ignore[method-assign]
-        self.fill(responses._WRITES_BETWEEN_PRUNINGS)
-        self.assertTrue(done.wait(PATIENCE))
+        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(responses._WRITES_BETWEEN_PRUNINGS))
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
-        self.assertNotIn(threading.current_thread().name, threads)
 
     def test_an_unfinished_response_is_not_pruned(self) -> None:
         self.store = self.store_on(self.database, max_rows=2, max_age_seconds=10)
@@ -347,8 +302,7 @@ class TestOrphans(StoreTestCase):
         self.restart()
         self.assertEqual(2, self.store.fail_orphans())
         self.assertEqual(0, self.store.fail_orphans())
-        found = self.store.get(ME, "a")
-        assert found is not None
+        found = self.found("a")
         self.assertEqual(("failed", True), (found.body["status"], found.body["background"]))
         self.assertEqual("server_restarted", found.body["error"]["code"])
         self.assertTrue(found.body["error"]["message"])
@@ -379,13 +333,11 @@ class TestOrphans(StoreTestCase):
     def test_an_orphan_that_cannot_be_read_is_failed(self) -> None:
         for name in ("damaged", "whole"):
             self.store.put(ME, response(name, "queued"))
-        with self.database.transaction() as connection:
-            connection.execute("UPDATE responses SET body = x'00' WHERE id = 'damaged'")
+        self.execute("UPDATE responses SET body = x'00' WHERE id = 'damaged'")
         self.assertEqual(0, self.store.fail_orphans())
         self.restart()
         self.store.fail_orphans()
-        with self.database.reader() as connection:
-            self.assertEqual([("failed",)] * 2, connection.execute("SELECT status FROM responses").fetchall())
+        self.assertEqual([("failed",)] * 2, self.select("SELECT status FROM responses"))
         self.assertEqual("failed", self.status("whole"))
 
     def test_orphans_in_a_file_that_could_not_be_used_at_the_start_fail_when_it_reopens(self) -> None:
@@ -405,58 +357,49 @@ class TestOrphans(StoreTestCase):
 
 
 class TestFaults(StoreTestCase):
-    def lock(self) -> sqlite3.Connection:
-        """Another process that writes, and does not come to an end."""
-        locker = sqlite3.connect(self.path, isolation_level=None)
-        self.addCleanup(locker.close)
-        locker.execute("BEGIN IMMEDIATE")
-        return locker
-
-    def unlock(self, locker: sqlite3.Connection) -> None:
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Any]:
+        """Another process writes; then the file is reopened, as the reopener of the reasoning store does. The log."""
+        locker = self.lock("BEGIN IMMEDIATE")
+        with self.assertLogs(responses.__name__, logging.WARNING) as warnings:
+            yield warnings
         locker.execute("ROLLBACK")
-        # As the reopener of the reasoning store does.
         self.database.reopen()
 
     def test_responses_in_a_locked_file_are_pending_and_written_when_it_reopens(self) -> None:
         self.store.put(ME, response("old", "in_progress"))
-        locker = self.lock()
-        with self.assertLogs(responses.__name__, logging.WARNING) as warnings:
+        expected = {"old": "completed", "a": "completed", "b": None, "c": "queued"}
+        with self.locked() as warnings:
             for name in ("a", "b", "c"):
                 self.store.put(ME, response(name, "queued"))
             self.assertTrue(self.store.update(ME, response("a")))
             self.assertTrue(self.store.update(ME, response("old")))
             self.assertFalse(self.store.update(ME, response("never")))
             self.assertTrue(self.store.delete(ME, "b"))
-        self.assertEqual(1, len(warnings.output), warnings.output)
-        self.assertIn("in memory", warnings.output[0])
-        expected = {"old": "completed", "a": "completed", "b": None, "c": "queued"}
-        self.assertEqual(expected, {name: self.status(name) for name in expected})
-        self.assertFalse(self.store.update(ME, response("b")))
-        self.assertFalse(self.store.delete(ME, "b"))
-        self.assertIsNone(self.store.get(YOU, "a"))
-        self.assertEqual(["old"], self.ids())
-        self.unlock(locker)
+            self.assertEqual(1, len(warnings.output), warnings.output)
+            self.assertIn("in memory", warnings.output[0])
+            self.assertEqual(expected, {name: self.status(name) for name in expected})
+            self.assertFalse(self.store.update(ME, response("b")))
+            self.assertFalse(self.store.delete(ME, "b"))
+            self.assertIsNone(self.store.get(YOU, "a"))
+            self.assertEqual(["old"], self.ids())
         self.assertEqual({"old", "a", "c"}, set(self.ids()))
         self.restart()
         self.assertEqual(expected, {name: self.status(name) for name in expected})
 
     def test_a_response_deleted_while_the_file_is_locked_stays_deleted(self) -> None:
         self.store.put(ME, response("r", "in_progress"))
-        locker = self.lock()
-        with self.assertLogs(responses.__name__, logging.WARNING):
+        with self.locked():
             self.assertTrue(self.store.delete(ME, "r"))
-        self.assertIsNone(self.store.get(ME, "r"))
-        self.unlock(locker)
+            self.assertIsNone(self.store.get(ME, "r"))
         self.assertIsNone(self.store.get(ME, "r"))
         self.assertFalse(self.store.update(ME, response("r")))
         self.store.close()
         self.assertEqual([], self.ids())
 
     def test_close_writes_pending_responses(self) -> None:
-        locker = self.lock()
-        with self.assertLogs(responses.__name__, logging.WARNING):
+        with self.locked():
             self.store.put(ME, response("r"))
-        self.unlock(locker)
         self.restart()
         self.assertEqual("completed", self.status("r"))
 
@@ -478,7 +421,7 @@ class TestFaults(StoreTestCase):
             self.assertIsNone(self.store.get(ME, "4"))
             self.assertEqual("completed", self.status("5"))
             self.store._pending._most_bytes = 10_000
-            self.store.put(ME, response("large", text="".join(chr(0x4E00 + n * n % 20000) for n in range(3000))))
+            self.store.put(ME, response("large", text=NOISE))
             self.assertEqual("completed", self.status("large"))
             self.assertLessEqual(self.store._pending._bytes, 10_000)
             self.store._pending._most_bytes = 100
@@ -489,11 +432,10 @@ class TestFaults(StoreTestCase):
         """SQLite refuses rows beyond its own limit, which no waiting changes."""
         with self.database.transaction() as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
-        noise = "".join(chr(0x4E00 + n * n % 20000) for n in range(3000))
         self.store.put(ME, response("first"))
         with self.assertLogs(responses.__name__, logging.WARNING):
-            self.store.put(ME, response("large", text=noise))
-            self.assertTrue(self.store.update(ME, response("first", text=noise)))
+            self.store.put(ME, response("large", text=NOISE))
+            self.assertTrue(self.store.update(ME, response("first", text=NOISE)))
         self.store.put(ME, response("small"))
         self.assertEqual(["first", "small"], self.ids())
         self.assertEqual(["completed"] * 3, [self.status(name) for name in ("first", "large", "small")])
@@ -517,17 +459,16 @@ class TestFaults(StoreTestCase):
         self.assertEqual((0, 0), (self.store.prune(), self.store.fail_orphans()))
 
 
-class TestReopening(unittest.TestCase):
+class TestReopening(StoreFileTestCase):
     @needs_removable_open_files
     def test_a_file_deleted_while_running_is_created_again_with_pending_responses(self) -> None:
         """The reopener of the reasoning store writes the pending changes of all stores."""
-        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
         with (
-            contextlib.closing(ReasoningStore(path)) as owner,
+            contextlib.closing(ReasoningStore(self.path)) as owner,
             contextlib.closing(ResponseStore(owner.database)) as store,
         ):
             store.put(ME, response("old", "in_progress"))
-            for each in list(path.parent.iterdir()):
+            for each in list(self.path.parent.iterdir()):
                 each.unlink()
             with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
                 store.put(ME, response("new"))
@@ -537,24 +478,18 @@ class TestReopening(unittest.TestCase):
             self.assertFalse(store.update(ME, response("old")))
             self.assertIsNotNone(store.get(ME, "new"))
 
-
-class TestMigration(unittest.TestCase):
     def test_a_file_of_schema_version_two_keeps_its_rows(self) -> None:
-        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
         with mock.patch.object(schema, "MIGRATIONS", schema.MIGRATIONS[:2]):
-            older = Database(path)
-            older.open()
+            older = self.open()
             with older.transaction() as connection:
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
                 connection.execute("INSERT INTO tool_orders (conversation, names, used_at) VALUES (x'00', '[]', 0)")
             older.close()
-        with contextlib.closing(Database(path)) as database:
-            database.open()
-            store = ResponseStore(database)
+        database = self.open()
+        with contextlib.closing(ResponseStore(database)) as store:
             store.put(ME, response("r"))
             self.assertIsNotNone(store.get(ME, "r"))
             with database.reader() as connection:
                 self.assertEqual(len(schema.MIGRATIONS), schema.version(connection))
                 for table in ("reasonings", "tool_orders"):
                     self.assertEqual(1, connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-            store.close()

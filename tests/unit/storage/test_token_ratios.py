@@ -1,28 +1,17 @@
 import logging
 import sqlite3
-import tempfile
-import unittest
-from pathlib import Path
 
 from deepseek_cursor_proxy.storage import token_ratios
-from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
+from tests.support.databases import DatabaseTestCase
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
 
 
-class TestTokenRatios(unittest.TestCase):
+class TestTokenRatios(DatabaseTestCase):
     def setUp(self) -> None:
-        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
-        self.now = 1000.0
-        self.database = self.open()
+        super().setUp()
         self.ratios = TokenRatios(self.database, clock=lambda: self.now)
-
-    def open(self) -> Database:
-        database = Database(self.path)
-        self.addCleanup(database.close)
-        database.open()
-        return database
 
     def restart(self) -> None:
         self.database.close()
@@ -30,8 +19,7 @@ class TestTokenRatios(unittest.TestCase):
         self.ratios = TokenRatios(self.database, clock=lambda: self.now)
 
     def rows(self) -> dict[str, float]:
-        with self.database.reader() as connection:
-            return dict(connection.execute("SELECT model, mean FROM token_ratios").fetchall())
+        return dict(self.select("SELECT model, mean FROM token_ratios"))
 
     def learn(self, counted: int, times: int = 50, *, model: str = PRO, estimated: int = 10_000) -> float:
         for _ in range(times):
@@ -102,20 +90,13 @@ class TestTokenRatios(unittest.TestCase):
         self.ratios.close()
 
     def test_a_damaged_token_ratio_is_ignored(self) -> None:
-        with self.database.transaction() as connection:
-            connection.execute("INSERT INTO token_ratios VALUES (?, 400.0, 3.0)", (PRO,))
+        self.execute(f"INSERT INTO token_ratios VALUES ('{PRO}', 400.0, 3.0)")
         self.assertEqual(1, self.ratios.ratio(PRO))
 
     def test_a_fault_while_reading_token_ratios_is_warned_about(self) -> None:
-        with self.database.transaction() as connection:
-            connection.execute("DROP TABLE token_ratios")
-            connection.execute("CREATE TABLE token_ratios (model)")
+        self.execute("DROP TABLE token_ratios", "CREATE TABLE token_ratios (model)")
         with self.assertLogs(token_ratios.__name__, logging.WARNING):
             self.learn(12_000, 1)
             raised = sqlite3.OperationalError("no such column: mean")
             self.ratios._faults.warn("look up", raised)
         self.assertGreater(self.ratios.ratio(PRO), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,0 +1,74 @@
+"""Test cases over a database file of their own, and work on many threads."""
+
+import sqlite3
+import tempfile
+import threading
+import unittest
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.storage.database import Database
+from tests.support.polling import PATIENCE
+
+
+def run_at_once(work: Callable[[Any], object], values: Iterable[Any]) -> None:
+    """Call `work` with every value, each on a thread of its own, and wait for all."""
+    threads = [threading.Thread(target=work, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class StoreFileTestCase(unittest.TestCase):
+    """A path in a folder of its own, and a clock that the test sets."""
+
+    def setUp(self) -> None:
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        self.now = 1_000_000_000.0
+
+    def open(self, path: Path | None = None, **options: Any) -> Database:
+        database = Database(path or self.path, **options)
+        self.addCleanup(database.close)
+        database.open()
+        return database
+
+    def lock(self, statement: str = "BEGIN EXCLUSIVE") -> sqlite3.Connection:
+        """A connection of another process, as far as SQLite can tell, that holds the file."""
+        locker = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(locker.close)
+        locker.execute(statement)
+        return locker
+
+    def assert_prunes_on_another_thread(self, store: Any, write: Callable[[], None]) -> None:
+        threads: list[str] = []
+        prune, done = store.prune, threading.Event()
+
+        def watched() -> object:
+            threads.append(threading.current_thread().name)
+            deleted = prune()
+            done.set()
+            return deleted
+
+        store.prune = watched
+        write()
+        self.assertTrue(done.wait(PATIENCE))
+        self.assertNotIn(threading.current_thread().name, threads)
+
+
+class DatabaseTestCase(StoreFileTestCase):
+    """The same with an open database."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = self.open()
+
+    def select(self, query: str, *values: object) -> list[Any]:
+        with self.database.reader() as connection:
+            return list(connection.execute(query, values).fetchall())
+
+    def execute(self, *statements: str) -> None:
+        with self.database.transaction() as connection:
+            for statement in statements:
+                connection.execute(statement)
