@@ -1,4 +1,4 @@
-"""How much the tests cover and how long they wait, by the environment variable DEEPSEEK_CURSOR_PROXY_TESTS.
+"""How much the tests cover and how long they wait, by the environment variable PROXY_TESTS.
 
     unset   a sample of every wide test, and the private waits of the package scaled down: at most a minute
     all     the width `.ci/run` checks, and the waits as users have them
@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _WIDTHS = ("", "all", "long")
-_width = _WIDTHS.index(os.environ.get("DEEPSEEK_CURSOR_PROXY_TESTS", ""))
+_width = _WIDTHS.index(os.environ.get("PROXY_TESTS", ""))
 IS_LONG = _width == 2
 
 # Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
