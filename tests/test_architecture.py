@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import sys
 import unittest
 from collections.abc import Iterator
@@ -145,6 +146,14 @@ class TestArchitecture(unittest.TestCase):
             for name in imports(path):
                 with self.subTest(f"{module} imports {name}"):
                     self.assertIn(name.split(".")[0], {*sys.stdlib_module_names, PACKAGE})
+
+    def test_unit_tests_start_no_proxy_no_fake_and_no_program(self) -> None:
+        words = re.compile(
+            r"^from (?:tests\.proxy|tests\.lab)|\b(?:SocketTestCase|ServeTest|FakeDeepSeek|RawUpstream)\b", re.M
+        )
+        for path in (ROOT.parent / "tests" / "unit").rglob("*.py"):
+            with self.subTest(path.name):
+                self.assertIsNone(words.search(path.read_text(encoding="utf-8")))
 
     def test_files_stay_readable_in_one_sitting(self) -> None:
         # Generous: a file is one subject, and a subject is not split to satisfy a number.

@@ -116,6 +116,19 @@ def read_reply(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
         return status, headers, body
 
 
+def read_until(sock: socket.socket, mark: bytes) -> bytes:
+    data = b""
+    while mark not in data:
+        piece = sock.recv(65536)
+        assert piece, data[-300:]
+        data += piece
+    return data
+
+
+def read_to_the_end(sock: socket.socket) -> bytes:
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
 def _header_lines(file: Any) -> Iterator[tuple[str, str]]:
     while line := file.readline().strip():
         name, _, value = line.decode("latin-1").partition(":")

@@ -5,7 +5,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy import resource_limits as limits
-from tests.proxy.lifecycle.test_serve import WINDOWS
+from tests.support.program import WINDOWS
 
 
 @unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from tests.proxy.lifecycle.test_serve import Process, address
 from tests.support.harness import PATIENCE, read_reply
+from tests.support.program import Process, address
 from tests.support.systems import ROOT
 
 KEY = "sk-Kept0123456789abcdefABCDEF"

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
-from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
+from tests.support.harness import PATIENCE, SocketTestCase, read_to_the_end, read_until, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import eventually
 from tests.support.resources import ResourceBaseline, descriptors
@@ -176,19 +176,6 @@ class TestReasoningSoFar(DisconnectTestCase):
         client.messages = [*BODY["messages"], {"role": "assistant", "content": text}]
         self.assertTrue(client.ask("Go on.").final.is_whole)
         self.assertEqual([], self.fake.refused)
-
-
-def read_until(sock: socket.socket, mark: bytes) -> bytes:
-    data = b""
-    while mark not in data:
-        piece = sock.recv(65536)
-        assert piece, data[-300:]
-        data += piece
-    return data
-
-
-def read_to_the_end(sock: socket.socket) -> bytes:
-    return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 def deltas(seen: bytes) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek
-from tests.proxy.lifecycle.test_serve import Process, ServeTest, address
+from tests.support.program import Process, ServeTest, address
 from tests.support.width import IS_LONG, width
 
 ROUNDS = width(1, 4, 200)

@@ -8,9 +8,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.proxy.lifecycle.test_serve import PATIENCE, Process, ServeTest, address
 from tests.support.harness import read_reply, request_bytes
 from tests.support.polling import eventually
+from tests.support.program import PATIENCE, Process, ServeTest, address
 from tests.support.responses_client import PATH, check_stream, events
 
 SHORT = Answer(reasoning="Hm.", content="Hello.")

@@ -27,8 +27,8 @@ from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage import schema
 from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.lifecycle.test_serve import ServeTest, address
 from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.program import ServeTest, address
 from tests.support.systems import needs_removable_open_files
 
 IS_ROOT = os.name != "posix" or os.geteuid() == 0

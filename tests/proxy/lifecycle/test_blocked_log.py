@@ -13,17 +13,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.proxy.lifecycle.test_serve import (
-    COMMAND,
-    DUPLICATE_SECONDS,
-    ENDLESS_GRACE,
-    PATIENCE,
-    QUICK_COMMAND,
-    WINDOWS,
-    ServeTest,
-)
 from tests.proxy.lifecycle.test_stop_and_reload import until
 from tests.support.harness import request_bytes
+from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, WINDOWS, ServeTest
 
 if not WINDOWS:
     import fcntl

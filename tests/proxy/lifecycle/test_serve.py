@@ -4,17 +4,13 @@ import contextlib
 import http.client
 import json
 import os
-import queue
 import shlex
 import signal
 import socket
-import stat
 import sys
-import tempfile
 import threading
 import unittest
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 from unittest import mock
 
@@ -25,141 +21,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.lifecycle import test_tunnel
+from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.systems import ROOT
-from tests.support.width import width
-
-# Less than ngrok gets to start, so that whoever waits for that is noticed.
-PATIENCE = 15.0
-# Longer than any test may take: a process that ends did not wait for this.
-ENDLESS_GRACE = ("--shutdown-grace", "3600")
-COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
-# The same with less time in which two signals are one wish, and that time.
-DUPLICATE_SECONDS = width(0.2, 1.0)
-QUICK_COMMAND = (
-    *COMMAND[:3],
-    "-c",
-    f"""
-import sys
-from deepseek_cursor_proxy.cli import signals
-from deepseek_cursor_proxy.__main__ import main
-signals._DUPLICATE_SECONDS = {DUPLICATE_SECONDS}
-sys.exit(main())
-""",
-)
-WINDOWS = os.name == "nt"
-
-
-class Process:
-    """A run of the command line; a thread turns its stdout into lines, its stderr goes to a file."""
-
-    def __init__(
-        self,
-        arguments: tuple[str, ...],
-        environment: dict[str, str],
-        errors: Path,
-        prefix: tuple[str, ...] = (),
-        command: tuple[str, ...] = COMMAND,
-    ) -> None:
-        self._errors = errors
-        self._lines: queue.Queue[str] = queue.Queue()
-        command = [*prefix, *command, *arguments]
-        with errors.open("wb") as file:
-            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
-            for line in output:
-                self._lines.put(line)
-
-    def read_until(self, text: str) -> str:
-        """What is printed up to the line that has this text."""
-        printed = ""
-        while text not in printed:
-            try:
-                printed += self._lines.get(timeout=PATIENCE)
-            except queue.Empty:
-                raise AssertionError(f"{text!r} was never printed; {printed!r} was, and {self.errors!r}") from None
-        return printed
-
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> int:
-        return self._process.wait(PATIENCE)
-
-    @property
-    def errors(self) -> str:
-        return self._errors.read_text(encoding="utf-8")
-
-    def rest(self) -> str:
-        """What was printed since; to be asked after the end."""
-        self._reader.join(PATIENCE)
-        return "".join(self._lines.queue)
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self.wait()
-        self._reader.join(PATIENCE)
-
-
-class ServeTest(unittest.TestCase):
-    # A command that runs the command behind it.
-    prefix: tuple[str, ...] = ()
-    command = COMMAND
-
-    def setUp(self) -> None:
-        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.home, self.bin = place / "home", place / "bin"
-        self.home.mkdir()
-        self.bin.mkdir()
-        self.directory = self.home / ".deepseek-cursor-proxy"
-        self.store = self.directory / "reasoning_content.sqlite3"
-
-    def launch(self, *arguments: str, **environment: str) -> Process:
-        errors = self.bin.parent / "errors"
-        process = Process(arguments, self.environment(**environment), errors, self.prefix, self.command)
-        self.addCleanup(process.close)
-        return process
-
-    def environment(self, **more: str) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK_CURSOR_PROXY_")}
-        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PYTHONIOENCODING": "utf-8"}
-        return ours | {"PYTHONPATH": str(ROOT), **more}
-
-    def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
-        """A proxy that is up, and what it said about that."""
-        process = self.launch("--port", "0", *arguments, **environment)
-        return process, process.read_until("Stop with Ctrl-C.\n")
-
-    def refusal(self, *arguments: str, **environment: str) -> str:
-        """The one line with which a proxy does not start."""
-        process = self.launch(*arguments, **environment)
-        self.assertEqual(process.wait(), 2, process.errors)
-        self.assertEqual(process.rest(), "")
-        self.assertRegex(process.errors, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
-        return process.errors.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
-
-    def expect_stopped(self, process: Process) -> None:
-        self.assertEqual(process.wait(), 0, process.errors)
-        self.assertTrue(process.rest().endswith("Stopped.\n"))
-        self.assertNotIn("Traceback", process.errors)
-        self.assertNotIn("Warning", process.errors)
-
-    def expect_mode(self, path: Path, mode: int) -> None:
-        if not WINDOWS:
-            self.assertEqual(oct(stat.S_IMODE(path.stat().st_mode)), oct(mode))
-
-
-def address(welcome: str) -> tuple[str, int]:
-    """Where the proxy listens, from the URL it asks people to paste."""
-    [url] = [word for word in welcome.split() if word.startswith("http://")]
-    host, _, port = url.removeprefix("http://").removesuffix("/v1").rpartition(":")
-    return host, int(port)
-
 
 # What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
 HOMELESS = """

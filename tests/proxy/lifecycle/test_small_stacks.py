@@ -4,8 +4,8 @@ import json
 import socket
 import unittest
 
-from tests.proxy.lifecycle.test_serve import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.harness import read_reply, request_bytes
+from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
 
 
 @unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")

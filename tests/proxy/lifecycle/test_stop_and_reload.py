@@ -27,19 +27,19 @@ from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.lifecycle import test_tunnel
-from tests.proxy.lifecycle.test_serve import (
+from tests.proxy.lifecycle.test_serve import NgrokServeTest
+from tests.support.harness import RunningProxy, read_reply, request_bytes
+from tests.support.program import (
     COMMAND,
     DUPLICATE_SECONDS,
     ENDLESS_GRACE,
     PATIENCE,
     QUICK_COMMAND,
     WINDOWS,
-    NgrokServeTest,
     Process,
     ServeTest,
     address,
 )
-from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.unit.net.test_wait import systems
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}

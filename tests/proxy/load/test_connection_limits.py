@@ -8,9 +8,9 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
-from tests.proxy.lifecycle.test_serve import WINDOWS, ServeTest, address
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.polling import eventually
+from tests.support.program import WINDOWS, ServeTest, address
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -5,8 +5,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
-from tests.proxy.faults.test_client_disconnects import read_until
-from tests.support.harness import PATIENCE, request_bytes
+from tests.support.harness import PATIENCE, read_until, request_bytes
 from tests.support.messages_client import PATH, TOOLS, ClientReply, MessagesTestCase, assistant, blocks, kinds, user
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')

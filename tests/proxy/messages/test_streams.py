@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
-from tests.proxy.faults.test_client_disconnects import WAYS, read_until
+from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import PATIENCE
+from tests.support.harness import PATIENCE, read_until
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
 from tests.support.polling import eventually
 from tests.support.raw_upstream import RawUpstream, ScriptedReply

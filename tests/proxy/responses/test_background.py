@@ -11,8 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.faults.test_client_disconnects import read_to_the_end, read_until
-from tests.support.harness import PATIENCE, RunningProxy, request_bytes
+from tests.support.harness import PATIENCE, RunningProxy, read_to_the_end, read_until, request_bytes
 from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, question
 from tests.support.width import width

@@ -9,8 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from deepseek_cursor_proxy.protocols.request import responses_items
-from tests.proxy.faults.test_client_disconnects import read_until
-from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')

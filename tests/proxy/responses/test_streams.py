@@ -12,10 +12,10 @@ from unittest import mock
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.faults.test_client_disconnects import WAYS, read_until
+from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.proxy.responses.test_background import first_response, types
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
 from tests.support.width import width

@@ -5,14 +5,12 @@ import gc
 import io
 import logging
 import os
-import signal
 import sys
 import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.observers import log_lines
 from deepseek_cursor_proxy.observers.log_writer import QueuedStream
-from tests.proxy.lifecycle.test_serve import ServeTest
 
 
 class Disk(io.RawIOBase):
@@ -152,21 +150,3 @@ class TestLines(unittest.TestCase):
         with self.assertLogs(self.log, "INFO") as logged:
             log_lines.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.child:50 % of it"], logged.output)
-
-
-@unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
-class TestFullDisk(ServeTest):
-    def test_the_proxy_serves_with_its_log_on_a_full_disk(self) -> None:
-        import resource
-
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # Inherited by the process, whose stderr is a file; this one writes nothing meanwhile.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-        try:
-            process = self.launch("--port", "0")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        process.read_until("Stop with Ctrl-C.\n")
-        process.send(signal.SIGTERM)
-        self.expect_stopped(process)
-        self.assertEqual("", process.errors)
