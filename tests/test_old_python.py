@@ -14,19 +14,9 @@ from deepseek_cursor_proxy import __main__, cli
 PACKAGE = Path(deepseek_cursor_proxy.__file__).parent
 # Nodes that mean the same in Python 2.7.
 OLD = (
-    *(
-        ast.Module,
-        ast.Expr,
-        ast.Constant,
-        ast.Import,
-        ast.ImportFrom,
-        ast.alias,
-        ast.FunctionDef,
-        ast.arguments,
-        ast.arg,
-    ),
-    *(ast.If, ast.Return, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Attribute, ast.Call, ast.Compare, ast.Tuple),
-    *(ast.Subscript, ast.Slice, ast.BinOp, ast.Add, ast.Lt, ast.Eq, ast.Is, ast.IsNot),
+    *(ast.Module, ast.Expr, ast.Constant, ast.Import, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments),
+    *(ast.arg, ast.If, ast.Return, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Attribute, ast.Call, ast.Compare),
+    *(ast.Tuple, ast.Subscript, ast.Slice, ast.BinOp, ast.Add, ast.Lt, ast.Eq, ast.Is, ast.IsNot),
 )
 
 

@@ -1,9 +1,9 @@
-import threading
 import unittest
 from typing import Any
 
 from deepseek_cursor_proxy import chat_memory
 from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, NO_MEMORY, ChatMemory, Stage
+from tests.support.threads import run_at_once
 
 STAGE: Stage[Any, str] = Stage("test", lambda item: 1000)
 OTHER: Stage[Any, str] = Stage("other", lambda item: 1000)
@@ -107,11 +107,7 @@ class ChatMemoryTest(unittest.TestCase):
                     wrong.append(lookup)
                 lookup.store(f"{number}: {len(lookup.items)}")
 
-        threads = [threading.Thread(target=use, args=(start,)) for start in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        run_at_once(use, range(4))
         self.assertEqual([], wrong)
         self.assertEqual(self.held(), self.memory._size)
         self.assertLessEqual(self.held(), 1_000_000)

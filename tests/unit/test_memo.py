@@ -1,15 +1,11 @@
 import gc
 import json
-import threading
 import tracemalloc
 import unittest
 from sys import maxsize
 
 from deepseek_cursor_proxy.memo import Memo, guess_size, json_size, size_of
-
-
-def memo(max_bytes: int = 100) -> "Memo[str, str]":
-    return Memo(max_bytes, lambda key, value: len(key) + len(value))
+from tests.support.threads import run_at_once
 
 
 class TestSizes(unittest.TestCase):
@@ -46,49 +42,43 @@ class TestSizes(unittest.TestCase):
 
 
 class TestMemo(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memo: Memo[str, str] = Memo(100, lambda key, value: len(key) + len(value))
+
     def test_a_value_is_found_by_an_equal_key(self) -> None:
-        cache = memo()
-        cache.keep("key", "value")
-        self.assertEqual("value", cache.get("".join(["k", "ey"])))
-        self.assertIsNone(cache.get("other"))
+        self.memo.keep("key", "value")
+        self.assertEqual("value", self.memo.get("".join(["k", "ey"])))
+        self.assertIsNone(self.memo.get("other"))
 
     def test_a_memo_never_holds_more_than_its_bound(self) -> None:
-        cache = memo(100)
         for number in range(1000):
-            cache.keep(f"{number:05}", "12345")
-        held = [number for number in range(1000) if f"{number:05}" in {**cache._old, **cache._young}]
+            self.memo.keep(f"{number:05}", "12345")
+        held = [number for number in range(1000) if f"{number:05}" in {**self.memo._old, **self.memo._young}]
         self.assertLessEqual(len(held) * 10, 100)
         self.assertEqual(list(range(1000 - len(held), 1000)), held)
 
     def test_an_entry_in_use_stays_when_others_are_dropped(self) -> None:
-        cache = memo(100)
-        cache.keep("often", "asked")
+        self.memo.keep("often", "asked")
         for number in range(1000):
-            cache.keep(f"{number:05}", "12345")
-            self.assertEqual("asked", cache.get("often"))
+            self.memo.keep(f"{number:05}", "12345")
+            self.assertEqual("asked", self.memo.get("often"))
 
     def test_an_entry_that_is_too_large_evicts_nothing(self) -> None:
-        cache = memo(100)
-        cache.keep("small", "x")
-        cache.keep("large", "x" * 100)
-        self.assertIsNone(cache.get("large"))
-        self.assertEqual("x", cache.get("small"))
+        self.memo.keep("small", "x")
+        self.memo.keep("large", "x" * 100)
+        self.assertIsNone(self.memo.get("large"))
+        self.assertEqual("x", self.memo.get("small"))
 
     def test_threads_that_fill_a_memo_at_once_find_right_values(self) -> None:
-        cache = memo(200)
         wrong: list[str] = []
 
         def fill(start: int) -> None:
             for number in range(start, start + 3000):
                 key = f"{number % 50:05}"
-                if cache.get(key) not in (None, key * 2):
+                if self.memo.get(key) not in (None, key * 2):
                     wrong.append(key)
-                cache.keep(key, key * 2)
+                self.memo.keep(key, key * 2)
 
-        threads = [threading.Thread(target=fill, args=(start,)) for start in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        run_at_once(fill, range(4))
         self.assertEqual([], wrong)
-        self.assertLessEqual(len(cache._young) + len(cache._old), 2 * 200 // 15)
+        self.assertLessEqual(len(self.memo._young) + len(self.memo._old), 2 * 100 // 15)

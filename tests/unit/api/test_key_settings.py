@@ -9,31 +9,21 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 CHAT, AZURE = "/v1/chat/completions", "/openai/deployments/d/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 CURSOR, CODEX, CLAUDE = "Cursor/3.17", "codex_exec/0.166.0 (Linux)", "claude-cli/2.1.325 (external, sdk-cli)"
-NAMES = (
-    "Cursor",
-    "Azure",
-    "Codex",
-    "env_key",
-    "Claude Code",
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "OPENAI_API",
-)
+ANTHROPIC = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}
+NAMES = {"Cursor", "Azure", "Codex", "env_key", "Claude Code", "OPENAI_API"} | ANTHROPIC
 
 
 class TestKeySetting(unittest.TestCase):
     def test_an_error_about_the_key_names_the_setting_of_the_client(self) -> None:
-        claude = {"Claude Code", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"}
-        anthropic = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}
         for path, agent, headers, named in (
             (CHAT, CURSOR, {}, {"Cursor"}),
             (AZURE, CURSOR, {}, {"Cursor", "Azure"}),
             (RESPONSES, CODEX, {}, {"Codex", "env_key"}),
             (RESPONSES, "Codex Desktop/1.2", {}, {"Codex", "env_key"}),
-            (MESSAGES, CLAUDE, {}, claude),
-            (MESSAGES, "Anthropic/Python 1.0", {}, anthropic),
-            (MESSAGES, "", {}, anthropic),
-            ("/v1/models", "", {"anthropic-version": "2023-06-01"}, anthropic),
+            (MESSAGES, CLAUDE, {}, {"Claude Code"} | ANTHROPIC),
+            (MESSAGES, "Anthropic/Python 1.0", {}, ANTHROPIC),
+            (MESSAGES, "", {}, ANTHROPIC),
+            ("/v1/models", "", {"anthropic-version": "2023-06-01"}, ANTHROPIC),
             (CHAT, "OpenAI/Python 2.54.0", {}, {"OPENAI_API"}),
             (CHAT, "aider", {"x-stainless-lang": "python"}, {"OPENAI_API"}),
             (RESPONSES, "curl/8", {}, {"OPENAI_API"}),

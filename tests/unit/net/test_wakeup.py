@@ -9,8 +9,6 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from tests.support.harness import PATIENCE
 from tests.unit.net.test_wait import soon, systems
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-
 
 class TestWakeup(unittest.TestCase):
     def setUp(self) -> None:

@@ -3,44 +3,35 @@
 import socket
 import threading
 import unittest
-from collections.abc import Callable
+from collections.abc import Iterable
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
-from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
 from tests.support.polling import wait_until
-from tests.unit.net.test_wait import Client, systems
+from tests.support.threads import in_background, run_at_once
+from tests.unit.net.test_wait import Client, socket_pair, systems
 
 PATIENCE = 20.0
 
 
-class CallLimitTestCase(unittest.TestCase):
-    def peer(self) -> tuple[Peer, socket.socket]:
-        """A client, and the end of its connection that it may close."""
-        ours, theirs = socket.socketpair()
-        self.addCleanup(ours.close)
-        self.addCleanup(theirs.close)
-        return Client(ours), theirs
-
-    def in_background(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=work)
-        thread.start()
-        self.addCleanup(thread.join)
-        return thread
-
-    def await_queue(self, limit: CallLimit, count: int) -> None:
-        """A thread that queues cannot signal it itself."""
-        wait_until(lambda: len(limit._waiting) == count)
+def await_queue(limit: CallLimit, count: int) -> None:
+    """A thread that queues cannot signal it itself."""
+    wait_until(lambda: len(limit._waiting) == count)
 
 
-class TestSlots(CallLimitTestCase):
+def release(slots: Iterable[Slot]) -> None:
+    for slot in slots:
+        slot.release()
+
+
+class TestSlots(unittest.TestCase):
     def test_as_many_calls_run_as_there_are_slots(self) -> None:
         limit = CallLimit(2, 0.01)
-        first, second = (*limit.acquire(None), *limit.acquire(None))
+        (first,), (second,) = limit.acquire(None), limit.acquire(None)
         with self.assertRaises(QueueFull) as caught:
             limit.acquire(None)
         self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
@@ -65,8 +56,7 @@ class TestSlots(CallLimitTestCase):
         with self.assertRaises(QueueFull):
             limit.acquire(None, 2)
         self.assertEqual(3, limit.running)
-        for slot in slots:
-            slot.release()
+        release(slots)
         self.assertEqual(4, len(limit.acquire(None, 4)))
 
     def test_more_slots_than_the_limit_come_when_no_other_call_runs(self) -> None:
@@ -74,15 +64,14 @@ class TestSlots(CallLimitTestCase):
         slots = limit.acquire(None, 8)
         with self.assertRaises(QueueFull):
             limit.acquire(None)
-        for slot in slots:
-            slot.release()
+        release(slots)
         self.assertEqual(0, limit.running)
 
     def test_the_queue_for_slots_is_bounded(self) -> None:
         limit = CallLimit(1, PATIENCE)
         (slot,) = limit.acquire(None)
-        waiting = self.in_background(lambda: limit.acquire(None)[0].release())
-        self.await_queue(limit, 1)
+        waiting = in_background(self, lambda: release(limit.acquire(None)))
+        await_queue(limit, 1)
         with mock.patch.object(call_limit, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
             limit.acquire(None)
         slot.release()
@@ -97,76 +86,64 @@ class TestSlots(CallLimitTestCase):
                 limit.acquire(None)
 
 
-class TestQueue(CallLimitTestCase):
+class TestQueue(unittest.TestCase):
     def test_slots_go_to_callers_in_the_order_they_came(self) -> None:
         limit = CallLimit(1, PATIENCE)
         (slot,) = limit.acquire(None)
-        order: list[int] = []
-        threads = []
-
-        def call(number: int) -> None:
-            (mine,) = limit.acquire(None)
-            order.append(number)
-            mine.release()
-
-        for number in range(20):
-            threads.append(self.in_background(lambda number=number: call(number)))  # type: ignore[misc]
-            self.await_queue(limit, number + 1)
-        slot.release()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(list(range(20)), order)
-        self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
+        self.assert_served_in_order(limit, slot, [1] * 20)
 
     def test_no_caller_overtakes_one_that_waits_for_several_slots(self) -> None:
         limit = CallLimit(2, PATIENCE)
         (slot,) = limit.acquire(None)
-        order: list[str] = []
+        self.assert_served_in_order(limit, slot, [2, 1])
 
-        def call(name: str, calls: int) -> None:
-            slots = limit.acquire(None, calls)
-            order.append(name)
-            for each in slots:
-                each.release()
+    def assert_served_in_order(self, limit: CallLimit, slot: Slot, counts: list[int]) -> None:
+        """Queue a caller for each number of slots behind the caller that holds this slot."""
+        order: list[int] = []
 
-        threads = [self.in_background(lambda: call("two", 2))]
-        self.await_queue(limit, 1)
-        threads.append(self.in_background(lambda: call("one", 1)))
-        self.await_queue(limit, 2)
+        def call(number: int) -> None:
+            slots = limit.acquire(None, counts[number])
+            order.append(number)
+            release(slots)
+
+        threads = []
+        for number in range(len(counts)):
+            threads.append(in_background(self, call, number))
+            await_queue(limit, number + 1)
         slot.release()
         for thread in threads:
             thread.join()
-        self.assertEqual(["two", "one"], order)
+        self.assertEqual(list(range(len(counts))), order)
+        self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
 
     def test_a_client_that_leaves_frees_its_place_in_the_queue(self) -> None:
         for name, system in systems().items():
             with self.subTest(name), mock.patch.multiple(waiting, **system):
-                limit = CallLimit(1, PATIENCE)
-                (slot,) = limit.acquire(None)
-                peer, theirs = self.peer()
-                gone, served = threading.Event(), threading.Event()
+                self.leave_the_queue()
 
-                def leave(limit: CallLimit = limit, peer: Peer = peer, gone: threading.Event = gone) -> None:
-                    try:
-                        limit.acquire(peer)
-                    except ClientGone:
-                        gone.set()
+    def leave_the_queue(self) -> None:
+        limit = CallLimit(1, PATIENCE)
+        (slot,) = limit.acquire(None)
+        ours, theirs = socket_pair(self)
+        outcomes: list[object] = []
 
-                def stay(limit: CallLimit = limit, served: threading.Event = served) -> None:
-                    (mine,) = limit.acquire(None)
-                    served.set()
-                    mine.release()
+        def leave() -> None:
+            try:
+                limit.acquire(Client(ours))
+            except ClientGone:
+                outcomes.append("gone")
 
-                self.in_background(leave)
-                self.await_queue(limit, 1)
-                self.in_background(stay)
-                self.await_queue(limit, 2)
-                theirs.close()
-                self.assertTrue(gone.wait(PATIENCE))
-                self.await_queue(limit, 1)
-                slot.release()
-                self.assertTrue(served.wait(PATIENCE))
-                self.await_queue(limit, 0)
+        leaver = in_background(self, leave)
+        await_queue(limit, 1)
+        stayer = in_background(self, lambda: outcomes.append(limit.acquire(None)))
+        await_queue(limit, 2)
+        theirs.close()
+        leaver.join(PATIENCE)
+        self.assertEqual(["gone"], outcomes)
+        await_queue(limit, 1)
+        slot.release()
+        stayer.join(PATIENCE)
+        self.assertEqual((2, 0), (len(outcomes), len(limit._waiting)))
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)
@@ -207,15 +184,13 @@ class TestQueue(CallLimitTestCase):
                     if number % 4 == 0:
                         theirs.close()
 
-        threads = [self.in_background(lambda number=number: call(number)) for number in range(callers)]  # type: ignore[misc]
-        for thread in threads:
-            thread.join()
+        run_at_once(call, range(callers))
         self.assertEqual(most_calls, most[0])
         self.assertGreaterEqual(served[0], 45 * 5)
         self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
 
 
-class TestCallLimits(CallLimitTestCase):
+class TestCallLimits(unittest.TestCase):
     def test_every_model_has_a_limit_of_its_own(self) -> None:
         call_limits = CallLimits(ProxyConfig(max_upstream_calls=1, max_flash_calls=2).most_calls, 0.01)
         pro, flash = call_limits.of("deepseek-v4-pro"), call_limits.of("deepseek-flash")

@@ -1,0 +1,23 @@
+"""Threads of tests: one in the background, or one for each of several arguments."""
+
+import threading
+import unittest
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def in_background(test: unittest.TestCase, work: Callable[..., object], *arguments: Any) -> threading.Thread:
+    """A thread that works until the test ends, at the latest."""
+    thread = threading.Thread(target=work, args=arguments)
+    thread.start()
+    test.addCleanup(thread.join)
+    return thread
+
+
+def run_at_once(work: Callable[[Any], object], arguments: Iterable[Any]) -> None:
+    """Work on each argument in a thread of its own; return when all have ended."""
+    threads = [threading.Thread(target=work, args=(each,)) for each in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
