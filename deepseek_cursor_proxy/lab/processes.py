@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 
@@ -130,20 +129,9 @@ def _read_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
     raise BenchmarkFailed(f"a process did not start: {last[-500:]}")
 
 
-class EnteredServer(Protocol):
-    """A server that runs as long as it is entered."""
-
-    url: str
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-def serve_until_stdin_ends(fake: EnteredServer) -> None:
-    """Serve, and print the URL, until standard input ends."""
+def wait_for_end_of_stdin(url: str) -> None:
+    """Print the URL of the server that this process is, and wait until standard input ends."""
     # Ctrl-C reaches every process of a terminal; the process that started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with fake:
-        print(fake.url, flush=True)
-        sys.stdin.read()
+    print(url, flush=True)
+    sys.stdin.read()

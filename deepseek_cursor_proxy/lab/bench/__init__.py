@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -162,7 +162,7 @@ def _describe_run(options: Options, pinning: CpuPinning) -> dict[str, Any]:
 
 
 def _print_table(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
-    table = Table(_names(contest.others))
+    table = Table([other.name for other in contest.others])
     words = [about["python"], about["machine"], f"{about['cores']} cores", about["pinning"], about["date"]]
     print(" · ".join(words + ["quick"] * about["quick"]), "", table.heading(), sep="\n", file=out, flush=True)
     for row in rows:
@@ -171,12 +171,7 @@ def _print_table(rows: Iterator[Row], contest: Contest, about: dict[str, Any], o
 
 
 def _print_json(rows: Iterator[Row], contest: Contest, about: dict[str, Any], out: TextIO) -> None:
-    others = _names(contest.others)
-    told = [row.as_json(others) for row in rows]
-    columns = [DIRECT, OURS, *others]
-    json.dump({**about, "columns": columns, "rows": told, "notes": contest.notes}, out, indent=1, ensure_ascii=False)
+    others = [other.name for other in contest.others]
+    about |= {"columns": [DIRECT, OURS, *others], "rows": [row.as_json(others) for row in rows], "notes": contest.notes}
+    json.dump(about, out, indent=1, ensure_ascii=False)
     print(file=out, flush=True)
-
-
-def _names(targets: Sequence[Target]) -> list[str]:
-    return [target.name for target in targets]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from statistics import fmean
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.bench.load_clients import CHAT, Client, post
@@ -101,7 +102,7 @@ def _chain_rows(contest: Contest, scale: Scale) -> Iterator[Row]:
     early, late = spent[tenth // 2 : tenth + tenth // 2], spent[-tenth:]
     yield Row(f"response {tenth} of a chain: CPU (mean)", "ms", {OURS: Figure.mean([1000 * each for each in early])})
     yield Row(f"response {scale.chain_length} of it (mean)", "ms", {OURS: Figure.mean([1000 * each for each in late])})
-    growth = exponent({tenth: _mean(early), scale.chain_length - tenth // 2: _mean(late)})
+    growth = exponent({tenth: fmean(early), scale.chain_length - tenth // 2: fmean(late)})
     yield Row("  growth with the length of its input (exponent)", "", {OURS: Figure.single(growth)})
 
 
@@ -159,7 +160,3 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise BenchmarkFailed("a caller was left standing")
         pause.wait(0.0005)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

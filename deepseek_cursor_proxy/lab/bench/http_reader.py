@@ -36,7 +36,14 @@ class ResponseReader:
         self.tail = b"\r\n"
 
     def feed(self, data: bytes) -> bool:
-        """Take the next bytes; return whether the response is complete. BenchmarkFailed for anything but a 200."""
+        """Take the next bytes, none at the end of the connection; return whether the response is complete.
+
+        BenchmarkFailed for anything but a whole 200.
+        """
+        if not data:
+            if self._head is not None or self._is_chunked or self._left is not None:
+                raise BenchmarkFailed("an answer was broken off")
+            return True
         if self._head is not None:
             data = self._head + data
             end = data.find(b"\r\n\r\n")
@@ -50,11 +57,6 @@ class ResponseReader:
             return self._left <= 0
         self.tail = (self.tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         return self._is_chunked and self.tail.endswith(b"\r\n0\r\n\r\n")
-
-    def end(self) -> None:
-        """The connection ended; BenchmarkFailed unless that ends the response."""
-        if self._head is not None or self._is_chunked or self._left is not None:
-            raise BenchmarkFailed("an answer was broken off")
 
     @property
     def is_done_stream(self) -> bool:

@@ -26,8 +26,6 @@ PATIENCE_SECONDS = 30.0
 _RECEIVED_AT_ONCE = 262144
 # A mark may be cut in two by the end of what was received; it is shorter than this.
 _MARK_LENGTH = 24
-
-
 CHAT = "/chat/completions"
 
 
@@ -104,9 +102,7 @@ class Client:
             if first is None and b"{" in data:
                 first = time.perf_counter() - started
             keep(data)
-            if not data:
-                reader.end()
-            if not data or reader.feed(data):
+            if reader.feed(data):
                 break
         whole = time.perf_counter() - started
         if reader.closes:
@@ -127,14 +123,12 @@ def requests_per_second(url: str, clients: int, request: bytes, seconds: float) 
         return pool.rate(seconds)
 
 
+@dataclass(slots=True, eq=False)
 class _Caller:
     """One of many clients."""
 
-    __slots__ = ("reader", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.reader = ResponseReader()
+    sock: socket.socket
+    reader: ResponseReader = field(default_factory=ResponseReader)
 
 
 class _ClientPool:
@@ -178,10 +172,7 @@ class _ClientPool:
             caller.sock.send(self._request)
             self._selector.modify(caller.sock, selectors.EVENT_READ, caller)
             return False
-        data = caller.sock.recv(_RECEIVED_AT_ONCE)
-        if not data:
-            caller.reader.end()
-        elif not caller.reader.feed(data):
+        if not caller.reader.feed(caller.sock.recv(_RECEIVED_AT_ONCE)):
             return False
         if caller.reader.closes:
             self._reconnect(caller)
@@ -246,18 +237,16 @@ def run_crowd(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> CrowdR
         return runner.result
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """One stream of the crowd."""
 
-    __slots__ = ("count", "last", "reader", "rest", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.reader = ResponseReader()
-        self.count = 0
-        # Marks only grow. A proxy that shows the thinking in the text brings each of them twice.
-        self.last = 0
-        self.rest = b""
+    sock: socket.socket
+    reader: ResponseReader = field(default_factory=ResponseReader)
+    count: int = 0
+    # Marks only grow. A proxy that shows the thinking in the text brings each of them twice.
+    last: int = 0
+    rest: bytes = b""
 
 
 class _CrowdRunner:
@@ -281,7 +270,9 @@ class _CrowdRunner:
         is_midway_over = False
         while (elapsed := time.monotonic() - started) < crowd.seconds and (self._streams or count < crowd.streams):
             while count < min(crowd.streams, elapsed / crowd.stagger + 1):
-                self._begin()
+                stream = _Stream(_start_connect(self._address))
+                self._streams.add(stream)
+                self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
                 count += 1
             if elapsed >= middle and not is_midway_over:
                 is_midway_over = True
@@ -295,11 +286,6 @@ class _CrowdRunner:
             # A machine this busy skipped the middle.
             midway()
         self.result.failures += ["nothing came in time" for stream in self._streams if not stream.count]
-
-    def _begin(self) -> None:
-        stream = _Stream(_start_connect(self._address))
-        self._streams.add(stream)
-        self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
 
     def _react(self, stream: _Stream, events: int) -> None:
         try:
@@ -325,9 +311,7 @@ class _CrowdRunner:
                 stream.count += 1
                 self.result.lags.append(max(0, now - mark))
         stream.rest = text[-_MARK_LENGTH:]
-        if not data:
-            stream.reader.end()
-        return not data or stream.reader.feed(data)
+        return stream.reader.feed(data)
 
     def _leave(self, stream: _Stream) -> None:
         if stream in self._streams:

@@ -19,7 +19,7 @@ from itertools import count
 from deepseek_cursor_proxy.lab.bench import load_answers
 from deepseek_cursor_proxy.lab.bench.http_reader import content_length
 from deepseek_cursor_proxy.lab.bench.load_answers import Command
-from deepseek_cursor_proxy.lab.processes import serve_until_stdin_ends
+from deepseek_cursor_proxy.lab.processes import wait_for_end_of_stdin
 
 # A long chat has a few megabytes.
 _RECEIVED_AT_ONCE = 1 << 20
@@ -33,7 +33,8 @@ def serve_deepseek(port: int = 0) -> None:
         upstream = LoadUpstream(port)
     except OSError as error:
         sys.exit(f"port {port} cannot be used ({error.strerror}); take another --upstream-port")
-    serve_until_stdin_ends(upstream)
+    with upstream:
+        wait_for_end_of_stdin(upstream.url)
 
 
 class LoadUpstream:
@@ -97,9 +98,9 @@ class LoadUpstream:
         # One reading of the clock: on a machine that cannot keep up, connections with requests get their turn too.
         now = time.monotonic_ns()
         while self._due and self._due[0][0] <= now:
-            due, number, paced_rounds = heapq.heappop(self._due)
-            if paced_rounds.connection.is_open and paced_rounds.send():
-                heapq.heappush(self._due, (due + paced_rounds.interval, number, paced_rounds))
+            due, number, stream = heapq.heappop(self._due)
+            if stream.connection.is_open and stream.send():
+                heapq.heappush(self._due, (due + stream.interval, number, stream))
 
     # … and for its connections.
 
@@ -128,9 +129,9 @@ class LoadUpstream:
                 connection.send(load_answers.stream(command.chunks, number, command.counts_usage))
             case Command("paced"):
                 connection.send(load_answers.opening(command.counts_usage))
-                paced_rounds = _Paced(connection, command)
-                first = time.monotonic_ns() + int(number * _GOLDEN % 1 * paced_rounds.interval)
-                heapq.heappush(self._due, (first, number, paced_rounds))
+                stream = _Paced(connection, command)
+                first = time.monotonic_ns() + int(number * _GOLDEN % 1 * stream.interval)
+                heapq.heappush(self._due, (first, number, stream))
             case _:
                 connection.send(load_answers.REFUSAL)
 
@@ -152,7 +153,9 @@ class _Connection:
     def react(self, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                self._send_unsent()
+                del self._unsent[: self.sock.send(self._unsent)]
+                if not self._unsent:
+                    self._server.watch(self, selectors.EVENT_READ)
             if events & selectors.EVENT_READ:
                 self._receive()
         except BlockingIOError:
@@ -170,11 +173,6 @@ class _Connection:
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
             self._server.watch(self, selectors.EVENT_READ | selectors.EVENT_WRITE)
-
-    def _send_unsent(self) -> None:
-        del self._unsent[: self.sock.send(self._unsent)]
-        if not self._unsent:
-            self._server.watch(self, selectors.EVENT_READ)
 
     def _receive(self) -> None:
         data = self.sock.recv(_RECEIVED_AT_ONCE)

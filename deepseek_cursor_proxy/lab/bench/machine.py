@@ -20,7 +20,8 @@ def find_listeners(url: str) -> tuple[int, ...]:
     if sys.platform != "linux" or address.hostname not in _LOCAL:
         return ()
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(address.port or 80)}
-    return tuple(pid for pid in _processes() if sockets & set(_open_files(pid)))
+    processes = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return tuple(pid for pid in processes if sockets & set(_open_files(pid)))
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
@@ -31,10 +32,6 @@ def _listening_inodes(port: int) -> Iterator[str]:
                 # The local address, and 0A for a socket that listens.
                 if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
                     yield fields[9]
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def _open_files(pid: int) -> Iterator[str]:

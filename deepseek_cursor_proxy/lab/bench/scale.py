@@ -50,7 +50,6 @@ QUICK = Scale(
     crowd_rounds=1,
     turns=(10, 50, 200),
     turns_measured=5,
-    chats=1,
     first_seen=1,
     stored_turn_count=100,
     rows=20_000,

@@ -13,7 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Call, Completion, pieces
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion, pieces
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, MISSING_REASONING, UNANSWERED_CALLS, Refusal
 
 MISSING_REASONING_TEXT = "The `reasoning_text` in the thinking mode must be passed back to the API."
@@ -66,17 +66,15 @@ def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["tools"] = [_tool(tool) for tool in body["tools"] if tool.get("type") in ("function", "custom")]
     if body.get("tool_choice") is not None:
         choice = body["tool_choice"]
-        chat["tool_choice"] = choice if isinstance(choice, str) else _named(choice)
+        if not isinstance(choice, str):
+            choice = {"type": choice.get("type"), "function": {"name": choice.get("name")}}
+        chat["tool_choice"] = choice
     form = (body.get("text") or {}).get("format")
     if form is not None:
         _fit(form.get("type") in ("text", "json_object", "json_schema"), "text.format.type: unknown variant")
         _fit(form["type"] != "json_schema" or isinstance(form.get("schema"), dict), "text.format: missing `schema`")
         chat["response_format"] = {"type": "text" if form["type"] == "text" else "json_object"}
     return chat
-
-
-def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": choice.get("type"), "function": {"name": choice.get("name")}}
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +111,9 @@ class _History:
             case "reasoning":
                 self._think(item, where)
             case "message" if item.get("role") == "assistant":
-                self._say(_content(item.get("content"), where))
+                content = _content(item.get("content"), where)
+                self._end_if_spoken()
+                self._open()["content"] = content
             case "message":
                 self.end_turn()
                 role = {"developer": "user"}.get(item.get("role", ""), item.get("role"))
@@ -151,10 +151,6 @@ class _History:
         text = "".join(part["text"] for part in parts if part.get("type") == "reasoning_text")
         turn = self._open()
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
-
-    def _say(self, content: Any) -> None:
-        self._end_if_spoken()
-        self._open()["content"] = content
 
 
 def _content(content: Any, where: str) -> Any:
@@ -222,10 +218,8 @@ class Response(Completion):
             part = {"type": "output_text", "text": answer.content}
             yield self._item("message", role="assistant", content=[{**part, "annotations": []}]), answer.content
         for call in answer.calls:
-            yield self._call_item(call), call.arguments
-
-    def _call_item(self, call: Call) -> dict[str, Any]:
-        return self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
+            item = self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
+            yield item, call.arguments
 
     def _item(self, kind: str, **fields: Any) -> dict[str, Any]:
         return {"id": str(uuid.uuid4()), "type": kind, "status": "completed", **fields}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
-from deepseek_cursor_proxy.lab.processes import serve_until_stdin_ends
+from deepseek_cursor_proxy.lab.processes import wait_for_end_of_stdin
 
 # Longer than anything takes that works.
 _PATIENCE_SECONDS = 30.0
@@ -237,8 +237,8 @@ def serve_deepseek() -> None:
         fake.seen.clear()
         return answer_to(payload)
 
-    fake = FakeDeepSeek(responder=respond, idle_seconds=IDLE_SECONDS)
-    serve_until_stdin_ends(fake)
+    with FakeDeepSeek(responder=respond, idle_seconds=IDLE_SECONDS) as fake:
+        wait_for_end_of_stdin(fake.url)
 
 
 _EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -47,15 +47,15 @@ class Readings(unittest.TestCase):
     def test_an_answer_without_a_length_ends_with_its_connection(self) -> None:
         reader = ResponseReader()
         self.assertFalse(reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhello"))
-        reader.end()
+        self.assertTrue(reader.feed(b""))
         self.assertTrue(reader.closes)
 
     def test_one_that_has_a_length_does_not(self) -> None:
         for answer in (b"", b"HTTP/1.1 200", SIZED[:-1], CHUNKED[:-1]):
             reader = ResponseReader()
-            reader.feed(answer)
             with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
-                reader.end()
+                reader.feed(answer)
+                reader.feed(b"")
 
     def test_a_refusal_is_told(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "503.*Busy"):
