@@ -70,6 +70,32 @@ def decode_upstream_json(data: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """The object that a text is the JSON of; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """The value if it is an object, else an empty one: of foreign JSON a field of the wrong shape counts as absent."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _check_value_count(body: bytes) -> None:
     """Raise BadRequest for too many values; commas and brackets inside strings do not count."""
     if len(body) <= MAX_JSON_VALUES or count_value_starts(body) <= MAX_JSON_VALUES:

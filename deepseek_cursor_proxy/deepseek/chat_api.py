@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Me
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.rules import can_see_images
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
@@ -142,9 +143,8 @@ def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a whole completion."""
     found = _body_deltas(body, "message")
-    choices = body.get("choices")
-    whole = choices if isinstance(choices, list) else []
-    if not whole or not all(isinstance(each, dict) and isinstance(each.get("message"), dict) for each in whole):
+    choices = as_list(body.get("choices"))
+    if not choices or not all(isinstance(as_object(each).get("message"), dict) for each in choices):
         # A choice without a message would reach the client as an empty success.
         raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
     return found
@@ -160,7 +160,7 @@ def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
     usage = _usage(body.get("usage"))
     if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
         return [_delta(choices[0], part, usage, body)]
-    whole = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    whole = [choice for choice in as_list(choices) if isinstance(choice, dict)]
     if not whole:
         return [Delta(usage=usage, source={**body, "choices": []})]
     last = len(whole) - 1
@@ -182,9 +182,7 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, source: Mapping[str, Any]) -> Delta:
-    fields = choice.get(part)
-    if not isinstance(fields, dict):
-        fields = {}
+    fields = as_object(choice.get(part))
     calls = fields.get("tool_calls")
     delta = Delta(
         choice=_index(choice.get("index"), 0) or 0,
@@ -217,22 +215,15 @@ def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
 
 def _repair_choice(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The choice without its damaged fields, at which the client would fail in our place."""
-    known = {
-        "content": delta.text,
-        "reasoning_content": delta.reasoning,
-        "tool_calls": _repair_calls(fields.get("tool_calls")),
-    }
+    found = enumerate(as_list(fields.get("tool_calls")))
+    calls = [{**call, "index": piece.index} for at, call in found if (piece := _piece(at, call)) is not None]
+    known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": calls}
     repaired = {**fields, **{name: value for name, value in known.items() if name in fields}}
     return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
 
 
-def _repair_calls(calls: object) -> list[Any]:
-    found = enumerate(calls if isinstance(calls, list) else [])
-    return [{**call, "index": piece.index} for position, call in found if (piece := _piece(position, call)) is not None]
-
-
 def _pieces(calls: object) -> tuple[CallPiece, ...]:
-    found = enumerate(calls if isinstance(calls, list) else [])
+    found = enumerate(as_list(calls))
     return tuple(piece for position, call in found if (piece := _piece(position, call)) is not None)
 
 
@@ -251,8 +242,7 @@ def _usage(usage: object) -> dict[str, Any] | None:
     """Usage with the cached tokens under OpenAI's name as well as DeepSeek's."""
     if not isinstance(usage, dict):
         return None
-    details = usage.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
+    details = as_object(usage.get("prompt_tokens_details"))
     for cached in (details.get("cached_tokens"), usage.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")):
         if isinstance(cached, int):
             return {**usage, "prompt_tokens_details": {**details, "cached_tokens": cached}}

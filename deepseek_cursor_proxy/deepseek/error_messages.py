@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 
 # DeepSeek sends no Retry-After. Without one, Codex gives up at once and other clients retry too often.
 _RETRY_AFTER_SECONDS = 5
@@ -124,8 +124,7 @@ def is_overflow_message(message: str) -> bool:
 
 
 def _is_overflow(refusal: UpstreamRefused) -> bool:
-    error = (refusal.body or {}).get("error")
-    code = error.get("code") if isinstance(error, dict) else None
+    code = as_object((refusal.body or {}).get("error")).get("code")
     return code == OVERFLOW or is_overflow_message(refusal.message)
 
 

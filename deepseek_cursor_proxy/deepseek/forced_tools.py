@@ -83,13 +83,8 @@ def _resolve(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str
 
 
 def _with_call(last: Delta, call: ToolCall) -> Delta:
-    return last._replace(
-        text=None,
-        run=None,
-        calls=(CallPiece(0, *call),),
-        finish_reason="tool_calls",
-        source=_source(last.source, call),
-    )
+    source, pieces = _source(last.source, call), (CallPiece(0, *call),)
+    return last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", source=source)
 
 
 def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:

@@ -231,10 +231,8 @@ class _HistoryBuilder:
             current.results[position] = current.index, Message("tool", CANCELLED)
         order = sorted(current.results) if missing else list(current.results)
         answers = [
-            (origin, _answer_to(result, calls[each].id)) for each in order for origin, result in [current.results[each]]
+            (origin, result if result.tool_call_id == calls[each].id else result._replace(tool_call_id=calls[each].id))
+            for each in order
+            for origin, result in [current.results[each]]
         ]
         return [(current.index, current.message), *answers]
-
-
-def _answer_to(result: Message, call_id: str) -> Message:
-    return result if result.tool_call_id == call_id else result._replace(tool_call_id=call_id)

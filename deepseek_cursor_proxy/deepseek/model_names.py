@@ -39,16 +39,14 @@ class ModelChoice:
 
 def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
     """The model that a name stands for; the configured one if the name matches nothing."""
-    find = _resolve_cached if len(requested) <= _LONGEST_NAME else _resolve_uncached
+    find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
     return find(requested, tuple(config.models.items()), config.upstream_model)
 
 
-def _resolve_uncached(requested: str, aliases: tuple[tuple[str, str], ...], default: str) -> ModelChoice:
+@lru_cache(_KNOWN_NAMES)
+def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str) -> ModelChoice:
     found = _find(requested, dict(aliases), default)
     return ModelChoice(found.model, found.effort, found.thinking)
-
-
-_resolve_cached = lru_cache(_KNOWN_NAMES)(_resolve_uncached)
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
@@ -68,11 +66,9 @@ def passthrough_key(requested: object, config: ProxyConfig) -> str | None:
     if key is not None and not key.endswith("*"):
         return key
     prefix = _longest_prefix(name, config.passthrough)
-    return (
-        prefix
-        if prefix is not None and len(prefix) >= _find(requested, config.models, config.upstream_model).weight
-        else None
-    )
+    if prefix is None or len(prefix) < _find(requested, config.models, config.upstream_model).weight:
+        return None
+    return prefix
 
 
 def refuse_unknown(config: ProxyConfig, origin: str) -> None:

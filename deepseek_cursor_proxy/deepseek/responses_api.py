@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {
@@ -30,11 +30,7 @@ _PARAMS = {
     "top_p": "top_p",
     "user_id": "user",
 }
-_FINISHES: dict[str | None, str] = {
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-    None: "length",
-}
+_FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For a reason that is not in the table.
 _UNKNOWN_END = "aborted"
 # An item of the output: its index, or a made-up name if the event has no index.
@@ -54,7 +50,8 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [{"type": "function", **tool["function"]} for tool in request.tools]
     if request.tool_choice is not None:
-        body["tool_choice"] = _tool_choice(request.tool_choice)
+        choice = request.tool_choice
+        body["tool_choice"] = choice if isinstance(choice, str) else _flatten(choice, "function")
     if request.stream:
         body["stream"] = True
     body |= {theirs: request.params[name] for name, theirs in _PARAMS.items() if name in request.params}
@@ -62,10 +59,6 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     if form is not None:
         body["text"] = {"format": _flatten(form, "json_schema")}
     return body
-
-
-def _tool_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
-    return choice if isinstance(choice, str) else _flatten(choice, "function")
 
 
 def _flatten(value: Mapping[str, Any], inside: str) -> dict[str, Any]:
@@ -79,7 +72,9 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     elif message["role"] == "assistant":
         yield from _assistant_items(message)
     else:
-        yield _message_item(message["role"], _parts(message["content"]))
+        content = message["content"]
+        texts_and_images = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        yield _message_item(message["role"], [_part(part) for part in texts_and_images])
 
 
 def _assistant_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -96,12 +91,6 @@ def _assistant_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _message_item(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": parts}
-
-
-def _parts(content: str | list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"type": "input_text", "text": content}]
-    return [_part(part) for part in content]
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,8 +122,11 @@ class ItemReader:
 
     def finish(self, response: object) -> list[Delta]:
         """The deltas of the response object at the end: items that did not come before, and the finish_reason."""
-        response = response if isinstance(response, dict) else {}
-        _raise_if_failed(response)
+        response = as_object(response)
+        if response.get("error") or response.get("status") in ("failed", "cancelled"):
+            raise failure(response)
+        if response.get("status") in ("queued", "in_progress"):
+            raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
         deltas: list[Delta] = []
         if not (self._read_keys or self._calls):
             # Only then: some gateways leave items out of the object, which changes the indexes of the others.
@@ -147,8 +139,7 @@ class ItemReader:
 
     def _finish_reason(self, response: Mapping[str, Any]) -> str:
         if response.get("status") == "incomplete":
-            details = response.get("incomplete_details")
-            reason = details.get("reason") if isinstance(details, dict) else None
+            reason = as_object(response.get("incomplete_details")).get("reason")
             return _FINISHES.get(reason if isinstance(reason, str) else None, _UNKNOWN_END)
         return "tool_calls" if self._calls else "stop"
 
@@ -208,45 +199,31 @@ def failure(body: Mapping[str, Any]) -> UpstreamFailed:
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
 
-def _raise_if_failed(response: Mapping[str, Any]) -> None:
-    if response.get("error") or response.get("status") in ("failed", "cancelled"):
-        raise failure(response)
-    if response.get("status") in ("queued", "in_progress"):
-        raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
-
-
 def usage(found: object) -> dict[str, Any] | None:
     """Usage under its names in chat completions."""
     if not isinstance(found, dict):
         return None
-    prompt, cached = found.get("input_tokens"), _inside(found, "input_tokens_details").get("cached_tokens")
+    prompt, cached = found.get("input_tokens"), as_object(found.get("input_tokens_details")).get("cached_tokens")
     counted = {
         "prompt_tokens": prompt,
         "completion_tokens": found.get("output_tokens"),
         "total_tokens": found.get("total_tokens"),
         "prompt_tokens_details": {"cached_tokens": cached} if isinstance(cached, int) else None,
-        "completion_tokens_details": _inside(found, "output_tokens_details") or None,
+        "completion_tokens_details": as_object(found.get("output_tokens_details")) or None,
         "prompt_cache_hit_tokens": cached,
         "prompt_cache_miss_tokens": prompt - cached if isinstance(prompt, int) and isinstance(cached, int) else None,
     }
     return {name: value for name, value in counted.items() if isinstance(value, (int, dict))}
 
 
-def _inside(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = found.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _text(item: Mapping[str, Any], kind: str) -> str:
-    parts = item.get("content")
-    parts = parts if isinstance(parts, list) else []
-    return "".join(_string(part.get("text")) for part in parts if isinstance(part, dict) and part.get("type") == kind)
+    parts = map(as_object, as_list(item.get("content")))
+    return "".join(_string(part.get("text")) for part in parts if part.get("type") == kind)
 
 
 def _logprobs(item: Mapping[str, Any]) -> list[Any]:
-    parts = item.get("content")
-    lists = [part.get("logprobs") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-    return [entry for each in lists if isinstance(each, list) for entry in each]
+    parts = map(as_object, as_list(item.get("content")))
+    return [entry for part in parts for entry in as_list(part.get("logprobs"))]
 
 
 def _string(value: object) -> str:
@@ -325,15 +302,12 @@ class _ItemKeys:
 
 
 def _item_id(chunk: Mapping[str, Any]) -> str:
-    item = chunk.get("item")
-    found = chunk.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
-    return found if isinstance(found, str) else ""
+    return _string(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
 
 
 def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The response object of a last event, with the status of the event's type."""
-    response = chunk.get("response")
-    return {**(response if isinstance(response, dict) else {}), "status": kind.removeprefix("response.")}
+    return {**as_object(chunk.get("response")), "status": kind.removeprefix("response.")}
 
 
 def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:

@@ -1,9 +1,9 @@
 """DeepSeek's rules: which turns need reasoning, what is a complete tool call, how large a body may be."""
 
-import json
 from enum import Enum
 
 from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
+from deepseek_cursor_proxy.json_codec import object_in
 
 _TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
@@ -70,10 +70,7 @@ def is_whole_call(call: ToolCall) -> bool:
     """Whether a call is complete. Long arguments are not parsed, because this runs for every piece of them."""
     if not (call.id and call.name) or len(call.arguments) > _LONG_ARGUMENTS:
         return False
-    try:
-        return isinstance(json.loads(call.arguments), dict)
-    except (ValueError, RecursionError):
-        return False
+    return object_in(call.arguments) is not None
 
 
 def is_reasoning_refusal(status: int, message: str) -> bool:

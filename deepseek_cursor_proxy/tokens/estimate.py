@@ -10,12 +10,12 @@ This file does not know how far estimates were off for real prompts: see storage
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, rules
 from deepseek_cursor_proxy.deepseek.images import attachments
+from deepseek_cursor_proxy.json_codec import object_in
 
 # Tokens that DeepSeek's layout adds: the marks around messages, the text that explains tools, the tags of calls and
 # results. This is the layout of the V4 models in the public code that runs them.
@@ -71,11 +71,8 @@ def _calls(message: Message, count: Callable[[str], float]) -> float:
 def _call(call: ToolCall, count: Callable[[str], float]) -> float:
     """The layout has one element per argument, and writes strings without quotes and escapes."""
     total = _AROUND_CALL + count(call.name)
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    arguments = object_in(call.arguments)
+    if arguments is None:
         return total + _AROUND_ARGUMENT + count(call.arguments)
     for name, value in arguments.items():
         text = value if isinstance(value, str) else _to_json(value)
@@ -87,11 +84,7 @@ def _tools(request: ChatRequest, count: Callable[[str], float]) -> float:
     # DeepSeek leaves tools that must not be called out of the prompt.
     if not request.tools or request.tool_choice == "none":
         return 0
-    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_schema(tool)) for tool in request.tools)
-
-
-def _schema(tool: Mapping[str, Any]) -> str:
-    return _to_json(tool.get("function", tool))
+    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_to_json(tool["function"])) for tool in request.tools)
 
 
 def _to_json(value: object) -> str:

@@ -18,7 +18,6 @@ _TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-
 _OVERFLOW = "context_length_exceeded"
 _NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in (\d+) tokens)?", re.DOTALL)
 

@@ -17,15 +17,10 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_names
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
-from deepseek_cursor_proxy.protocols.request.fields import (
-    Json,
-    bad_field,
-    optional,
-    optional_name,
-    optional_string,
-)
+from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_name, optional_string
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Fields that mean the same here and in a chat.
@@ -35,7 +30,6 @@ _SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "t
 _WITHOUT_EFFECT = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
-
 _READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
 
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
@@ -44,9 +38,7 @@ _BILLING = "x-anthropic-billing-header:"
 # Claude Code's user id ends with the session id, in JSON or after underscores. DeepSeek keeps a cache for each user, so
 # every new session would pay again for the same long prompt.
 _SESSION = re.compile(r'"session_id"\s*:\s*"[^"]*"|_session_[0-9a-fA-F-]+\Z')
-
 _USER_ID = re.compile(r"[^a-zA-Z0-9_-]+")
-
 _LONGEST_USER_ID = 512
 
 
@@ -121,7 +113,9 @@ def _available_tools(tools: list[Any], body: Json) -> list[Any]:
     Claude Code defers the tools of MCP servers and some of its own, and searches by itself. The proxy can't do a search
     that is left to the server, so then all tools are available.
     """
-    if not any(map(_is_deferred, tools)) or any(map(_is_search, tools)):
+    if not any(map(_is_deferred, tools)):
+        return tools
+    if any(str(as_object(tool).get("type")).startswith("tool_search_tool") for tool in tools):
         return tools
     choice = body.get("tool_choice")
     names = {*_found_names(body["messages"]), str(choice.get("name")) if isinstance(choice, dict) else ""}
@@ -129,11 +123,7 @@ def _available_tools(tools: list[Any], body: Json) -> list[Any]:
 
 
 def _is_deferred(tool: Any) -> bool:
-    return isinstance(tool, dict) and tool.get("defer_loading") is True
-
-
-def _is_search(tool: Any) -> bool:
-    return isinstance(tool, dict) and str(tool.get("type")).startswith("tool_search_tool")
+    return as_object(tool).get("defer_loading") is True
 
 
 def _found_names(messages: list[Any]) -> Iterator[str]:
@@ -147,16 +137,13 @@ def _found_names(messages: list[Any]) -> Iterator[str]:
 
 
 def _blocks(holder: Any) -> list[Json]:
-    content = holder.get("content") if isinstance(holder, dict) else None
-    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return [block for block in as_list(as_object(holder).get("content")) if isinstance(block, dict)]
 
 
 def _system(system: Any) -> Any:
     if not isinstance(system, list):
         return system
-    return [
-        block for block in system if not (isinstance(block, dict) and str(block.get("text", "")).startswith(_BILLING))
-    ]
+    return [block for block in system if not str(as_object(block).get("text", "")).startswith(_BILLING)]
 
 
 def _response_format(output: Json) -> Json | None:
@@ -243,6 +230,6 @@ def _is_text(block: Any) -> bool:
 
 
 def _open_signature(block: Any, opener: Opener) -> str | None:
-    is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
-    signature = block.get("signature") if is_thinking else None
+    fields = as_object(block)
+    signature = fields.get("signature") if fields.get("type") == "thinking" else None
     return opener.open(signature) if isinstance(signature, str) else None

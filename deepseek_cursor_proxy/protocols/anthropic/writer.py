@@ -15,18 +15,13 @@ from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbea
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
+from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json, encode_json
 from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 PING = sse.event(b'{"type": "ping"}', "ping")
-_STOP_REASONS = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "length": "max_tokens",
-    "content_filter": "refusal",
-}
+_STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
 class MessageHead(NamedTuple):
@@ -111,7 +106,8 @@ class MessageWriter:
         if item.text:
             written += self._write_words(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
         for piece in item.calls:
-            written += self._write_call(piece)
+            self._calls.setdefault(piece.index, _Call()).add(piece)
+            written += self._write_calls_in_turn()
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
             self._stop_sequence = self._matched_stop(item)
@@ -121,7 +117,7 @@ class MessageWriter:
     def _matched_stop(self, delta: Delta) -> str | None:
         """The stop sequence that ended the answer; DeepSeek does not name it, other hosts of its models do."""
         choices = (delta.source or {}).get("choices") or [{}]
-        found = choices[0].get("stop_reason") if isinstance(choices[0], dict) else None
+        found = as_object(choices[0]).get("stop_reason")
         return found if isinstance(found, str) and found in self._request.stops else None
 
     def _write_words(self, words: "_Words") -> list[bytes]:
@@ -150,10 +146,6 @@ class MessageWriter:
         return [] if block is None else [block.finish(), _event("content_block_stop", index=block.index)]
 
     # Calls, one block at a time …
-
-    def _write_call(self, piece: CallPiece) -> Iterable[bytes]:
-        self._calls.setdefault(piece.index, _Call()).add(piece)
-        return self._write_calls_in_turn()
 
     def _write_calls_in_turn(self) -> list[bytes]:
         """Of the calls as much as can be written: each begins when the one before it is whole, however they came."""
@@ -276,16 +268,13 @@ class _Block:
 
     delta = ("", "")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, beginning: dict[str, Any]) -> None:
         self.index = index
+        self.beginning = beginning
         self._pieces: list[str] = []
         kind, name = self.delta
         head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
         self._around = head + b'"delta":{"type":"%b","%b":"' % (kind.encode(), name.encode()), b'"}}\n\n'
-
-    @property
-    def beginning(self) -> dict[str, Any]:
-        raise AssertionError
 
     @property
     def value(self) -> dict[str, Any]:
@@ -307,13 +296,9 @@ class _Thinking(_Block):
     delta = ("thinking_delta", "thinking")
 
     def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index)
+        super().__init__(index, {"type": "thinking", "thinking": "", "signature": ""})
         self._sealer = sealer
         self._is_omitted = is_omitted
-
-    @property
-    def beginning(self) -> dict[str, Any]:
-        return {"type": "thinking", "thinking": "", "signature": ""}
 
     @property
     def value(self) -> dict[str, Any]:
@@ -334,11 +319,7 @@ class _Text(_Block):
     delta = ("text_delta", "text")
 
     def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index)
-
-    @property
-    def beginning(self) -> dict[str, Any]:
-        return {"type": "text", "text": ""}
+        super().__init__(index, {"type": "text", "text": ""})
 
     @property
     def value(self) -> dict[str, Any]:
@@ -349,14 +330,8 @@ class _ToolUse(_Block):
     delta = ("input_json_delta", "partial_json")
 
     def __init__(self, index: int, call: int, call_id: str, name: str) -> None:
-        super().__init__(index)
+        super().__init__(index, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
         self.call = call
-        self._call_id = call_id
-        self._name = name
-
-    @property
-    def beginning(self) -> dict[str, Any]:
-        return {"type": "tool_use", "id": self._call_id, "name": self._name, "input": {}}
 
     @property
     def value(self) -> dict[str, Any]:
@@ -365,19 +340,13 @@ class _ToolUse(_Block):
 
 def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, int]:
     """DeepSeek's usage in the fields of this API, where tokens from the cache are not part of the input."""
-    if found is None:
-        return _usage(estimate, 0, 0)
-    details = found.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
-    return _usage(max(0, _count(found, "prompt_tokens") - cached), cached, _count(found, "completion_tokens"))
-
-
-def _usage(uncached: int, cached: int, output: int) -> dict[str, int]:
+    counted = found or {}
+    cached = _count(as_object(counted.get("prompt_tokens_details")), "cached_tokens")
     return {
-        "input_tokens": uncached,
+        "input_tokens": estimate if found is None else max(0, _count(counted, "prompt_tokens") - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": output,
+        "output_tokens": _count(counted, "completion_tokens"),
     }
 
 

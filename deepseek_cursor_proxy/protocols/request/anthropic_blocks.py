@@ -54,24 +54,16 @@ def read(value: Any, role: str, param: str) -> Blocks:
             case _:
                 parts.append(content.read_part(block, at))
     reasoning = "\n\n".join(filter(None, thoughts)) or None
-    text = _rejoin_thinking(parts) if role == "assistant" else None
+    text = None
+    if role == "assistant" and all(part["type"] == "text" for part in parts):
+        # The client may have split a thinking block of ours into parts.
+        text = thinking_blocks.join_split_text([part["text"] for part in parts])
     rest = content.join_parts(parts) if text is None else text
     return Blocks(rest, reasoning, tuple(calls), tuple(results), tuple(dropped))
 
 
-def _rejoin_thinking(parts: list[Json]) -> str | None:
-    """The text of an answer with a thinking block of ours that the client split into parts; None if it has none."""
-    return (
-        thinking_blocks.join_split_text([part["text"] for part in parts])
-        if all(part["type"] == "text" for part in parts)
-        else None
-    )
-
-
 def _call(block: Json, param: str) -> ToolCall:
-    arguments = block.get("input")
-    if arguments is None:
-        arguments = {}
+    arguments = {} if block.get("input") is None else block["input"]
     return ToolCall(
         optional_string(block, "id", param) or "",
         optional_string(block, "name", param) or "",

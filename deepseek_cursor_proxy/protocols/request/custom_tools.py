@@ -11,19 +11,16 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
+from deepseek_cursor_proxy.json_codec import is_json, object_in
 from deepseek_cursor_proxy.protocols.request.fields import json_text
 from deepseek_cursor_proxy.protocols.request.free_text import FIELD, FreeTextReader, read_free_text
 
 
 def wrap_text(arguments: str) -> str:
     """Raw text as the arguments of the function that DeepSeek has; arguments in this form stay."""
-    if arguments.lstrip()[:1] == "{":
-        try:
-            read = json.loads(arguments)
-        except (ValueError, RecursionError):
-            read = None
-        if isinstance(read, dict) and read.keys() == {FIELD} and isinstance(read[FIELD], str):
-            return arguments
+    read = object_in(arguments) if arguments.lstrip()[:1] == "{" else None
+    if read is not None and read.keys() == {FIELD} and isinstance(read[FIELD], str):
+        return arguments
     return json_text({FIELD: arguments})
 
 
@@ -98,13 +95,7 @@ class CustomCallUnwrapper:
 
 def _is_free_text(arguments: str) -> bool:
     text = arguments.strip()
-    if not text or text[0] == "{":
-        return False
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return True
-    return False
+    return bool(text) and text[0] != "{" and not is_json(text)
 
 
 def _is_object(arguments: str) -> bool:
@@ -116,8 +107,3 @@ def _is_object(arguments: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(read, dict) or read in (None, [])
-
-
-def custom_call(call_id: str, name: str, text: str) -> ToolCall:
-    """A call of a custom tool from its raw text."""
-    return ToolCall(call_id, name, wrap_text(text))

@@ -4,18 +4,19 @@ A field of the wrong type raises a BadRequest that names it; null counts as abse
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 
 Json = Mapping[str, Any]
+Kind = TypeVar("Kind")
 
 # Characters in the name of a model (which every chunk repeats), of a tool or of a user. OpenAI allows 64 for most.
 LONGEST_NAME = 512
 
 
-def optional(source: Json, name: str, kind: type, expected: str, param: str | None = None) -> Any:
+def optional(source: Json, name: str, kind: type[Kind], expected: str, param: str | None = None) -> Kind | None:
     """A field of the given type; absent and null are None, anything else a BadRequest."""
     value = source.get(name)
     if value is None:
@@ -35,7 +36,7 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
 
 def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
     """A string of at most LONGEST_NAME characters, because it is repeated or stored; absent and null are None."""
-    value: str | None = optional(source, name, str, "a string", param)
+    value = optional(source, name, str, "a string", param)
     if value is not None and len(value) > LONGEST_NAME:
         raise too_long(param or name, LONGEST_NAME)
     return value

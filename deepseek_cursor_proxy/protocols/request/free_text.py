@@ -11,10 +11,10 @@ Fragments may end anywhere: in the key, inside an escape, inside `\uXXXX`, betwe
 Arguments that break off give the text up to there. Escapes that JSON does not have are taken literally.
 """
 
-import json
 import re
 
 from deepseek_cursor_proxy.conversation import join_pieces
+from deepseek_cursor_proxy.json_codec import object_in
 
 FIELD = "input"
 
@@ -53,12 +53,8 @@ class FreeTextReader:
             return ""
         self._state = "after"
         whole = "".join(self._seen)
-        try:
-            read = json.loads(whole)
-        except (ValueError, RecursionError):
-            return whole
         # Other fields may precede the text.
-        text = read.get(FIELD) if isinstance(read, dict) else None
+        text = (object_in(whole) or {}).get(FIELD)
         return text if isinstance(text, str) else whole
 
     def _read_head(self, fragment: str) -> str:

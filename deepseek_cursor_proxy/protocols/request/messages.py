@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
-from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
+from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
@@ -56,11 +56,6 @@ def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> History:
     history = tuple(found)
     lookup.store(_ParsedMessages(history, reader))
     return History(history, dropped=tuple(reader.dropped))
-
-
-def canonical_role(role: str) -> str:
-    """The role that DeepSeek knows for any role; an unknown one is a user."""
-    return _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
 
 
 def read_plain(message: Any) -> Message | None:
@@ -122,7 +117,7 @@ class MessageReader:
         role = message.get("role")
         if not isinstance(role, str):
             raise bad_field(f"{param}.role", "a string")
-        role = canonical_role(role)
+        role = _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
         blocks = anthropic_blocks.read(message.get("content"), role, f"{param}.content")
         self.dropped += blocks.dropped
         if role == "assistant":
@@ -169,7 +164,7 @@ def _call(call: Any, param: str) -> ToolCall:
     if call.get("type") == "custom" and "function" not in call:
         custom = object_at(call.get("custom"), f"{param}.custom")
         name = optional_string(custom, "name", f"{param}.custom") or ""
-        return custom_call(call_id, name, optional_string(custom, "input", f"{param}.custom") or "")
+        return ToolCall(call_id, name, wrap_text(optional_string(custom, "input", f"{param}.custom") or ""))
     function = object_at(call.get("function"), f"{param}.function")
     return ToolCall(call_id, *_function(function, f"{param}.function"))
 

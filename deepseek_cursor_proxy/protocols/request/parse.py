@@ -180,8 +180,7 @@ def _dropped(body: Json) -> tuple[str, ...]:
 
 def _includes_usage(body: Json) -> bool:
     options = optional(body, "stream_options", dict, "an object") or {}
-    include_usage = optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
-    return include_usage is True
+    return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage") or False
 
 
 def _choices(body: Json) -> int:

@@ -21,13 +21,14 @@ namespace depends on the other tools.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
-from deepseek_cursor_proxy.protocols.request.custom_tools import custom_call
+from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
@@ -81,21 +82,18 @@ def read(
     return reader.history()
 
 
+@dataclass
 class _Turn:
     """The items of one assistant message."""
 
-    def __init__(self) -> None:
-        # Of the response of ours that the turn comes from, if it does.
-        self.id_suffix: str | None = None
-        self.thoughts: list[str] = []
-        self.messages: list[Message] = []
-        self.calls: list[ToolCall] = []
+    # Of the response of ours that the turn comes from, if it does.
+    id_suffix: str | None = None
+    thoughts: list[str] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
 
     def copy(self) -> "_Turn":
-        twin = _Turn()
-        twin.id_suffix = self.id_suffix
-        twin.thoughts, twin.messages, twin.calls = self.thoughts.copy(), self.messages.copy(), self.calls.copy()
-        return twin
+        return _Turn(self.id_suffix, self.thoughts.copy(), self.messages.copy(), self.calls.copy())
 
     def message(self) -> Message | None:
         """The message; None if the turn is empty or has nothing but unreadable reasoning."""
@@ -159,7 +157,10 @@ class _Reader:
             self._end_turn()
             self._messages.append(Message("user", content.join_parts([content.read_part(item, param)])))
         elif kind != _TOOLS_KIND:
-            self._drop_item(kind)
+            if kind.endswith("_output"):
+                # The next turn follows a result, even a dropped one.
+                self._end_turn()
+            self._dropped.append(f"input item {safe_text(kind, 60)}")
 
     def history(self) -> History:
         self._end_turn()
@@ -198,14 +199,8 @@ class _Reader:
         if namespace := optional_string(item, "namespace", param):
             name = self._upstream_names.get((namespace, name)) or tool_namespaces.upstream_name((namespace, name))
         if kind == "custom_tool_call":
-            return custom_call(_call_id(item, param), name, optional_string(item, "input", param) or "")
+            return ToolCall(_call_id(item, param), name, wrap_text(optional_string(item, "input", param) or ""))
         return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
-
-    def _drop_item(self, kind: str) -> None:
-        if kind.endswith("_output"):
-            # The next turn follows a result, even a dropped one.
-            self._end_turn()
-        self._dropped.append(f"input item {safe_text(kind, 60)}")
 
     def _end_turn(self) -> None:
         message = self._turn.message()

@@ -40,7 +40,9 @@ def read(body: Json) -> ThinkingOptions:
     if NAMES.isdisjoint(body):
         return ThinkingOptions()
     extra = optional(body, "extra_body", dict, "an object") or {}
-    thinking = _first((*_switches(body, ""), *_switches(extra, "extra_body."), _reasoning_switch(body)))
+    switches = (*_switches(body, ""), *_switches(extra, "extra_body."))
+    reasoning = optional(body, "reasoning", dict, "an object") or {}
+    thinking = _first((*switches, _flag(reasoning, "enabled", "reasoning.")))
     effort = _first((*_efforts(body, ""), *_efforts(extra, "extra_body.")))
     if thinking is None and effort == "none":
         thinking = False
@@ -69,12 +71,7 @@ def _thinking(source: Json, at: str) -> bool | None:
 
 
 def _flag(source: Json, name: str, at: str) -> bool | None:
-    found: bool | None = optional(source, name, bool, "true or false", at + name)
-    return found
-
-
-def _reasoning_switch(body: Json) -> bool | None:
-    return _flag(optional(body, "reasoning", dict, "an object") or {}, "enabled", "reasoning.")
+    return optional(source, name, bool, "true or false", at + name)
 
 
 def _efforts(source: Json, at: str) -> Iterator[str | None]:

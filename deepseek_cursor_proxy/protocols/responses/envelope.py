@@ -16,7 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 from deepseek_cursor_proxy.protocols.request.fields import (
     Json,
     bad_field,
@@ -166,13 +166,12 @@ def _unseal(item: Json, opener: Opener) -> Json:
 
 def _has_words(content: Any) -> bool:
     """Whether reasoning is there in plain text; clients that keep only what was sealed may leave blanks there."""
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in as_list(content)]
     return any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts)
 
 
 def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
-    found: bool | None = optional(body, name, bool, "true or false")
+    found = optional(body, name, bool, "true or false")
     return otherwise if found is None else found
 
 
@@ -334,13 +333,14 @@ def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
     prompt, completion = _count(found, "prompt_tokens"), _count(found, "completion_tokens")
-    details = _details(found, "prompt_tokens_details"), _details(found, "completion_tokens_details")
+    cached = _count(as_object(found.get("prompt_tokens_details")), "cached_tokens")
+    reasoning = _count(as_object(found.get("completion_tokens_details")), "reasoning_tokens")
     return {
         "input_tokens": prompt,
         # DeepSeek charges nothing for filling its cache, and does not count it.
-        "input_tokens_details": {"cached_tokens": _count(details[0], "cached_tokens"), "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": _count(details[1], "reasoning_tokens")},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": _count(found, "total_tokens") or prompt + completion,
     }
 
@@ -348,8 +348,3 @@ def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _count(found: Mapping[str, Any], name: str) -> int:
     value = found.get(name)
     return value if isinstance(value, int) and value > 0 else 0
-
-
-def _details(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = found.get(name)
-    return value if isinstance(value, dict) else {}

@@ -7,6 +7,7 @@ because clients compute with it.
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.request.fields import Json
 
 INCLUDE = "message.output_text.logprobs"
@@ -26,14 +27,8 @@ def read(delta: Delta) -> list[dict[str, Any]]:
     """Those of the text of a delta; none for a run, whose chunks differ in their text alone."""
     if delta.run is not None or delta.source is None:
         return []
-    choices = delta.source.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    found = choice.get("logprobs") if isinstance(choice, dict) else None
-    return _entries(found.get("content") if isinstance(found, dict) else None)
-
-
-def _entries(values: object) -> list[dict[str, Any]]:
-    read = [_entry(value) for value in values] if isinstance(values, list) else []
+    choice = as_object(next(iter(as_list(delta.source.get("choices"))), None))
+    read = [_entry(value) for value in as_list(as_object(choice.get("logprobs")).get("content"))]
     return [entry for entry in read if entry is not None]
 
 
@@ -41,8 +36,7 @@ def _entry(value: object) -> dict[str, Any] | None:
     token = _token(value)
     if token is None or not isinstance(value, dict):
         return None
-    top = value.get("top_logprobs")
-    others = [_token(each) for each in top] if isinstance(top, list) else []
+    others = [_token(each) for each in as_list(value.get("top_logprobs"))]
     return {**token, "top_logprobs": [each for each in others if each is not None]}
 
 

@@ -8,7 +8,6 @@ The plain writer has the events written and sends only the object of the last, s
 from event to event. The strings of a run of equal chunks are spliced into events without being encoded again.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, De
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.json_codec import encode_json, is_json
 from deepseek_cursor_proxy.protocols.request.fields import Json
 from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
@@ -84,7 +83,7 @@ class ResponseWriter:
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
             return closed + self._last("response.incomplete", "incomplete", incomplete_details=details)
-        if self._frame.options.json and not self._calls and not _is_json(self._text()):
+        if self._frame.options.json and not self._calls and not is_json(self._text()):
             return closed + self.fail(
                 UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again.")
             )
@@ -312,11 +311,3 @@ def error_code(error: ProxyError) -> str:
     if isinstance(error, UpstreamFailed) and is_overflow_message(error.message):
         return OVERFLOW
     return str(error.payload()["error"].get("code"))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
