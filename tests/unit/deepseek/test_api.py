@@ -76,7 +76,3 @@ class TestBothApis(unittest.TestCase):
                 for stream in (True, False):
                     with self.subTest(answer, path=upstream_api.path, stream=stream):
                         self.assertEqual(expected, read_reply(upstream_api, answer, stream=stream))
-
-
-if __name__ == "__main__":
-    unittest.main()

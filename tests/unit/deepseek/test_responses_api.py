@@ -248,7 +248,3 @@ class TestUsage(unittest.TestCase):
         self.assertIsNone(responses_api.usage(None))
         self.assertIsNone(responses_api.usage([]))
         self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))
-
-
-if __name__ == "__main__":
-    unittest.main()

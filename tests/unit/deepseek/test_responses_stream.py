@@ -201,7 +201,3 @@ class TestResponseReader(unittest.TestCase):
             with self.subTest(seed):
                 _, events = read_pieces(map(event, chunks))
                 self.assertTrue(events.problem is None or isinstance(events.problem, UpstreamFailed))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -93,6 +93,3 @@ class TestTokenizerFiles(unittest.TestCase):
 
 
 SPLIT = {"behavior": "Isolated", "invert": False}
-
-if __name__ == "__main__":
-    unittest.main()

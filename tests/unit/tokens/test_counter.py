@@ -116,7 +116,3 @@ class TestTokenizerFile(CounterTestCase):
                 self.assertEqual(GUESS, counter.count(LONG))
             self.assertEqual(1, len(log.output))
             self.assertIn(why, log.output[0])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -135,7 +135,3 @@ class TestPrompt(unittest.TestCase):
     def test_an_image_in_a_system_message_counts_as_its_placeholder(self) -> None:
         url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
         self.assertLess(tokens(Message("system", (url,))), 200)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -69,7 +69,3 @@ class TestSplitter(unittest.TestCase):
         for beside in ("1", "§", "\ue000", "😀"):
             with self.subTest(beside):
                 self.assertEqual(["one", " two", " ", " ", beside], splitter.pieces(f"one two  {beside}"))
-
-
-if __name__ == "__main__":
-    unittest.main()

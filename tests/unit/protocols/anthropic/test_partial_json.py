@@ -41,7 +41,3 @@ class TestPartialJson(unittest.TestCase):
         for text in ("", "  ", "Rome", '{"a" "b"', '{"a": 1}}', "]"):
             with self.subTest(text), self.assertRaises(ValueError):
                 json.loads(partial_json.close(text))
-
-
-if __name__ == "__main__":
-    unittest.main()

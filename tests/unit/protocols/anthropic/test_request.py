@@ -24,6 +24,7 @@ from deepseek_cursor_proxy.protocols.anthropic import errors, request, writer
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream, words
 from tests.support.messages_client import TOOLS, Json, result, user
 from tests.support.width import width
@@ -32,12 +33,12 @@ CONFIG = ProxyConfig()
 SEALER = Sealer(b"secret", b"caller")
 
 
-def parse(*messages: Any, **body: Any) -> MessageRequest:
-    return request.parse({"max_tokens": 10, "messages": list(messages or [user("q")]), **body}, CONFIG, SEALER)
+def parse(**body: Any) -> MessageRequest:
+    return request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
 
 
 def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
-    return parse(*messages, **body).request.messages
+    return parse(messages=list(messages), **body).request.messages
 
 
 def blocks_of(turn: Any) -> list[Json]:
@@ -143,69 +144,54 @@ class TestThinking(unittest.TestCase):
 class TestFields(unittest.TestCase):
     def test_a_bad_anthropic_field_is_a_400_that_names_it(self) -> None:
         use: Json = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-        for body, param in (
-            ({"messages": None}, "messages"),
-            ({"messages": "q"}, "messages"),
-            ({"messages": {}}, "messages"),
-            ({"messages": []}, "messages"),
-            ({"messages": [7]}, "messages[0]"),
-            ({"messages": [None]}, "messages[0]"),
-            ({"messages": [{"content": "q"}]}, "messages[0].role"),
-            ({"messages": [{"role": 7, "content": "q"}]}, "messages[0].role"),
-            ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
-            ({"messages": [user(7)]}, "messages[0].content[0]"),
-            ({"messages": [user({"type": "text", "text": 7})]}, "messages[0].content[0].text"),
-            ({"messages": [user({"type": "image"})]}, "messages[0].content[0].source"),
-            ({"messages": [user({"type": "image", "source": "x"})]}, "messages[0].content[0].source"),
-            ({"messages": [user(result("a", 7))]}, "messages[0].content[0].content"),
-            ({"messages": [user(result("a", is_error="yes"))]}, "messages[0].content[0].is_error"),
-            ({"messages": [user({**result("a"), "tool_use_id": 7})]}, "messages[0].content[0].tool_use_id"),
-            ({"messages": [{"role": "assistant", "content": [{**use, "id": 7}]}]}, "messages[0].content[0].id"),
-            ({"messages": [{"role": "assistant", "content": [{**use, "name": {}}]}]}, "messages[0].content[0].name"),
-            ({"max_tokens": None}, "max_tokens"),
-            ({"max_tokens": 0}, "max_tokens"),
-            ({"max_tokens": "many"}, "max_tokens"),
-            ({"max_tokens": True}, "max_tokens"),
-            ({"model": 7}, "model"),
-            ({"system": 7}, "system"),
-            ({"system": [7]}, "system[0]"),
-            ({"stream": "yes"}, "stream"),
-            ({"temperature": 3}, "temperature"),
-            ({"top_p": -1}, "top_p"),
-            ({"stop_sequences": [7]}, "stop_sequences"),
-            ({"stop_sequences": {}}, "stop_sequences"),
-            ({"metadata": "me"}, "metadata"),
-            ({"metadata": {"user_id": 7}}, "metadata.user_id"),
-            ({"thinking": "on"}, "thinking"),
-            ({"thinking": {"type": "sometimes"}}, "thinking.type"),
-            ({"thinking": {"type": 7}}, "thinking.type"),
-            ({"output_config": []}, "output_config"),
-            ({"output_config": {"effort": 7}}, "output_config.effort"),
-            ({"tools": {}}, "tools"),
-            ({"tools": [7]}, "tools[0]"),
-            ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
-            ({"tools": [{"name": "f", "input_schema": 7}]}, "tools[0].input_schema"),
-            ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
-            ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
-            ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nobody"}}, "tool_choice"),
-            ({"tools": TOOLS, "tool_choice": {}}, "tool_choice.type"),
-        ):
-            with self.subTest(body):
-                with self.assertRaises(BadRequest) as caught:
-                    request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
-                self.assertEqual(param, caught.exception.param)
-                self.assertIn(param, caught.exception.message)
+
+        def block(value: Any) -> Json:
+            return {"messages": [user(value)]}
+
+        def turn(value: Any) -> Json:
+            return {"messages": [{"role": "assistant", "content": [value]}]}
+
+        one_value = {"model": 7, "stream": "yes", "temperature": 3, "top_p": -1, "metadata": "me", "thinking": "on"}
+        one_value |= {"output_config": [], "tools": {}, "system": 7}
+        chosen = [{"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nobody"}}]
+        rows = (
+            *((name, {name: value}) for name, value in one_value.items()),
+            ("messages", *({"messages": each} for each in (None, "q", {}, []))),
+            ("messages[0]", {"messages": [7]}, {"messages": [None]}),
+            ("messages[0].role", {"messages": [{"content": "q"}]}, {"messages": [{"role": 7, "content": "q"}]}),
+            ("messages[0].content", {"messages": [{"role": "user", "content": 7}]}),
+            ("messages[0].content[0]", block(7)),
+            ("messages[0].content[0].text", block({"type": "text", "text": 7})),
+            ("messages[0].content[0].source", block({"type": "image"}), block({"type": "image", "source": "x"})),
+            ("messages[0].content[0].content", block(result("a", 7))),
+            ("messages[0].content[0].is_error", block(result("a", is_error="yes"))),
+            ("messages[0].content[0].tool_use_id", block({**result("a"), "tool_use_id": 7})),
+            ("messages[0].content[0].id", turn({**use, "id": 7})),
+            ("messages[0].content[0].name", turn({**use, "name": {}})),
+            ("max_tokens", *({"max_tokens": each} for each in (None, 0, "many", True))),
+            ("system[0]", {"system": [7]}),
+            ("stop_sequences", {"stop_sequences": [7]}, {"stop_sequences": {}}),
+            ("metadata.user_id", {"metadata": {"user_id": 7}}),
+            ("thinking.type", {"thinking": {"type": "sometimes"}}, {"thinking": {"type": 7}}),
+            ("output_config.effort", {"output_config": {"effort": 7}}),
+            ("tools[0]", {"tools": [7]}),
+            ("tools[0].name", {"tools": [{"input_schema": {}}]}),
+            ("tools[0].input_schema", {"tools": [{"name": "f", "input_schema": 7}]}),
+            ("tool_choice", {"tools": TOOLS, "tool_choice": "sometimes"}, *chosen),
+            ("tool_choice.name", {"tools": TOOLS, "tool_choice": {"type": "tool"}}),
+            ("tool_choice.type", {"tools": TOOLS, "tool_choice": {}}),
+        )
+        assert_named(self, lambda body: parse(**body), "", *rows)
 
     def test_unusual_but_valid_anthropic_bodies_are_accepted(self) -> None:
         for body in (
-            {"stop_sequences": []},
-            {"stop_sequences": None},
-            {"system": []},
-            {"thinking": {}},
-            {"thinking": None},
+            *(
+                {name: empty}
+                for name, empty in (("stop_sequences", []), ("system", []), ("thinking", {}), ("metadata", {}))
+            ),
+            *({name: None} for name in ("stop_sequences", "thinking")),
             {"thinking": {"type": "enabled", "budget_tokens": 5, "display": "of tomorrow"}},
             {"output_config": {"effort": "of tomorrow", "format": {"type": "json_schema"}}},
-            {"metadata": {}},
             {"metadata": {"user_id": "ä" * 600}},
             {"max_tokens": 10**9},
             {"tools": [], "tool_choice": {"type": "any"}},
@@ -216,8 +202,7 @@ class TestFields(unittest.TestCase):
             {"messages": [user({"type": "a block of tomorrow", "x": [1]})]},
         ):
             with self.subTest(body):
-                parsed = request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
-                chat_api.payload(parsed.request)
+                chat_api.payload(parse(**body).request)
 
     def test_max_tokens_is_required_for_messages_but_not_for_counting(self) -> None:
         request.parse({"messages": [user("q")]}, CONFIG, SEALER, needs_limit=False)

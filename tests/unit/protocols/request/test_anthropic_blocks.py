@@ -2,9 +2,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE, Blocks
+from tests.support.bad_requests import assert_named
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
@@ -66,16 +66,9 @@ class TestOtherContent(unittest.TestCase):
         self.assertEqual([Blocks("x"), Blocks("")], [anthropic_blocks.read(each, "user", "c") for each in ("x", None)])
 
     def test_a_bad_block_is_a_400_that_names_it(self) -> None:
-        for role, block, param in (
-            ("assistant", {**USE, "id": 7}, ".id"),
-            ("assistant", {**USE, "name": 7}, ".name"),
-            ("assistant", {"type": "thinking", "thinking": 7}, ".thinking"),
-            ("user", result(tool_use_id=7), ".tool_use_id"),
-            ("user", result(content=7), ".content"),
-            ("user", result(content=[7]), ".content[0]"),
-            ("user", result(is_error="yes"), ".is_error"),
-            ("user", 7, ""),
-        ):
-            with self.subTest(block), self.assertRaises(BadRequest) as caught:
-                read(role, block)
-            self.assertEqual("content[0]" + param, caught.exception.param)
+        used = ((".id", {**USE, "id": 7}), (".name", {**USE, "name": 7}))
+        thought = (".thinking", {"type": "thinking", "thinking": 7})
+        assert_named(self, lambda block: read("assistant", block), "content[0]", *used, thought)
+        results = ((".tool_use_id", result(tool_use_id=7)), (".is_error", result(is_error="yes")))
+        contents = ((".content", result(content=7)), (".content[0]", result(content=[7])), ("", 7))
+        assert_named(self, lambda block: read("user", block), "content[0]", *results, *contents)

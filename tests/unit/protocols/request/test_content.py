@@ -1,8 +1,8 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import content
+from tests.support.bad_requests import assert_named
 
 URL = "data:image/png;base64,AAAA"
 IMAGE = {"type": "image_url", "image_url": {"url": URL}}
@@ -77,20 +77,19 @@ class TestContent(unittest.TestCase):
             self.assertEqual(one(part), one({**part, "cache_control": {"type": "ephemeral"}}))
 
     def test_a_bad_content_part_is_a_400_that_names_it(self) -> None:
-        for part, param in (
-            (7, ""),
-            ({"type": "text", "text": 7}, ".text"),
-            ({"type": "image_url"}, ".image_url"),
-            ({"type": "image_url", "image_url": 7}, ".image_url"),
-            ({"type": "image_url", "image_url": {"url": 7}}, ".image_url.url"),
-            ({"type": "input_image", "image_url": None}, ".image_url"),
-            ({"type": "input_image", "file_id": 7}, ".file_id"),
-            ({"type": "input_image", "image_url": URL, "detail": 7}, ".detail"),
-            ({"type": "image"}, ".source"),
-            ({"type": "image", "source": {"type": "base64", "data": 7}}, ".source.data"),
-            ({"type": "image", "source": {"type": "url", "url": 7}}, ".source.url"),
-            ({"type": "file", "file": {"file_id": 7}}, ".file.file_id"),
-        ):
-            with self.subTest(part), self.assertRaises(BadRequest) as caught:
-                one(part)
-            self.assertEqual("at" + param, caught.exception.param)
+        def image(url: Any, **fields: Any) -> dict[str, Any]:
+            return {"type": "image_url", "image_url": url, **fields}
+
+        rows = (
+            ("", 7),
+            (".text", {"type": "text", "text": 7}),
+            (".image_url", {"type": "image_url"}, image(7), image(None, type="input_image")),
+            (".image_url.url", image({"url": 7})),
+            (".file_id", {"type": "input_image", "file_id": 7}),
+            (".detail", image(URL, type="input_image", detail=7)),
+            (".source", {"type": "image"}),
+            (".source.data", {"type": "image", "source": {"type": "base64", "data": 7}}),
+            (".source.url", {"type": "image", "source": {"type": "url", "url": 7}}),
+            (".file.file_id", {"type": "file", "file": {"file_id": 7}}),
+        )
+        assert_named(self, one, "at", *rows)

@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.support.bad_requests import assert_named
 from tests.support.histories import assistant, result, system, user
 from tests.support.responses_client import HOSTED
 
@@ -208,27 +209,18 @@ class TestOtherItems(unittest.TestCase):
         self.assertEqual("messages[0].tools", caught.exception.param)
 
     def test_a_bad_item_is_a_400_that_names_it(self) -> None:
-        for item, param in (
-            (7, ""),
-            ({"type": 7}, ".type"),
-            ({}, ".role"),
-            ({"type": "message", "role": 7}, ".role"),
-            ({"role": "user", "content": 7}, ".content"),
-            ({"type": "reasoning", "content": 7}, ".content"),
-            ({"type": "reasoning", "content": [7]}, ".content[0]"),
-            ({"type": "reasoning", "content": [{"text": 7}]}, ".content[0].text"),
-            ({"type": "function_call", "call_id": 7}, ".call_id"),
-            ({"type": "function_call", "name": 7}, ".name"),
-            ({"type": "custom_tool_call", "input": 7}, ".input"),
-            ({"type": "function_call_output", "output": 7}, ".output"),
-            ({"type": "function_call_output", "call_id": 7}, ".call_id"),
-            ({"type": "function_call", "name": "x", "namespace": 7}, ".namespace"),
-            ({"type": "custom_tool_call", "name": "x", "namespace": []}, ".namespace"),
-        ):
-            with self.subTest(item), self.assertRaises(BadRequest) as caught:
-                messages(item)
-            self.assertEqual("input[0]" + param, caught.exception.param)
-        for value in (7, {}, True):
-            with self.assertRaises(BadRequest) as caught:
-                responses_items.read(value)
-            self.assertEqual("input", caught.exception.param)
+        rows = (
+            ("", 7),
+            (".type", {"type": 7}),
+            (".role", {}, {"type": "message", "role": 7}),
+            (".content", {"role": "user", "content": 7}, reasoning(content=7)),
+            (".content[0]", reasoning(content=[7])),
+            (".content[0].text", reasoning(content=[{"text": 7}])),
+            (".call_id", {**call("a"), "call_id": 7}, {**output("a"), "call_id": 7}),
+            (".name", {**call("a"), "name": 7}),
+            (".input", {"type": "custom_tool_call", "input": 7}),
+            (".output", output("a", 7)),
+            (".namespace", {**call("a"), "namespace": 7}, {"type": "custom_tool_call", "name": "x", "namespace": []}),
+        )
+        assert_named(self, messages, "input[0]", *rows)
+        assert_named(self, responses_items.read, "input", ("", 7, {}, True))

@@ -5,6 +5,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import tools as request_tools
+from tests.support.bad_requests import assert_named
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 NESTED: dict[str, Any] = {"type": "function", "function": {"name": "Shell", "description": "d", "parameters": SCHEMA}}
@@ -82,41 +83,39 @@ class TestShapes(unittest.TestCase):
         self.assertEqual({"name": "x", "strict": True}, tool_set.tools[0]["function"])
 
     def test_a_bad_tool_is_a_400_that_names_it(self) -> None:
-        for tool, param in (
-            (7, ""),
-            ({"type": []}, ".type"),
-            ({}, ".function"),
-            ({"function": 7}, ".function"),
-            ({"type": "function", "function": {"name": 7}}, ".function.name"),
-            ({"type": "function", "name": ""}, ".name"),
-            ({"type": "function", "name": "x", "parameters": 7}, ".parameters"),
-            ({"type": "function", "name": "x", "description": 7}, ".description"),
-            ({"type": "function", "name": "x", "strict": 7}, ".strict"),
-            ({"name": 7, "input_schema": {}}, ".name"),
-            ({"name": "x", "input_schema": 7}, ".input_schema"),
-            ({"type": "custom"}, ".name"),
-            ({"type": "custom", "custom": {}}, ".custom.name"),
-            ({"type": "custom", "name": "x", "format": 7}, ".format"),
-            ({"type": "custom", "name": "x", "format": {"definition": 7}}, ".format.definition"),
-            ({"type": "custom", "name": "x", "format": {"grammar": {"syntax": 7}}}, ".format.grammar.syntax"),
-            ({"type": "web_search", "name": 7}, ".name"),
-            ({"type": "namespace", "tools": []}, ".name"),
-            ({"type": "namespace", "name": "", "tools": []}, ".name"),
-            ({"type": "namespace", "name": 7, "tools": []}, ".name"),
-            ({"type": "namespace", "name": "n"}, ".tools"),
-            ({"type": "namespace", "name": "n", "tools": None}, ".tools"),
-            ({"type": "namespace", "name": "n", "tools": {}}, ".tools"),
-            ({"type": "namespace", "name": "n", "description": 7, "tools": []}, ".description"),
-            ({"type": "namespace", "name": "n", "tools": [FLAT, 7]}, ".tools[1]"),
-            ({"type": "namespace", "name": "n", "tools": [{"type": "function"}]}, ".tools[0].function"),
-            ({"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}, ".tools[0].name"),
-        ):
-            with self.subTest(tool), self.assertRaises(BadRequest) as caught:
-                read(tool)
-            self.assertEqual("tools[0]" + param, caught.exception.param)
+        def function(**fields: Any) -> dict[str, Any]:
+            return {"type": "function", "name": "x", **fields}
+
+        def custom(**fields: Any) -> dict[str, Any]:
+            return {"type": "custom", "name": "x", **fields}
+
+        nested = [{"type": "function", "function": {**name}} for name in ({}, {"name": 7}, {"name": ""})]
+        names = [function(name=""), {"name": 7, "input_schema": {}}, {"type": "custom"}]
+        names += [{"type": "web_search", "name": 7}, {"type": "namespace", "tools": []}, group(name=""), group(name=7)]
+        no_tools = {"type": "namespace", "name": "n"}
+        rows = (
+            ("", 7),
+            (".type", {"type": []}, {"type": 7}),
+            (".function", {}, {"function": 7}, {"type": "function"}),
+            (".function.name", *nested),
+            (".name", *names),
+            (".parameters", function(parameters=7)),
+            (".description", function(description=7), group(description=7)),
+            (".strict", function(strict=7)),
+            (".input_schema", {"name": "x", "input_schema": 7}),
+            (".custom.name", {"type": "custom", "custom": {}}),
+            (".format", custom(format=7)),
+            (".format.definition", custom(format={"definition": 7})),
+            (".format.grammar.syntax", custom(format={"grammar": {"syntax": 7}})),
+            (".tools", no_tools, {**no_tools, "tools": None}, {**no_tools, "tools": {}}),
+            (".tools[1]", group(FLAT, 7)),
+            (".tools[0].function", group({"type": "function"})),
+            (".tools[0].name", group({"type": "custom"})),
+        )
+        assert_named(self, read, "tools[0]", *rows)
 
 
-def group(*tools: Any, name: str = "agents", **fields: Any) -> dict[str, Any]:
+def group(*tools: Any, name: Any = "agents", **fields: Any) -> dict[str, Any]:
     return {"type": "namespace", "name": name, "tools": list(tools), **fields}
 
 
@@ -162,9 +161,8 @@ class TestToolNamespaces(unittest.TestCase):
     def test_equal_tool_names_in_two_namespaces_are_two_tools(self) -> None:
         tool_set = read(group(FLAT), group(FLAT, name="others"), FLAT)
         self.assertEqual(["agents__Read", "others__Read", "Read"], names(tool_set))
-        tool_set = read(
-            group({"name": "c", "input_schema": {}}, name="a__b"), group({"name": "b__c", "input_schema": {}}, name="a")
-        )
+        one, two = ({"name": name, "input_schema": {}} for name in ("c", "b__c"))
+        tool_set = read(group(one, name="a__b"), group(two, name="a"))
         self.assertEqual(2, len(set(names(tool_set))))
         self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(tool_set.upstream_names))
 
@@ -226,19 +224,15 @@ class TestToolChoice(unittest.TestCase):
             self.assertEqual(named, read(NESTED, CUSTOM, tool_choice=choice).choice)
 
     def test_every_tool_choice_without_a_name_becomes_deepseeks_word(self) -> None:
-        for choice, word in (
-            ("auto", "auto"),
-            ("none", "none"),
-            ("required", "required"),
-            ("any", "required"),
-            ({"type": "any"}, "required"),
-            ({"type": "auto"}, "auto"),
-            ({"type": "none"}, "none"),
-            ({"type": "allowed_tools", "mode": "required", "tools": []}, "required"),
-            ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, "auto"),
+        allowed = {"type": "allowed_tools", "tools": []}
+        for word, *choices in (
+            ("auto", "auto", {"type": "auto"}, {**allowed, "allowed_tools": {"mode": "auto"}}),
+            ("none", "none", {"type": "none"}),
+            ("required", "required", "any", {"type": "any"}, {**allowed, "mode": "required"}),
             (None, None),
         ):
-            self.assertEqual(word, read(NESTED, tool_choice=choice).choice)
+            for choice in choices:
+                self.assertEqual(word, read(NESTED, tool_choice=choice).choice)
 
     def test_without_tools_there_is_no_tool_choice(self) -> None:
         for choice in ("auto", "none", "required", {"type": "any"}):
@@ -265,16 +259,9 @@ class TestToolChoice(unittest.TestCase):
             self.assertEqual("tool_choice", caught.exception.param)
 
     def test_a_bad_tool_choice_is_a_400_that_names_it(self) -> None:
-        for choice in (
-            7,
-            [],
-            "sometimes",
-            {},
-            {"type": 7},
-            {"type": "function"},
-            {"type": "function", "name": "Shell", "namespace": 7},
-            {"type": "allowed_tools", "mode": "x"},
-        ):
+        function = {"type": "function"}
+        odd = (7, [], "sometimes", {}, {"type": 7}, function, {"type": "allowed_tools", "mode": "x"})
+        for choice in (*odd, {**function, "name": "Shell", "namespace": 7}):
             with self.subTest(choice=choice), self.assertRaises(BadRequest) as caught:
                 read(NESTED, tool_choice=choice)
             self.assertTrue(str(caught.exception.param).startswith("tool_choice"))

@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.support.bad_requests import assert_named
 
 MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
@@ -20,12 +21,9 @@ class TestOptions(unittest.TestCase):
         self.assertEqual(ResponseOptions(()), envelope.parse_options({}))
 
     def test_a_null_responses_option_counts_as_absent(self) -> None:
-        names = (
-            "store background stream previous_response_id include metadata reasoning text conversation prompt messages"
-        )
-        self.assertEqual(
-            ResponseOptions((QUESTION,)), envelope.parse_options({"input": "q", **dict.fromkeys(names.split())})
-        )
+        names = "store background stream previous_response_id include metadata reasoning text conversation prompt"
+        body = {"input": "q", "messages": None, **dict.fromkeys(names.split())}
+        self.assertEqual(ResponseOptions((QUESTION,)), envelope.parse_options(body))
 
     def test_responses_options_are_read_from_the_body(self) -> None:
         body = {
@@ -44,33 +42,26 @@ class TestOptions(unittest.TestCase):
         self.assertIsNone(envelope.parse_options({"reasoning": {"summary": "none"}}).summary)
 
     def test_a_bad_responses_option_is_a_400_that_names_it(self) -> None:
-        for body, param in (
-            ({"store": "yes"}, "store"),
-            ({"store": 1}, "store"),
-            ({"background": 0}, "background"),
-            ({"background": True, "store": False}, "background"),
-            ({"stream": "true"}, "stream"),
-            ({"previous_response_id": 7}, "previous_response_id"),
-            ({"include": "reasoning.encrypted_content"}, "include"),
-            ({"metadata": []}, "metadata"),
-            ({"metadata": {"a": 1}}, "metadata.a"),
-            ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
-            ({"max_tool_calls": "7"}, "max_tool_calls"),
-            ({"safety_identifier": 7}, "safety_identifier"),
-            ({"reasoning": "high"}, "reasoning"),
-            ({"reasoning": {"summary": 7}}, "reasoning.summary"),
-            ({"text": "json"}, "text"),
-            ({"text": {"format": "json"}}, "text.format"),
-            ({"input": 7}, "input"),
-            ({"input": {}}, "input"),
-            ({"input": [QUESTION, "q"]}, "input[1]"),
-            ({"conversation": "conv_1"}, "conversation"),
-            ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-            ({"messages": []}, "messages"),
-        ):
-            with self.subTest(body), self.assertRaises(BadRequest) as caught:
-                envelope.parse_options(body)
-            self.assertEqual(param, caught.exception.param)
+        rows = (
+            ("store", {"store": "yes"}, {"store": 1}),
+            ("background", {"background": 0}, {"background": True, "store": False}),
+            ("metadata.a", {"metadata": {"a": 1}}),
+            ("reasoning.summary", {"reasoning": {"summary": 7}}),
+            ("text.format", {"text": {"format": "json"}}),
+            ("input", {"input": 7}, {"input": {}}),
+            ("input[1]", {"input": [QUESTION, "q"]}),
+        )
+        one_value = {"stream": "true", "previous_response_id": 7, "include": "reasoning.encrypted_content"}
+        one_value |= {"metadata": [], "parallel_tool_calls": "yes", "max_tool_calls": "7", "safety_identifier": 7}
+        one_value |= {
+            "reasoning": "high",
+            "text": "json",
+            "conversation": "conv_1",
+            "prompt": {"id": "p"},
+            "messages": [],
+        }
+        single = ((name, {name: value}) for name, value in one_value.items())
+        assert_named(self, envelope.parse_options, "", *rows, *single)
 
 
 class TestConversation(unittest.TestCase):
@@ -147,23 +138,12 @@ class TestResponseObject(unittest.TestCase):
         self.assertEqual([{"type": "function", "name": "f", "parameters": None, "strict": False}, custom], tools)
 
     def test_usage_gets_the_names_of_the_responses_api(self) -> None:
-        found = envelope.usage(
-            {
-                "prompt_tokens": 10,
-                "completion_tokens": 5,
-                "total_tokens": 15,
-                "prompt_tokens_details": {"cached_tokens": 8},
-                "completion_tokens_details": {"reasoning_tokens": 3},
-            }
-        )
-        expected = {
-            "input_tokens": 10,
-            "input_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 0},
-            "output_tokens": 5,
-            "output_tokens_details": {"reasoning_tokens": 3},
-            "total_tokens": 15,
-        }
-        self.assertEqual(expected, found)
+        chat = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        chat |= {"prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens_details": {"reasoning_tokens": 3}}
+        expected = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        expected["input_tokens_details"] = {"cached_tokens": 8, "cache_write_tokens": 0}
+        expected["output_tokens_details"] = {"reasoning_tokens": 3}
+        self.assertEqual(expected, envelope.usage(chat))
 
     def test_damaged_usage_is_reported_as_far_as_it_is_valid(self) -> None:
         self.assertIsNone(envelope.usage(None))
