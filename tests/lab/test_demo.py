@@ -94,7 +94,3 @@ class ItNotices(DemoCase):
 
 
 _STRIPPED_LAST = "reasoning_content of turn 1, 2, 3"
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -59,7 +59,3 @@ class Processes(unittest.TestCase):
         nobody = Server("", 2**27)
         self.assertIsNone(nobody.cpu_seconds())
         self.assertIsNone(nobody.resident_megabytes())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
-from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_reply, request_bytes
 from tests.support.histories import TOOLS
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')
@@ -348,10 +348,9 @@ class TestRefusals(SocketTestCase):
         self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
 
     def test_an_error_that_quotes_the_key_is_passed_on_without_it(self) -> None:
-        proxy = self.proxy()
         for key, told in (("sk-very-secret-key", "*** is wrong."), ("is", "is is wrong.")):
             self.fake.answer(Failure(401, f"{key} is wrong"))
-            error = self.client(proxy, key=key).ask("hi").final.error
+            error = self.client(self.running, key=key).ask("hi").final.error
             assert error is not None
             self.assertEqual(told, error["message"].partition(" Check")[0])
 
@@ -402,14 +401,11 @@ class TestEnds(SocketTestCase):
         self.fake.release.set()
 
     def test_json_output_has_no_thinking_block(self) -> None:
-        proxy = self.proxy()
         asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.fake.answer(Answer(reasoning="Think.", content='{"a": 1}'))
-                sock = self.connect(proxy)
-                sock.sendall(request_bytes({**asked, "stream": stream}))
-                body = read_reply(sock)[2]
+                body = self.round_trip(self.running, {**asked, "stream": stream})[2]
                 self.assertIn(rb"{\"a\": 1}", body)
                 self.assertNotIn(b"<details>", body)
 
@@ -425,8 +421,7 @@ class TestEnds(SocketTestCase):
             record(*given)
 
         with mock.patch.object(proxy.store, "record", slowly):
-            sock = self.connect(proxy)
-            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            sock = self.connect(proxy, chat_body(stream=True))
             seen = b""
             while b"Words." not in seen:
                 seen += sock.recv(65536)
@@ -455,8 +450,7 @@ class TestEnds(SocketTestCase):
             mock.patch.object(UpstreamCall, "settle", settle_later),
             mock.patch.object(StreamReader, "read", read_later),
         ):
-            sock = self.connect(proxy)
-            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            sock = self.connect(proxy, chat_body(stream=True))
             seen = b""
             while b'"role"' not in seen:
                 seen += sock.recv(65536)
@@ -481,17 +475,14 @@ class TestEnds(SocketTestCase):
         proxy = self.proxy()
         self.fake.answer(all_at_once({"content": "All of it."}))
         with mock.patch.object(UpstreamCall, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
-            sock = self.connect(proxy)
-            sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
-            self.assertIn(b"[DONE]", read_reply(sock)[2])
+            self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("settled"), order.index("ended"))
 
     def test_a_turn_with_calls_is_stored_once(self) -> None:
         """It is known as soon as its calls are whole; that it ends then is no news."""
-        proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Look there.", calls=(CALL,)))
-        with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
-            sock = self.connect(proxy)
+        with mock.patch.object(self.running.store, "record", wraps=self.running.store.record) as record:
+            sock = self.connect(self.running)
             body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
             sock.sendall(request_bytes(body))
             self.assertIn(b"[DONE]", read_reply(sock)[2])
@@ -506,9 +497,7 @@ class TestEnds(SocketTestCase):
                 messages: list[Any] = [{"role": "user", "content": "x"}]
                 body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS, "stream": stream}
                 with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
-                    sock = self.connect(proxy)
-                    sock.sendall(request_bytes(body))
-                    self.assertEqual(200, read_reply(sock)[0])
+                    self.assertEqual(200, self.round_trip(proxy, request_bytes(body))[0])
                 self.assertLessEqual(record.call_count, 2 if stream else 1)
                 self.assertEqual(1, proxy.store.stats().reasonings)
                 asked = [
@@ -519,22 +508,19 @@ class TestEnds(SocketTestCase):
                 for count in (20, 1, 3):
                     results = [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in calls[:count]]
                     turn = {"role": "assistant", "content": "", "tool_calls": asked[:count]}
-                    sock = self.connect(proxy)
-                    sock.sendall(request_bytes({**body, "messages": [*messages, turn, *results]}))
-                    self.assertEqual(200, read_reply(sock)[0])
+                    self.assertEqual(200, self.round_trip(proxy, {**body, "messages": [*messages, turn, *results]})[0])
                     self.assert_upstream_saw("Look everywhere.")
 
     def test_a_stopped_stream_still_stores_its_reasoning(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
-        sock = self.connect(proxy)
+        sock = self.connect(self.running)
         body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
         sock.sendall(request_bytes(body))
         while b"thought" not in sock.recv(65536):
             pass
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-        while not (found := proxy.store.stats().reasonings):
+        while not (found := self.running.store.stats().reasonings):
             self.fake.release.wait(0.01)
         self.assertEqual(1, found)
 
@@ -552,16 +538,15 @@ class TestEnds(SocketTestCase):
                 self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_cut_stream_closes_the_block_and_ends_with_an_error(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
-        answer = self.client(proxy).ask("hi").final
+        answer = self.client(self.running).ask("hi").final
         self.assertTrue(answer.content.endswith("\n</details>\n\n"))
         assert answer.error is not None
         self.assertEqual("upstream_error", answer.error["type"])
         self.assertTrue(answer.done)
         self.assertFalse(answer.cut)
         self.assertIsNone(answer.finish_reason)
-        self.assertEqual(1, proxy.store.stats().reasonings)
+        self.assertEqual(1, self.running.store.stats().reasonings)
 
     def test_a_cut_plain_answer_is_502(self) -> None:
         self.fake.answer(Answer(reasoning="x", content="y", cut_after=10))

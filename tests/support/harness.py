@@ -1,12 +1,13 @@
 """The harness of tests over real sockets: a proxy in front of the strict fake, raw requests and replies."""
 
 import contextlib
+import functools
 import json
 import socket
 import threading
 import unittest
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -61,6 +62,11 @@ class SocketTestCase(unittest.TestCase):
         self.fake = FakeDeepSeek().start()
         self.addCleanup(self.fake.close)
 
+    @functools.cached_property
+    def running(self) -> RunningProxy:
+        """The proxy of a test that needs one, with the default settings."""
+        return self.proxy()
+
     def proxy(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
         running = RunningProxy(settings.pop("upstream_base_url", self.fake.url), store, **settings)
         self.addCleanup(running.close)
@@ -71,10 +77,17 @@ class SocketTestCase(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def connect(self, proxy: RunningProxy) -> socket.socket:
+    def connect(self, proxy: RunningProxy, data: bytes | dict[str, Any] = b"") -> socket.socket:
+        """A connection on which these bytes, or a chat request with this body, have been sent."""
         sock = socket.create_connection(proxy.address, timeout=PATIENCE)
         self.addCleanup(sock.close)
+        sock.sendall(data if isinstance(data, bytes) else request_bytes(data))
         return sock
+
+    def round_trip(self, proxy: RunningProxy, data: bytes | dict[str, Any]) -> "RawReply":
+        """The reply to these bytes, or to a chat request with this body, on a connection of its own."""
+        with contextlib.closing(self.connect(proxy, data)) as sock:
+            return read_reply(sock)
 
     def assert_upstream_saw(self, *reasonings: str | None, request: int = -1) -> None:
         """Compare the reasoning of every assistant message in a request that DeepSeek accepted."""
@@ -89,6 +102,11 @@ class SocketTestCase(unittest.TestCase):
         self.assertEqual(before, threading.active_count(), threading.enumerate())
 
 
+def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:
+    """The body of a chat request with one question."""
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
 def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:
     """The bytes of a chat request; a `body` of bytes is sent as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -101,8 +119,20 @@ def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Seq
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 
-def read_reply(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """One reply from a raw socket: status, headers in lower case, body."""
+class RawReply(NamedTuple):
+    """A reply, its headers in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.body)
+
+
+def read_reply(sock: socket.socket) -> RawReply:
+    """One reply from a raw socket."""
     file = sock.makefile("rb")
     with contextlib.closing(file):
         status = int(file.readline().split()[1])
@@ -113,7 +143,7 @@ def read_reply(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
             body = file.read(int(headers["content-length"]))
         else:
             body = b"" if status in (100, 204) else file.read()
-        return status, headers, body
+        return RawReply(status, headers, body)
 
 
 def read_until(sock: socket.socket, mark: bytes) -> bytes:

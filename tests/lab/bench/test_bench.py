@@ -317,7 +317,3 @@ class Running(unittest.TestCase):
 def _terminate() -> Iterator[None]:
     signal.raise_signal(signal.SIGTERM)
     yield
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -64,7 +64,3 @@ class Readings(unittest.TestCase):
     def test_a_body_is_what_was_said(self) -> None:
         self.assertEqual(http_reader.body(SIZED), b"hello")
         self.assertEqual(http_reader.body(CHUNKED), b"hellodata: [DONE]\n\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -102,7 +102,3 @@ class Streams(unittest.TestCase):
             [event] = events(b"\r\n\r\n" + chunk + b"0\r\n\r\n")
             self.assertEqual([int(mark) for mark in MARK.findall(chunk)], [123456789])
             self.assertRegex(event["choices"][0]["delta"][name], "@.*@")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -171,7 +171,3 @@ class Crowds(FakeTest):
             result = run_crowd(Crowd(url, self.stream, 1, 1, 1000))
             thread.join()
         self.assertEqual((len(result.lags), result.failures), (1, []))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -121,7 +121,3 @@ class Starting(unittest.TestCase):
             with patch("signal.signal"):
                 load_upstream.serve_deepseek()
         self.assertRegex(out.getvalue(), r"\Ahttp://127\.0\.0\.1:\d+\n\Z")
-
-
-if __name__ == "__main__":
-    unittest.main()

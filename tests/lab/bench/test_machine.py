@@ -71,7 +71,3 @@ class Pinned(unittest.TestCase):
         with CpuPinning() as pinning:
             # Beyond the largest process number there is.
             pinning.pin_measured(2**27)
-
-
-if __name__ == "__main__":
-    unittest.main()

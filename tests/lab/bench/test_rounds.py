@@ -84,7 +84,3 @@ class Targets(unittest.TestCase):
     def test_processes_are_added_up(self) -> None:
         one, two = Target("other", "", (ME,)), Target("other", "", (ME, ME))
         self.assertEqual(two.threads(), 2 * (one.threads() or 0))
-
-
-if __name__ == "__main__":
-    unittest.main()

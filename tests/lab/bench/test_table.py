@@ -97,7 +97,3 @@ class Rows(unittest.TestCase):
             [format_value(value) for value in values],
             ["2.16M", "1,234", "123", "12.3", "1.23", "0.123", "-0.500", "0.012", "1.0e-05", "0"],
         )
-
-
-if __name__ == "__main__":
-    unittest.main()

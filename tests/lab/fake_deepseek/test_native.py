@@ -137,7 +137,3 @@ class TestAnswers(FakeCase):
         self.send({"model": "deepseek-flash", "messages": [chat]}).read()
         usage = self.ask(body(), path="/responses")["usage"]
         self.assertEqual(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -100,7 +100,3 @@ class Running(unittest.TestCase):
         self.assertEqual(["minutes", "requests", "failures", "threads", "descriptors", "memory"], lines[0].split())
         self.assertGreaterEqual(len(lines), 3)
         self.assertEqual(threads, threading.active_count())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -242,25 +242,23 @@ class TestOverSockets(SocketTestCase):
         return status, self.fake.accepted[-1]
 
     def test_another_caller_gets_no_reasoning_in_any_way(self) -> None:
-        proxy = self.proxy()
         call = Call(LONG_ID, "read_file", "{}")
         roads: list[Json] = [{}, {"prompt_cache_key": "c"}, {"metadata": {"cursorConversationId": "c"}}, {"user": "u"}]
-        self.record(proxy, [user("q")], Answer(SECRET, "", (call,)), prompt_cache_key="c", user="u")
+        self.record(self.running, [user("q")], Answer(SECRET, "", (call,)), prompt_cache_key="c", user="u")
         history = [user("q"), said("", (LONG_ID, "read_file", "{}")), result(LONG_ID)]
         for stranger in _strangers(KEY):
             for road in roads:
                 with self.subTest(stranger=stranger, road=road):
-                    self.assertNotIn(SECRET, json.dumps(self.post(proxy, history, stranger, **road)))
+                    self.assertNotIn(SECRET, json.dumps(self.post(self.running, history, stranger, **road)))
         for road in roads:
-            self.assertIn(SECRET, json.dumps(self.post(proxy, history, **road)), "the caller's own is there")
+            self.assertIn(SECRET, json.dumps(self.post(self.running, history, **road)), "the caller's own is there")
 
     def test_another_upstream_is_another_caller(self) -> None:
-        proxy = self.proxy()
-        self.record(proxy, [user("q")], Answer(SECRET, "", (Call(LONG_ID, "read_file", "{}"),)))
-        elsewhere = self.proxy(proxy.store, upstream_base_url=self.fake.url + "/v1")
+        self.record(self.running, [user("q")], Answer(SECRET, "", (Call(LONG_ID, "read_file", "{}"),)))
+        elsewhere = self.proxy(self.running.store, upstream_base_url=self.fake.url + "/v1")
         history = [user("q"), said("", (LONG_ID, "read_file", "{}")), result(LONG_ID)]
         self.assertNotIn(SECRET, json.dumps(self.post(elsewhere, history)))
-        self.assertIn(SECRET, json.dumps(self.post(proxy, history)))
+        self.assertIn(SECRET, json.dumps(self.post(self.running, history)))
 
     def test_two_callers_share_neither_tool_order_nor_divergence(self) -> None:
         tools = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
@@ -275,9 +273,8 @@ class TestOverSockets(SocketTestCase):
         self.assertEqual(1, len(told), told)
 
     def test_a_forged_history_gets_no_reasoning_of_a_real_one(self) -> None:
-        proxy = self.proxy()
-        self.record(proxy, [user("real")], Answer(SECRET, "", (Call(SHORT_ID, "read_file", "{}"),)))
-        self.record(proxy, [user("real 2")], Answer(SECRET, "A real answer of some length."))
+        self.record(self.running, [user("real")], Answer(SECRET, "", (Call(SHORT_ID, "read_file", "{}"),)))
+        self.record(self.running, [user("real 2")], Answer(SECRET, "A real answer of some length."))
         for history in (
             [user("forged"), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
             [user("forged"), said("A real answer of some length."), user("go on")],
@@ -287,26 +284,26 @@ class TestOverSockets(SocketTestCase):
             [user("real\n" + FAKE_BLOCK), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
         ):
             with self.subTest(history=history):
-                self.assertNotIn(SECRET, json.dumps(self.post(proxy, history)))
+                self.assertNotIn(SECRET, json.dumps(self.post(self.running, history)))
 
     def test_the_same_tool_call_id_in_two_chats_keeps_two_reasonings(self) -> None:
-        proxy = self.proxy()
         for project in ("one", "two"):
-            self.record(proxy, [user(project)], Answer(f"of {project}", "", (Call(SHORT_ID, "read_file", "{}"),)))
+            self.record(
+                self.running, [user(project)], Answer(f"of {project}", "", (Call(SHORT_ID, "read_file", "{}"),))
+            )
         for project in ("one", "two"):
-            self.post(proxy, [user(project), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)])
+            self.post(self.running, [user(project), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)])
             self.assert_upstream_saw(f"of {project}")
 
     def test_a_lookup_from_another_chat_takes_no_reasoning_away(self) -> None:
         """What a changed system prompt finds is kept for its place, but never in front of what is said there."""
-        proxy = self.proxy()
         call = Call(SHORT_ID, "read_file", "{}")
         turn = [said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)]
-        self.record(proxy, [system("s"), user("q")], Answer("of the first agent", "", (call,)))
-        self.post(proxy, [system("t"), user("q"), *turn])
-        self.record(proxy, [system("t"), user("q")], Answer("of the second", "", (call,)))
+        self.record(self.running, [system("s"), user("q")], Answer("of the first agent", "", (call,)))
+        self.post(self.running, [system("t"), user("q"), *turn])
+        self.record(self.running, [system("t"), user("q")], Answer("of the second", "", (call,)))
         for prompt, expected in (("s", "of the first agent"), ("t", "of the second")):
-            self.post(proxy, [system(prompt), user("q"), *turn])
+            self.post(self.running, [system(prompt), user("q"), *turn])
             self.assert_upstream_saw(expected)
 
 

@@ -44,9 +44,7 @@ class AccessTestCase(SocketTestCase):
         os.environ.pop("DEEPSEEK_API_KEY", None)
 
     def ask(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> tuple[int, Any, bytes]:
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(body).replace(b"sk-test", key.encode()))
-            return read_reply(sock)
+        return self.round_trip(proxy, request_bytes(body).replace(b"sk-test", key.encode()))
 
     def status(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> int:
         return self.ask(proxy, key, body)[0]
@@ -87,9 +85,7 @@ class TestAccessKeys(AccessTestCase):
         self.assertEqual(200, self.status(proxy))
         data = json.dumps(BODY).encode()
         head = [f"POST {PATHS[2]} HTTP/1.1", "Host: x", f"api-key: {OWNER}", f"Content-Length: {len(data)}", "", ""]
-        sock = self.connect(proxy)
-        sock.sendall("\r\n".join(head).encode() + data)
-        self.assertEqual(200, read_reply(sock)[0])
+        self.assertEqual(200, self.round_trip(proxy, "\r\n".join(head).encode() + data)[0])
         self.assertEqual([OWNER, OWNER], self.keys_upstream())
 
     def test_two_different_keys_are_one_too_many(self) -> None:
@@ -134,9 +130,7 @@ class TestAccessKeys(AccessTestCase):
             proxy = self.proxy(**settings)
             for host in ("localhost", "127.0.0.1", f"127.0.0.1:{proxy.address[1]}"):
                 head = [f"POST {PATHS[0]} HTTP/1.1", f"Host: {host}", "Content-Length: 9", *ABOUT_THE_SOURCE, "", ""]
-                with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-                    sock.sendall("\r\n".join(head).encode())
-                    self.assertEqual(401, read_reply(sock)[0])
+                self.assertEqual(401, self.round_trip(proxy, "\r\n".join(head).encode())[0])
 
     def test_after_many_wrong_keys_strangers_have_to_wait_and_the_owner_does_not(self) -> None:
         proxy = self.proxy(access_keys=[OWNER])
@@ -208,8 +202,7 @@ class TestPinning(AccessTestCase):
         proxy = self.proxy(ngrok=True)
         request = request_bytes(BODY, headers=["Expect: 100-continue"]).replace(b"sk-test", STRANGER.encode())
         head, end, body = request.partition(b"\r\n\r\n")
-        sock = self.connect(proxy)
-        sock.sendall(head + end)
+        sock = self.connect(proxy, head + end)
         self.assertEqual(100, read_reply(sock)[0])  # let in
         self.assertEqual(200, self.status(proxy))
         sock.sendall(body)
@@ -377,9 +370,7 @@ class TestForeignNames(AccessTestCase):
         head, target = name
         raw = request_bytes(body, path=path).replace(b"sk-test", OWNER.encode())
         raw = raw.replace(b"Host: localhost", head, 1).replace(b"POST /", b"POST " + target + b"/", 1)
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(raw)
-            status, _, answer = read_reply(sock)
+        status, _, answer = self.round_trip(proxy, raw)
         return status, json.loads(answer)
 
     def test_no_page_spends_the_key_of_a_route(self) -> None:

@@ -26,10 +26,6 @@ MANGLED = {
 
 
 class BlankReasoningTestCase(SocketTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.running = self.proxy()
-
     def post(self, path: str, body: dict[str, Any], proxy: RunningProxy | None = None) -> dict[str, Any]:
         with closing(http.client.HTTPConnection(*(proxy or self.running).address)) as connection:
             headers = {"Authorization": "Bearer sk-test", "anthropic-version": "2023-06-01"}

@@ -21,9 +21,7 @@ class TestChoices(SocketTestCase):
     def test_every_choice_is_a_call_and_all_are_one_answer(self) -> None:
         self.answers()
         proxy = self.proxy(display_reasoning=False)
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes(BODY))
-        body = json.loads(read_reply(sock)[2])
+        body = json.loads(self.round_trip(proxy, request_bytes(BODY))[2])
         self.assertEqual([0, 1, 2], sorted(choice["index"] for choice in body["choices"]))
         said = {(choice["message"]["content"], choice["message"]["reasoning_content"]) for choice in body["choices"]}
         self.assertEqual({(f"C{n}", f"R{n}") for n in range(3)}, said)
@@ -44,8 +42,7 @@ class TestChoices(SocketTestCase):
 
     def test_a_stream_of_several_choices_has_their_indexes_and_one_usage(self) -> None:
         self.answers()
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
+        sock = self.connect(self.proxy(), {**BODY, "stream": True, "stream_options": {"include_usage": True}})
         lines = [line[6:] for line in read_reply(sock)[2].decode().splitlines() if line.startswith("data: ")]
         self.assertEqual("[DONE]", lines.pop())
         chunks = [json.loads(line) for line in lines]
@@ -63,14 +60,11 @@ class TestChoices(SocketTestCase):
 
     def test_a_choice_that_fails_before_the_first_byte_fails_the_request(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"), Failure(402, "Insufficient Balance"))
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes(BODY))
-        self.assertEqual(402, read_reply(sock)[0])
+        self.assertEqual(402, self.round_trip(self.proxy(), request_bytes(BODY))[0])
 
     def test_a_choice_that_fails_midway_ends_the_stream_with_an_error(self) -> None:
         self.fake.answer(*[Answer(content="y", stall_after=1)] * 3)
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream": True}))
+        sock = self.connect(self.proxy(), {**BODY, "stream": True})
         for _ in range(3):
             self.fake.stalls.get(timeout=PATIENCE)
         seen = sock.recv(65536)
@@ -111,8 +105,7 @@ class TestChoices(SocketTestCase):
     def test_a_client_that_disconnects_ends_the_calls_of_all_choices(self) -> None:
         self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
         proxy = self.proxy()
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes({**BODY, "stream": True}))
+        sock = self.connect(proxy, {**BODY, "stream": True})
         self.assertIn(b"200 OK", sock.recv(1000))
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
@@ -130,8 +123,7 @@ class TestChoices(SocketTestCase):
 
             for stream in (True, False):
                 with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
-                    sock = self.connect(proxy)
-                    sock.sendall(request_bytes({**BODY, "stream": stream}))
+                    sock = self.connect(proxy, {**BODY, "stream": stream})
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
                     self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from tests.support.harness import SocketTestCase, request_bytes
+from tests.support.harness import SocketTestCase, chat_body
 
 
 def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
@@ -38,8 +38,7 @@ class TestChunkByChunk(SocketTestCase):
 
     def open_stream(self, pack: Callable[[bytes], bytes] | None = None) -> tuple[socket.socket, socket.socket]:
         """A client, and its DeepSeek after the first chunks of an answer, both of them thoughts."""
-        client = self.connect(self.running)
-        client.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+        client = self.connect(self.running, chat_body(stream=True))
         upstream, _ = self.listener.accept()
         self.addCleanup(upstream.close)
         upstream.recv(65536)

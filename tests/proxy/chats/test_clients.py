@@ -17,8 +17,7 @@ ID = "call_00_abcdefghijklmnopqrstuvwx"
 class TestDisplay(SocketTestCase):
     def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
         """The text and the reasoning that a client is told, streamed."""
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers))
+        sock = self.connect(proxy, request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers))
         lines = read_reply(sock)[2].decode().splitlines()
         chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
@@ -29,14 +28,12 @@ class TestDisplay(SocketTestCase):
 
     def test_an_agent_that_runs_code_never_finds_a_thought_in_the_text(self) -> None:
         thought = "Perhaps\n```bash\nrm -rf /\n```\nNo!"
-        proxy = self.proxy()
         for name, (agent, headers) in WITHOUT_BLOCK.items():
             lines = (f"User-Agent: {agent}", *(f"{key}: {value}" for key, value in headers.items()))
             self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
             with self.subTest(name):
-                self.assertEqual(("Done.", thought), self.told(proxy, lines))
-                sock = self.connect(proxy)
-                sock.sendall(request_bytes({"messages": [user("hi")]}, headers=lines))
+                self.assertEqual(("Done.", thought), self.told(self.running, lines))
+                sock = self.connect(self.running, request_bytes({"messages": [user("hi")]}, headers=lines))
                 message = json.loads(read_reply(sock)[2])["choices"][0]["message"]
                 self.assertEqual(("Done.", thought), (message["content"], message["reasoning_content"]))
 

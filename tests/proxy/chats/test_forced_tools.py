@@ -46,37 +46,34 @@ class TestForcedTools(MessagesTestCase):
         return call, text
 
     def test_every_protocol_converts_a_call_as_text_and_leaves_other_text(self) -> None:
-        proxy = self.proxy()
         for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
                 for name, text in CALLS.items():
                     with self.subTest(name, api=api.__name__, stream=stream):
                         self.fake.answer(Answer(content=text, piece=5))
-                        call, text = api(proxy, stream)
+                        call, text = api(self.running, stream)
                         self.assertEqual(("look_up", ARGUMENTS), (call["name"], json.loads(call["arguments"])))
                         self.assertEqual("", text)
                 for text in NO_CALLS[1:-2]:
                     with self.subTest(text[:50], api=api.__name__, stream=stream):
                         self.fake.answer(Answer(content=text, piece=5))
-                        self.assertEqual((None, text), api(proxy, stream))
+                        self.assertEqual((None, text), api(self.running, stream))
 
     def test_a_real_call_of_a_forced_tool_reaches_every_protocol(self) -> None:
-        proxy = self.proxy()
         for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
                 self.fake.answer(Answer(content=CALL_TEXT, calls=(Call("call_1", "look_up", '{"real": 1}'),)))
-                call, text = api(proxy, stream)
+                call, text = api(self.running, stream)
                 self.assertEqual(({"real": 1}, CALL_TEXT), (json.loads(call["arguments"]), text))
 
     def test_a_forced_custom_tool_gets_its_free_text(self) -> None:
         patch = '*** Begin\n+ {"a": 1}\n'
         tools = [{"type": "custom", "name": "apply_patch"}]
         choice = {"type": "custom", "name": "apply_patch"}
-        proxy = self.proxy()
         for text in ({"input": patch}, {"name": "apply_patch", "input": patch}, {"arguments": {"input": patch}}):
             self.fake.answer(Answer(content=json.dumps(text)))
             body = {"input": "q", "tools": tools, "tool_choice": choice}
-            [item] = self.send(proxy, body, path="/v1/responses").value["output"]
+            [item] = self.send(self.running, body, path="/v1/responses").value["output"]
             self.assertEqual(("custom_tool_call", patch), (item["type"], item["input"]))
 
     def test_each_of_several_choices_is_converted(self) -> None:

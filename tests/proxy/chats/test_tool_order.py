@@ -85,8 +85,7 @@ class TestToolOrder(SocketTestCase):
         self.assertEqual(["b", "m", "0", "a"], self.ask(client, "more", "m", "a", "b", "0")[0])
 
     def test_interleaved_chats_and_callers_keep_their_own_tool_order(self) -> None:
-        proxy = self.proxy()
-        clients = [self.client(proxy, key=key) for key in ("sk-one", "sk-two", "sk-two")]
+        clients = [self.client(self.running, key=key) for key in ("sk-one", "sk-two", "sk-two")]
         for number, client in enumerate(clients):
             self.ask(client, "hi" if number < 2 else "hello", "m", "b")
         self.ask(clients[0], "more", "m", "b", "a")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw
-from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 ASKED = {**BODY, "stream_options": {"include_usage": True}}
@@ -47,30 +47,26 @@ UPSTREAM = {
 class TestUsage(SocketTestCase):
     def chunks(self, proxy: RunningProxy, body: dict[str, Any]) -> list[Any]:
         """The events of a stream, of which [DONE] is the last."""
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes(body))
-        status, _, data = read_reply(sock)
+        status, _, data = self.round_trip(proxy, request_bytes(body))
         lines = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
         self.assertEqual((200, "[DONE]"), (status, lines.pop()))
         return [json.loads(line) for line in lines]
 
     def test_a_stream_without_include_usage_has_no_usage_chunk(self) -> None:
-        proxy = self.proxy()
         for name, upstream in UPSTREAM.items():
             for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
                 self.fake.answer(played(*upstream))
                 with self.subTest(name, **options):
-                    found = self.chunks(proxy, {**BODY, **options})
+                    found = self.chunks(self.running, {**BODY, **options})
                     self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
                     self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
                     self.assertFalse(any("usage" in each for each in found))
 
     def test_requested_usage_is_one_chunk_after_the_finish(self) -> None:
-        proxy = self.proxy()
         for name, upstream in UPSTREAM.items():
             self.fake.answer(played(*upstream))
             with self.subTest(name):
-                *found, last = self.chunks(proxy, ASKED)
+                *found, last = self.chunks(self.running, ASKED)
                 self.assertEqual(([], USAGE), (last["choices"], last["usage"]))
                 self.assertEqual(("c", "chat.completion.chunk", "m"), (last["id"], last["object"], last["model"]))
                 self.assertEqual([None] * len(found), [each["usage"] for each in found])
@@ -101,12 +97,8 @@ class TestUsage(SocketTestCase):
             self.assertLess(0, last["usage"]["completion_tokens_details"]["reasoning_tokens"])
 
     def test_a_whole_answer_keeps_its_usage(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream": False}))
-        self.assertIn("prompt_tokens", json.loads(read_reply(sock)[2])["usage"])
+        self.assertIn("prompt_tokens", json.loads(self.round_trip(self.proxy(), {**BODY, "stream": False})[2])["usage"])
 
     def test_invalid_stream_options_are_named_in_the_error(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream_options": {"include_usage": "yes"}}))
-        status, _, data = read_reply(sock)
+        status, _, data = self.round_trip(self.proxy(), {**BODY, "stream_options": {"include_usage": "yes"}})
         self.assertEqual((400, "stream_options.include_usage"), (status, json.loads(data)["error"]["param"]))

@@ -198,8 +198,7 @@ class TestSlots(FaultTestCase):
         for number in (0, 1):
             with self.subTest(number):
                 upstream.hung_up.clear()
-                leaver = self.connect(proxy)
-                leaver.sendall(request_bytes(_body(number)))
+                leaver = self.connect(proxy, request_bytes(_body(number)))
                 wait_until(lambda number=number: len(upstream.requests) == 2 * number + 1)  # type: ignore[misc]
                 leaver.close()
                 self.assertTrue(upstream.hung_up.wait(PATIENCE))
@@ -223,8 +222,7 @@ class TestSlots(FaultTestCase):
 
     def test_a_full_call_limit_is_a_429_with_retry_after(self) -> None:
         proxy, upstream = self.scripted_proxy([ScriptedReply.of(b"", HANG)], max_upstream_calls=1, queue_timeout=0.05)
-        first = self.connect(proxy)
-        first.sendall(request_bytes(_body(0)))
+        self.connect(proxy, request_bytes(_body(0)))
         wait_until(lambda: len(upstream.requests) == 1)
         for stream in (True, False):
             reply = self.ask(self.connect(proxy), stream=stream)

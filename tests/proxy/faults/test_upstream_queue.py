@@ -99,8 +99,7 @@ class TestQueue(FaultTestCase):
         proxy = self.queueing(seconds=30.0, queue_patience=0.3)
         status, body = self.told(proxy, "/v1/responses", stream=False)
         self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes(QUESTION))
+        sock = self.connect(proxy, request_bytes(QUESTION))
         seen = b""
         while piece := sock.recv(65536):
             seen += piece

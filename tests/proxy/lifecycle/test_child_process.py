@@ -90,7 +90,3 @@ class ChildProcessTest(unittest.TestCase):
         child.wait()
         assert child.output is not None
         child.output.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -58,7 +58,3 @@ class MissingFunctionsTest(unittest.TestCase):
                 )
                 self.assertEqual((0, ""), (demo.returncode, demo.stderr))
                 self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", demo.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

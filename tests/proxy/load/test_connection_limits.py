@@ -18,14 +18,11 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 class TestLimits(SocketTestCase):
     def test_rejected_clients_can_send_a_whole_request_and_still_read_why(self) -> None:
         proxy = self.proxy(max_connections=1)
-        first = self.connect(proxy)
-        first.sendall(HEALTH)
+        first = self.connect(proxy, HEALTH)
         self.assertEqual(200, read_reply(first)[0])
         request = request_bytes(b" " * 300_000)
         for _ in range(20):
-            sock = self.connect(proxy)
-            sock.sendall(request)
-            status, headers, body = read_reply(sock)
+            status, headers, body = self.round_trip(proxy, request)
             self.assertEqual((503, "1", "close"), (status, headers["retry-after"], headers["connection"]))
             self.assertEqual("overloaded", json.loads(body)["error"]["code"])
         first.close()
@@ -33,9 +30,7 @@ class TestLimits(SocketTestCase):
             if len(proxy.server.connections) == 0:
                 break
             threading.Event().wait(0.01)
-        sock = self.connect(proxy)
-        sock.sendall(HEALTH)
-        self.assertEqual(200, read_reply(sock)[0])
+        self.assertEqual(200, self.round_trip(proxy, HEALTH)[0])
 
     def test_without_threads_clients_are_told_to_retry(self) -> None:
         proxy = self.proxy()
@@ -43,15 +38,12 @@ class TestLimits(SocketTestCase):
             status, headers, _ = read_reply(self.connect(proxy))
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
         self.assertEqual(0, len(proxy.server.connections))
-        sock = self.connect(proxy)
-        sock.sendall(HEALTH)
-        self.assertEqual(200, read_reply(sock)[0])
+        self.assertEqual(200, self.round_trip(proxy, HEALTH)[0])
 
     def test_a_burst_of_300_clients_is_answered(self) -> None:
         # Both ends of every connection are ours, and macOS begins with 256.
         raise_descriptors(1024)
-        proxy = self.proxy()
-        socks = [self.connect(proxy) for _ in range(300)]
+        socks = [self.connect(self.running) for _ in range(300)]
         for sock in socks:
             sock.sendall(HEALTH)
         self.assertEqual({200}, {read_reply(sock)[0] for sock in socks})

@@ -154,8 +154,7 @@ class TestSlowClients(LoadTestCase):
         start = ResourceBaseline(proxy.address)
         slow = self.crowd(proxy, 50)
         with self.dripping(slow, b"GET /healthz HTTP/1.1\r\nX: "):
-            probe = self.connect(proxy)
-            probe.sendall(HEALTH)
+            probe = self.connect(proxy, HEALTH)
             self.assertEqual(200, read_reply(probe)[0])
             self.assertEqual([408] * 50, [read_reply(sock)[0] for sock in slow])
         for sock in (*slow, probe):
@@ -233,9 +232,7 @@ class TestGarbage(SocketTestCase):
             with self.subTest(name), collected() as garbage:
                 # The first of several that fails ends the others, whose requests may still be under way.
                 self.fake.answer(*[step] * (5 if "n" in body else 1))
-                with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-                    sock.sendall(request_bytes(body, headers=["Connection: close"]))
-                    self.assertIn(b'"error"', read_reply(sock)[2])
+                self.assertIn(b'"error"', self.round_trip(proxy, request_bytes(body, headers=["Connection: close"]))[2])
                 proxy.server.connections.wait_until_empty(PATIENCE)
             self.assertEqual([], [each for each in garbage if _is_ours(each)])
 

@@ -8,10 +8,6 @@ COUNT = f"{PATH}/count_tokens"
 
 
 class TestCounting(MessagesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.running = self.proxy()
-
     def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
         told = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
         self.assertEqual((200, {"input_tokens"}), (told.status, set(told.value)), told.body)

@@ -16,11 +16,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 
 class TestUsage(MessagesTestCase):
     def test_cached_tokens_are_not_part_of_input_tokens(self) -> None:
-        proxy = self.proxy()
         for stream in (True, False):
             words = user(f"{stream} words " * 100)
-            first = self.complete(proxy, words, stream=stream)
-            answer = self.complete(proxy, words, assistant(first), user("go on"), stream=stream)
+            first = self.complete(self.running, words, stream=stream)
+            answer = self.complete(self.running, words, assistant(first), user("go on"), stream=stream)
             usage = answer["usage"]
             self.assertGreater(usage["cache_read_input_tokens"], 100)
             self.assertEqual(0, usage["cache_creation_input_tokens"])
@@ -160,8 +159,7 @@ class TestRefusals(MessagesTestCase):
                 self.assert_told(self.create(self.proxy()), status, kind, is_final=False)
 
     def test_a_request_without_the_headers_of_the_api_gets_the_error_shape_of_messages(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes([], path=PATH))
+        sock = self.connect(self.proxy(), request_bytes([], path=PATH))
         self.assertIn(b'{"type":"error","error":{"type":"invalid_request_error"', sock.recv(65536))
 
 
@@ -193,13 +191,12 @@ class TestBreaks(MessagesTestCase):
                 self.assertIn(found[-1]["type"], ("message_start", "content_block_stop"))
 
     def test_the_reasoning_before_a_broken_stream_is_stored(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, cut_after=3))
-        told = self.create(proxy, stream=True)
+        told = self.create(self.running, stream=True)
         said = blocks([event for event in told.events if event["type"].startswith("content_block")])
         self.assertEqual("Half of it", said[1]["text"])
         dropped = {"role": "assistant", "content": said[1:]}
-        self.complete(proxy, user("q"), dropped, user("go on"), tools=TOOLS)
+        self.complete(self.running, user("q"), dropped, user("go on"), tools=TOOLS)
         self.assert_upstream_saw("A thought.")
 
 

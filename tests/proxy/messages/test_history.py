@@ -204,13 +204,12 @@ class TestThinking(HistoryTestCase):
         chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
         head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
-        proxy = self.proxy()
-        message = self.complete(proxy, tools=TOOLS, stream=True)
+        message = self.complete(self.running, tools=TOOLS, stream=True)
         self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
         emptied, dropped = with_thinking(message, thinking=""), with_thinking(message)
         unsigned = with_thinking(message, signature="")
         for echo in (assistant(message), emptied, unsigned, dropped):
-            self.complete(proxy, user("q"), echo, user("go on"), tools=TOOLS)
+            self.complete(self.running, user("q"), echo, user("go on"), tools=TOOLS)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Well, no.", self.sent()[1]["content"])
 
@@ -222,26 +221,23 @@ class TestThinking(HistoryTestCase):
         chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
         head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
-        proxy = self.proxy()
-        message = self.complete(proxy, tools=TOOLS, stream=True)
+        message = self.complete(self.running, tools=TOOLS, stream=True)
         for stream in (True, False):
             dropped = with_thinking(message)
-            self.complete(proxy, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
+            self.complete(self.running, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Let me look.", self.sent()[1]["content"])
 
     def test_plain_turns_of_messages_are_restored(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(DONE)
-        first = self.complete(proxy, tools=TOOLS)
-        self.complete(proxy, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
+        first = self.complete(self.running, tools=TOOLS)
+        self.complete(self.running, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
         self.assert_upstream_saw("Now I know.")
 
     def test_a_call_without_reasoning_is_not_one_with_lost_reasoning(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
-        first = self.complete(proxy, tools=TOOLS)
-        self.complete(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        first = self.complete(self.running, tools=TOOLS)
+        self.complete(self.running, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
         roles = [message["role"] for message in self.sent()]
         self.assertEqual((["user", "assistant", "tool"], []), (roles, self.fake.refused))
 
@@ -274,13 +270,12 @@ class TestSystem(HistoryTestCase):
                 self.assertEqual(expected, first["content"] if first["role"] == "system" else None)
 
     def test_another_version_of_claude_code_hits_the_same_prefix_cache(self) -> None:
-        proxy = self.proxy()
         for version in ("cc_version=2.1.325", "cc_version=2.1.326"):
             system = [
                 {"type": "text", "text": f"x-anthropic-billing-header: {version}"},
                 {"type": "text", "text": "Hi."},
             ]
-            usage = self.complete(proxy, user("words " * 50), system=system)["usage"]
+            usage = self.complete(self.running, user("words " * 50), system=system)["usage"]
         self.assertGreater(usage["cache_read_input_tokens"], 0)
 
     def test_system_messages_in_the_middle_stay_in_place(self) -> None:
@@ -307,19 +302,17 @@ class TestResults(HistoryTestCase):
             self.assertEqual(["Go on."] * (len(blocks) - 2), [each["content"] for each in sent[2:]])
 
     def test_tool_results_in_separate_messages_are_sorted_into_the_order_of_their_calls(self) -> None:
-        proxy = self.proxy()
-        message = self.called(proxy)
-        self.complete(proxy, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
+        message = self.called(self.running)
+        self.complete(self.running, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
 
     def test_text_between_tool_results_does_not_change_their_order(self) -> None:
-        proxy = self.proxy()
-        message = self.called(proxy)
+        message = self.called(self.running)
         system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
         one, two = user(RESULTS[0]), user(RESULTS[1])
         for said in ((system, user(*RESULTS[::-1])), (two, text, one), (two, system, one, text), (text, two, one)):
             with self.subTest(said):
-                self.complete(proxy, user("q"), assistant(message), *said, tools=TOOLS)
+                self.complete(self.running, user("q"), assistant(message), *said, tools=TOOLS)
                 self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
 
     def test_every_form_of_tool_result_content_is_read(self) -> None:
@@ -357,15 +350,13 @@ class TestResults(HistoryTestCase):
         self.assertIn("an orphan", self.sent()[0]["content"])
 
     def test_a_call_without_a_result_gets_one(self) -> None:
-        proxy = self.proxy()
-        message = self.called(proxy)
-        self.complete(proxy, user("q"), assistant(message), user("never mind"), tools=TOOLS)
+        message = self.called(self.running)
+        self.complete(self.running, user("q"), assistant(message), user("never mind"), tools=TOOLS)
         self.assertEqual((2, []), (sum(each["role"] == "tool" for each in self.sent()), self.fake.refused))
 
     def test_arguments_reach_deepseek_as_the_client_has_them(self) -> None:
-        proxy = self.proxy()
-        message = self.called(proxy)
-        self.complete(proxy, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+        message = self.called(self.running)
+        self.complete(self.running, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
         calls = self.sent()[1]["tool_calls"]
         expected = [json.loads(each.arguments) for each in (CALL, OTHER_CALL)]
         self.assertEqual(expected, [json.loads(call["function"]["arguments"]) for call in calls])
@@ -406,10 +397,9 @@ class TestTools(HistoryTestCase):
                     self.assertEqual("tool_use", message["stop_reason"])
 
     def test_thinking_is_on_again_after_a_forced_call(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer(calls=(CALL,)))
-        first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"})
-        self.complete(proxy, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
+        first = self.complete(self.running, tools=TOOLS, tool_choice={"type": "any"})
+        self.complete(self.running, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
         self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
 
     def test_thinking_is_on_again_after_a_forced_call_written_as_text(self) -> None:

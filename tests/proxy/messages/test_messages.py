@@ -20,8 +20,7 @@ CALLING = Answer(reasoning="First look.", content="Looking.", calls=(CALL, OTHER
 class TestMessages(MessagesTestCase):
     def test_a_streamed_message_equals_the_plain_one(self) -> None:
         self.fake.answer(CALLING, CALLING)
-        proxy = self.proxy()
-        answers = [self.complete(proxy, tools=TOOLS, stream=stream) for stream in (True, False)]
+        answers = [self.complete(self.running, tools=TOOLS, stream=stream) for stream in (True, False)]
         for answer in answers:
             self.assertEqual(["thinking", "text", "tool_use", "tool_use"], kinds(answer))
             thought, said, *calls = answer["content"]
@@ -58,27 +57,25 @@ class TestMessages(MessagesTestCase):
         self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
 
     def test_either_header_brings_the_key_and_the_one_of_this_api_wins(self) -> None:
-        proxy = self.proxy()
         body = {"max_tokens": 10, "messages": [user("q")]}
         bearer, named = {"Authorization": "Bearer sk-a"}, {"x-api-key": "sk-a"}
         for headers in (bearer, named, {**bearer, **named}):
-            self.assertEqual(200, self.send(proxy, body, headers=headers).status)
+            self.assertEqual(200, self.send(self.running, body, headers=headers).status)
             self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
         # Claude Code sends both when both of its variables are set.
-        self.assertEqual(200, self.send(proxy, body, headers={"Authorization": "Bearer sk-b", **named}).status)
+        self.assertEqual(200, self.send(self.running, body, headers={"Authorization": "Bearer sk-b", **named}).status)
         self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
-        told = self.send(proxy, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
+        told = self.send(self.running, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
         self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
-        told = self.send(proxy, body, headers={})
+        told = self.send(self.running, body, headers={})
         self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
         self.assertEqual(4, len(self.fake.seen))
 
     def test_query_strings_and_beta_headers_make_no_difference(self) -> None:
-        proxy = self.proxy()
         for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):
             headers = {"x-api-key": "sk-test", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
-            told = self.send(proxy, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
+            told = self.send(self.running, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
             self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
 
     def test_messages_fields_are_translated_for_deepseek(self) -> None:
@@ -184,9 +181,8 @@ class TestModels(MessagesTestCase):
         self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
 
     def test_a_single_model_is_returned_in_both_shapes(self) -> None:
-        proxy = self.proxy()
         for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
-            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+            with contextlib.closing(http.client.HTTPConnection(*self.running.address, timeout=PATIENCE)) as connection:
                 for name, status in (("deepseek-flash", 200), ("nobody", 404)):
                     connection.request("GET", f"/v1/models/{name}", headers=headers)
                     reply = connection.getresponse()
@@ -198,9 +194,8 @@ class TestModels(MessagesTestCase):
                         self.assertEqual(kind == "type", told.get("type") == "error")
 
     def test_every_messages_response_has_a_request_id(self) -> None:
-        proxy = self.proxy()
         for stream in (True, False):
-            told = self.create(proxy, stream=stream)
+            told = self.create(self.running, stream=stream)
             self.assertRegex(told.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
 

@@ -24,10 +24,6 @@ def picture(data: Any, kind: str = "base64") -> Json:
 
 
 class TestRefusals(MessagesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.running = self.proxy()
-
     def assert_refused(self, told: ClientReply, status: int = 400) -> None:
         self.assertEqual(status, told.status, told.body[:300])
         self.assertEqual("invalid_request_error", told.error["type"])

@@ -74,30 +74,28 @@ class TestPings(MessagesTestCase):
 
 class TestStreams(MessagesTestCase):
     def test_a_disconnect_from_a_message_stream_ends_the_call_and_stores_the_reasoning(self) -> None:
-        proxy = self.proxy()
-        start_line = ResourceBaseline(proxy.address)
+        start_line = ResourceBaseline(self.running.address)
         for leave in WAYS:
             with self.subTest(leave.__name__):
                 self.fake.forget()
                 self.fake.answer(Answer(f"A thought {leave.__name__}.", "Half of it.", piece=100, stall_after=3))
-                with self.open_stream(proxy, messages=[user(leave.__name__)]) as sock:
+                with self.open_stream(self.running, messages=[user(leave.__name__)]) as sock:
                     self.assertIn(b"A thought by_", read_until(sock, b"Half of it."))
                     leave(sock)
                     self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
                 start_line.assert_restored(self)
         said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
         for leave in WAYS:
-            self.complete(proxy, user(leave.__name__), said, user("go on"), tools=TOOLS)
+            self.complete(self.running, user(leave.__name__), said, user("go on"), tools=TOOLS)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
     def test_a_bug_in_the_store_releases_the_slot(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
-        with mock.patch.object(proxy.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
-            with self.open_stream(proxy) as sock:
+        with mock.patch.object(self.running.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
+            with self.open_stream(self.running) as sock:
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+        limit = self.running.server.services().upstream.call_limits.of("deepseek-v4-pro")
         self.assertTrue(eventually(lambda: limit.running == 0))
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:

@@ -1,12 +1,11 @@
 """A small request that would become a large one: what it names, repeats or refers to is bounded, on every API."""
 
 import json
-import socket
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.memo import Memo
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
 LONG = "m" * 513
@@ -28,9 +27,7 @@ TOOLS_OF = {
 
 class AmplificationTestCase(SocketTestCase):
     def ask(self, proxy: RunningProxy, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(body, path=path))
-            status, _, answer = read_reply(sock)
+        status, _, answer = self.round_trip(proxy, request_bytes(body, path=path))
         return status, answer if body.get("stream") and status == 200 else json.loads(answer)
 
     def refused(self, proxy: RunningProxy, path: str, body: dict[str, Any], status: int = 400) -> str:
@@ -52,21 +49,19 @@ class TestNames(AmplificationTestCase):
         self.refused(proxy, f"/openai/deployments/{LONG}/chat/completions", REQUESTS[CHAT])
 
     def test_a_long_tool_name_is_refused(self) -> None:
-        proxy = self.proxy()
         for path, body in REQUESTS.items():
-            message = self.refused(proxy, path, {**body, "tools": [TOOLS_OF[path](LONG)]})
+            message = self.refused(self.running, path, {**body, "tools": [TOOLS_OF[path](LONG)]})
             self.assertRegex(message, r"^tools\[0\]\.(function\.)?name is too long: at most 512 characters\.$")
-            self.assertEqual(200, self.ask(proxy, path, {**body, "tools": [TOOLS_OF[path]("f" * 64)]})[0])
+            self.assertEqual(200, self.ask(self.running, path, {**body, "tools": [TOOLS_OF[path]("f" * 64)]})[0])
 
     def test_long_values_echoed_by_a_response_are_refused(self) -> None:
-        proxy = self.proxy()
         for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
-            message = self.refused(proxy, RESPONSES, {"input": "hi", name: LONG})
+            message = self.refused(self.running, RESPONSES, {"input": "hi", name: LONG})
             self.assertEqual(f"{name} is too long: at most 512 characters.", message)
         for metadata in ({"k": LONG}, {"k" * 65: "v"}, {f"k{number}": "v" for number in range(17)}):
-            self.assertIn("metadata", self.refused(proxy, RESPONSES, {"input": "hi", "metadata": metadata}))
+            self.assertIn("metadata", self.refused(self.running, RESPONSES, {"input": "hi", "metadata": metadata}))
         most = {f"{number:064}": "v" * 512 for number in range(16)}
-        self.assertEqual(200, self.ask(proxy, RESPONSES, {"input": "hi", "metadata": most})[0])
+        self.assertEqual(200, self.ask(self.running, RESPONSES, {"input": "hi", "metadata": most})[0])
 
     def test_long_names_of_unknown_fields_are_logged_once_and_cut(self) -> None:
         proxy = self.proxy()
@@ -121,21 +116,20 @@ class TestReasonings(AmplificationTestCase):
         self.assertIn("sealed", self.refused(proxy, MESSAGES, {"messages": [*HI, many, *HI], "max_tokens": 5}, 413))
 
     def test_a_stored_reasoning_that_a_history_names_many_times_is_refused(self) -> None:
-        proxy = self.proxy()
         call = Call("call_00_AbCdEfGhIjKlMnOpQrStUv", TOOL, "{}")
         self.fake.answer(Answer(reasoning="thought " * 500_000, calls=(call,), piece=100_000))
         body = {"model": "deepseek-v4-pro", "tools": TOOLS}
-        _, answer = self.ask(proxy, CHAT, {**body, "messages": HI})
+        _, answer = self.ask(self.running, CHAT, {**body, "messages": HI})
         message = answer["choices"][0]["message"]
         turn = [
             {"role": "assistant", "content": "", "tool_calls": message["tool_calls"]},
             {"role": "tool", "tool_call_id": call.id, "content": "42"},
         ]
-        self.assertEqual(200, self.ask(proxy, CHAT, {**body, "messages": [*HI, *turn]})[0])
+        self.assertEqual(200, self.ask(self.running, CHAT, {**body, "messages": [*HI, *turn]})[0])
         for stream in (True, False):
             for times, choices in ((20, 1), (3, 8)):
                 many = {**body, "messages": [*HI, *turn * times], "n": choices, "stream": stream}
-                self.assertIn("Start a new chat", self.refused(proxy, CHAT, many, 413))
+                self.assertIn("Start a new chat", self.refused(self.running, CHAT, many, 413))
 
     def test_a_chain_of_responses_does_not_grow_without_end(self) -> None:
         for has_restarted in (False, True):

@@ -107,8 +107,7 @@ class TestSockets(FuzzTestCase):
                 replies = list(self.replies(self.exchanged(proxy, data), name))
                 # A request cut off in the middle, or refused, is told so: one reply more than there are requests.
                 self.assertLessEqual(len(replies), len(read_all([data])), f"{name}: {data!r}")
-        sock = self.connect(proxy)
-        sock.sendall(hostile.NEXT)
+        sock = self.connect(proxy, hostile.NEXT)
         self.assertIn(b"200 OK", sock.recv(1000))
 
     def exchanged(self, proxy: RunningProxy, data: bytes) -> bytes:

@@ -91,19 +91,17 @@ class TestSmuggling(HostileRequestTestCase):
 
 class TestLegalRequests(HostileRequestTestCase):
     def test_odd_but_legal_requests_and_those_after_them_are_answered(self) -> None:
-        proxy = self.proxy()
         for name, (data, status) in SERVED.items():
             with self.subTest(name):
-                raw = self.received(proxy, data + _last(NEXT))
+                raw = self.received(self.running, data + _last(NEXT))
                 statuses = [int(each[:3]) for each in raw.split(b"HTTP/1.1 ")[1:]]
                 self.assertEqual([status, 200], statuses, raw[:300])
                 self.assertNotIn(b"\r\nServer:", raw)
 
     def test_a_dozen_requests_at_once_are_answered_in_order(self) -> None:
-        proxy = self.proxy()
         paths = [b"/healthz", b"/health", b"/nowhere", b"/v1/models"] * 3
         requests = [head(line=b"GET " + path + b" HTTP/1.1") for path in paths]
-        raw = self.received(proxy, b"".join(requests[:-1]) + _last(requests[-1]))
+        raw = self.received(self.running, b"".join(requests[:-1]) + _last(requests[-1]))
         replies = raw.split(b"HTTP/1.1 ")[1:]
         marks = [b'"ok":true', b'"status":"ok"', b'"error"', b'"list"'] * 3
         self.assertEqual(len(marks), len(replies))
@@ -126,8 +124,7 @@ class TestLegalRequests(HostileRequestTestCase):
     def test_a_refused_expectation_costs_the_client_no_body(self) -> None:
         """The client waits for a 100 that never comes: it learns at once that its key or path is wrong."""
         for line, status in ((b"POST /nowhere HTTP/1.1", 404), (b"POST /v1/chat/completions HTTP/1.1", 401)):
-            sock = self.connect(self.proxy())
-            sock.sendall(head(b"Expect: 100-continue", b"Content-Length: 999999", line=line))
+            sock = self.connect(self.proxy(), head(b"Expect: 100-continue", b"Content-Length: 999999", line=line))
             self.assertEqual(status, read_reply(sock)[0])
 
     def test_an_early_refusal_can_be_read_while_the_client_still_sends(self) -> None:
@@ -140,14 +137,13 @@ class TestLegalRequests(HostileRequestTestCase):
             (b"POST /v1/chat/completions HTTP/1.1", (huge, b"Transfer-Encoding: chunked"), 400),
         ):
             with self.subTest(status):
-                sock = self.connect(proxy)
                 # A client such as curl: it looks at the answer only when it has sent everything.
-                sock.sendall(head(*fields, line=line) + b" " * 30_000_000)
-                self.assertEqual(status, read_reply(sock)[0])
+                self.assertEqual(status, self.round_trip(proxy, head(*fields, line=line) + b" " * 30_000_000)[0])
 
     def test_header_text_from_upstream_or_client_never_comes_back_unchecked(self) -> None:
-        proxy = self.proxy()
-        raw = self.received(proxy, _last(head(b"X-Evil: evil", b"Origin: http://evil", line=b"GET /evil HTTP/1.1")))
+        raw = self.received(
+            self.running, _last(head(b"X-Evil: evil", b"Origin: http://evil", line=b"GET /evil HTTP/1.1"))
+        )
         self.assertNotIn(b"evil", raw.partition(b"\r\n\r\n")[0])
 
 
@@ -158,8 +154,7 @@ class TestHalfClose(HostileRequestTestCase):
             self.fake.hung_up.clear()
             self.fake.seen.clear()
             self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
-            sock = self.connect(self.proxy())
-            sock.sendall(request_bytes({**CHAT, "stream": stream}))
+            sock = self.connect(self.proxy(), {**CHAT, "stream": stream})
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(65536):
                 pass
@@ -170,15 +165,13 @@ class TestHalfClose(HostileRequestTestCase):
         for stream in (False, True):
             self.fake.forget()
             self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
-            sock = self.connect(self.proxy())
-            sock.sendall(request_bytes({**CHAT, "stream": stream}))
+            sock = self.connect(self.proxy(), {**CHAT, "stream": stream})
             wait_until(lambda: self.fake.seen)
             sock.shutdown(socket.SHUT_WR)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_half_closed_request_without_a_call_is_answered(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(NEXT)
+        sock = self.connect(self.proxy(), NEXT)
         sock.shutdown(socket.SHUT_WR)
         self.assertEqual(200, read_reply(sock)[0])
 
@@ -225,12 +218,10 @@ class TestDepth(HostileRequestTestCase):
         ]
 
     def test_json_of_every_depth_in_every_field_is_answered(self) -> None:
-        proxy = self.proxy()
         for depth in self.DEPTHS:
             for name, body, is_text in self.places(depth):
                 with self.subTest(name, depth=depth):
-                    sock = self.connect(proxy)
-                    sock.sendall(request_bytes(body))
+                    sock = self.connect(self.running, request_bytes(body))
                     status, _, answer = read_reply(sock)
                     sock.close()
                     if is_text:
@@ -240,7 +231,7 @@ class TestDepth(HostileRequestTestCase):
                         self.assertIn("nested too deeply", json.loads(answer)["error"]["message"])
                     else:
                         self.assertIn(status, (200, 400), answer[:300])
-        self.assertEqual(200, self.reply(self.received(proxy, _last(NEXT)))[0])
+        self.assertEqual(200, self.reply(self.received(self.running, _last(NEXT)))[0])
 
     def test_a_connection_still_works_after_deep_json(self) -> None:
         sock = self.connect(self.proxy())
@@ -255,9 +246,7 @@ class TestDepth(HostileRequestTestCase):
         statuses: list[int] = []
 
         def ask() -> None:
-            with socket.create_connection(proxy.address, PATIENCE) as sock:
-                sock.sendall(request_bytes(nested(20_000).encode()))
-                statuses.append(read_reply(sock)[0])
+            statuses.append(self.round_trip(proxy, request_bytes(nested(20_000).encode()))[0])
 
         threads = [threading.Thread(target=ask) for _ in range(20)]
         for thread in threads:

@@ -24,9 +24,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 class HttpTestCase(SocketTestCase):
     def ask(self, proxy: RunningProxy, data: bytes) -> tuple[int, dict[str, str], bytes]:
-        sock = self.connect(proxy)
-        sock.sendall(data)
-        return read_reply(sock)
+        return self.round_trip(proxy, data)
 
     def assert_error(self, proxy: RunningProxy, data: bytes, status: int) -> dict[str, Any]:
         got, headers, body = self.ask(proxy, data)
@@ -79,14 +77,13 @@ class TestEndpoints(HttpTestCase):
                 self.assertNotIn("access-control-allow-credentials", headers)
 
     def test_unknown_paths_are_404_and_wrong_methods_405(self) -> None:
-        proxy = self.proxy()
-        self.assert_error(proxy, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
-        self.assert_error(proxy, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
+        self.assert_error(self.running, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
+        self.assert_error(self.running, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
         for data, allow in (
             (b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", "POST, OPTIONS"),
             (b"DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "GET, HEAD, OPTIONS"),
         ):
-            status, headers, _ = self.ask(proxy, data)
+            status, headers, _ = self.ask(self.running, data)
             self.assertEqual((405, allow), (status, headers["allow"]))
 
     def test_the_azure_path_takes_the_model_from_the_path_and_the_key_from_its_header(self) -> None:
@@ -99,15 +96,13 @@ class TestEndpoints(HttpTestCase):
         self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
 
     def test_authorization_beside_x_api_key_is_the_key_that_deepseek_gets(self) -> None:
-        proxy = self.proxy()
         for body in (BODY, {**BODY, "stream": True}):
             request = request_bytes(body, headers=["x-api-key: sk-other"])
-            self.assertEqual(200, self.ask(proxy, request)[0])
+            self.assertEqual(200, self.ask(self.running, request)[0])
             self.assertEqual("Bearer sk-test", self.fake.seen[-1].headers["authorization"])
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
 
     def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
-        proxy = self.proxy()
         for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
             lines = [
                 "POST /v1/chat/completions HTTP/1.1",
@@ -118,7 +113,7 @@ class TestEndpoints(HttpTestCase):
                 "",
             ]
             with self.subTest(header):
-                self.assert_error(proxy, "\r\n".join(lines).encode(), 401)
+                self.assert_error(self.running, "\r\n".join(lines).encode(), 401)
         self.assertEqual([], self.fake.seen)
 
     def test_the_path_is_checked_before_the_key_and_the_key_before_the_size(self) -> None:
@@ -134,7 +129,6 @@ class TestEndpoints(HttpTestCase):
 
 class TestBodies(HttpTestCase):
     def test_any_legal_way_to_send_a_body_is_understood(self) -> None:
-        proxy = self.proxy()
         data = json.dumps(BODY).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: bearer sk\r\n"
         chunks = b"".join(b"%x\r\n%b\r\n" % (len(data[i : i + 9]), data[i : i + 9]) for i in range(0, len(data), 9))
@@ -146,7 +140,7 @@ class TestBodies(HttpTestCase):
             "deflate": head + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(deflated) + deflated,
         }.items():
             with self.subTest(name):
-                self.assertEqual(200, self.ask(proxy, request)[0])
+                self.assertEqual(200, self.ask(self.running, request)[0])
 
     def test_expect_100_continue_is_honoured(self) -> None:
         data = json.dumps(BODY).encode()
@@ -176,7 +170,6 @@ class TestBodies(HttpTestCase):
         self.assertEqual([], self.fake.seen)
 
     def test_hostile_json_is_refused_and_the_server_goes_on(self) -> None:
-        proxy = self.proxy()
         message = b'{"messages":[{"role":"user","content":%s}]}'
         for name, data, statuses in (
             ("deep", b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", {400}),
@@ -189,9 +182,9 @@ class TestBodies(HttpTestCase):
             ("duplicate keys", message.replace(b"}]}", b'}],"model":"a","model":"b"}') % b'"x"', {200}),
         ):
             with self.subTest(name):
-                status, _, body = self.ask(proxy, request_bytes(data))
+                status, _, body = self.ask(self.running, request_bytes(data))
                 self.assertIn(status, statuses, body[:300])
-        self.assertEqual(200, self.ask(proxy, HEALTH)[0])
+        self.assertEqual(200, self.ask(self.running, HEALTH)[0])
 
     def test_a_413_can_be_read_while_the_client_still_sends(self) -> None:
         sock = self.connect(self.proxy(max_request_body_bytes=1000))
@@ -202,8 +195,7 @@ class TestBodies(HttpTestCase):
         self.assertEqual(413, read_reply(sock)[0])
 
     def test_a_request_after_a_refused_body_is_answered(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
+        sock = self.connect(self.proxy(), request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
         file = sock.makefile("rb")
         self.addCleanup(file.close)
         self.assertEqual(b"HTTP/1.1 400 Bad Request\r\n", file.readline())
@@ -212,11 +204,9 @@ class TestBodies(HttpTestCase):
         self.assertTrue(line)
 
     def test_truncated_requests_are_400(self) -> None:
-        proxy = self.proxy()
         chunked = request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         for data in (request_bytes(b"x" * 100)[:-99], chunked + b"5\r\nab", b"POST /v1/chat/comp"):
-            sock = self.connect(proxy)
-            sock.sendall(data)
+            sock = self.connect(self.running, data)
             sock.shutdown(socket.SHUT_WR)
             self.assertEqual(400, read_reply(sock)[0])
 
@@ -267,8 +257,7 @@ class TestConnections(HttpTestCase):
         self.assertEqual("ok", kinds[0])
 
     def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes({**BODY, "stream": True}))
+        sock = self.connect(self.proxy(), {**BODY, "stream": True})
         status, headers, body = read_reply(sock)
         self.assertEqual((200, "chunked"), (status, headers["transfer-encoding"]))
         self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
@@ -284,8 +273,7 @@ class TestConnections(HttpTestCase):
     def test_a_slow_but_steady_reader_gets_everything(self) -> None:
         proxy = self.proxy(write_timeout=0.25)
         self.fake.answer(Answer(content="x" * 8_000_000, piece=1_000_000))
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes(BODY))
+        sock = self.connect(proxy, request_bytes(BODY))
         size, pause = 0, threading.Event()
         while size < 8_000_000:
             received = sock.recv(500_000)
@@ -304,7 +292,6 @@ class TestConnections(HttpTestCase):
         self.assert_closed(sock)
 
     def test_ambiguous_bytes_are_answered_once_and_end_the_connection(self) -> None:
-        proxy = self.proxy()
         for name, data, status in (
             ("garbage", b"garbage\r\n\r\n", 400),
             ("version", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
@@ -317,16 +304,14 @@ class TestConnections(HttpTestCase):
             ("chunk", request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"x\r\n", 400),
         ):
             with self.subTest(name):
-                sock = self.connect(proxy)
-                sock.sendall(data + HEALTH)
+                sock = self.connect(self.running, data + HEALTH)
                 got, headers, body = read_reply(sock)
                 self.assertEqual((status, "close"), (got, headers["connection"]), body)
                 self.assertIn("message", json.loads(body)["error"])
                 self.assert_closed(sock)
 
     def test_an_unread_body_is_never_taken_for_a_request(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(request_bytes(HEALTH, path="/nowhere"))
+        sock = self.connect(self.proxy(), request_bytes(HEALTH, path="/nowhere"))
         self.assertEqual(404, read_reply(sock)[0])
         self.assert_closed(sock)
 
@@ -334,14 +319,10 @@ class TestConnections(HttpTestCase):
         proxy = self.proxy(header_timeout=0.1, idle_timeout=0.1)
         idle = self.connect(proxy)
         self.assert_closed(idle)
-        slow = self.connect(proxy)
-        slow.sendall(b"GET / HT")
-        self.assertEqual(408, read_reply(slow)[0])
+        self.assertEqual(408, self.round_trip(proxy, b"GET / HT")[0])
 
     def test_a_body_that_does_not_arrive_is_408(self) -> None:
-        sock = self.connect(self.proxy(body_timeout=0.1))
-        sock.sendall(request_bytes(b"x" * 100)[:-50])
-        self.assertEqual(408, read_reply(sock)[0])
+        self.assertEqual(408, self.round_trip(self.proxy(body_timeout=0.1), request_bytes(b"x" * 100)[:-50])[0])
 
     def test_a_slow_body_earns_time_by_its_bytes(self) -> None:
         """With the base alone this one would be late: a byte is worth ten seconds here."""
@@ -355,9 +336,7 @@ class TestConnections(HttpTestCase):
 
     def test_clients_above_the_limit_get_503(self) -> None:
         proxy = self.proxy(max_connections=1)
-        first = self.connect(proxy)
-        first.sendall(HEALTH)
-        self.assertEqual(200, read_reply(first)[0])
+        self.assertEqual(200, read_reply(self.connect(proxy, HEALTH))[0])
         status, headers, _ = read_reply(self.connect(proxy))
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
 
@@ -435,6 +414,5 @@ class TestNewSettings(HttpTestCase):
         self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
 
     def test_a_configuration_set_before_the_first_request_is_used(self) -> None:
-        proxy = self.proxy()
-        proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
-        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
+        self.running.server.reconfigure(replace(self.running.server.config, upstream_model="other"))
+        self.assertEqual("other", json.loads(self.ask(self.running, HEALTH.replace(b"healthz", b"health"))[2])["model"])

@@ -26,8 +26,7 @@ class TestModelNames(SocketTestCase):
 
     def test_model_aliases_are_listed_and_work_as_azure_deployments(self) -> None:
         proxy = self.proxy(models={"gpt-5.6-sol": FLASH, "gpt-*": PRO})
-        sock = self.connect(proxy)
-        sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock = self.connect(proxy, b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         names = [model["id"] for model in json.loads(read_reply(sock)[2])["data"]]
         self.assertEqual([PRO, FLASH, "gpt-5.6-sol"], names)
         body = {"messages": [{"role": "user", "content": "x"}]}

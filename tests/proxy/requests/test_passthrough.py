@@ -188,8 +188,7 @@ class TestFaults(PassthroughTestCase):
             with self.subTest(stream=stream):
                 self.other.forget()
                 self.other.answer(Answer(content="x", stall_after=1))
-                sock = self.connect(self.proxy(passthrough=routes, access_keys=["sk-test"]))
-                sock.sendall(request_bytes({**body, "stream": stream}))
+                sock = self.connect(self.proxy(passthrough=routes, access_keys=["sk-test"]), {**body, "stream": stream})
                 while not self.other.seen:
                     self.other.release.wait(0.01)
                 sock.close()

@@ -23,8 +23,7 @@ PNG = "data:image/png;base64," + "A" * 16000
 class ShapesTestCase(SocketTestCase):
     def post(self, proxy: RunningProxy, **body: Any) -> tuple[int, Any]:
         """One request that is not streamed."""
-        sock = self.connect(proxy)
-        sock.sendall(request_bytes(body))
+        sock = self.connect(proxy, request_bytes(body))
         status, _, data = read_reply(sock)
         sock.close()
         return status, json.loads(data)
@@ -53,12 +52,11 @@ class ItemsClient(CursorClient):
 
 class TestResponsesItems(ShapesTestCase):
     def test_a_tool_loop_of_responses_items_keeps_its_reasoning(self) -> None:
-        proxy = self.proxy()
         calls = Call("call_1", "Shell", '{"c": 1}'), Call("call_2", "Shell", '{"c": 2}')
         self.fake.answer(
             Answer(reasoning="Both at once.", content="Looking.", calls=calls), Answer("Now I know.", "Done.")
         )
-        client = ItemsClient(proxy.url, tools=[FLAT])
+        client = ItemsClient(self.running.url, tools=[FLAT])
         self.addCleanup(client.close)
         client.messages = [{"role": "user", "content": [{"type": "input_text", "text": "go"}]}]
         first = client.post()
@@ -208,10 +206,9 @@ class TestImages(ShapesTestCase):
         self.assertRegex(self.sent()[2]["content"], r"^shot\n\[image: image/jpeg, 3 kB, [0-9a-f]{12}\]$")
 
     def test_text_models_get_a_stable_placeholder_for_an_image(self) -> None:
-        proxy = self.proxy()
         before: list[dict[str, Any]] = []
         for messages in (self.history(), [*self.history(), {"role": "user", "content": "and?"}]):
-            self.assertEqual(200, self.post(proxy, model="deepseek-v4-pro", messages=messages, tools=TOOLS)[0])
+            self.assertEqual(200, self.post(self.running, model="deepseek-v4-pro", messages=messages, tools=TOOLS)[0])
             self.assertEqual(before, self.sent()[: len(before)])
             before = self.sent()
         words = before[0]["content"].split("\n")

@@ -3,7 +3,6 @@
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy
 from tests.support.responses_client import Json, ResponsesTestCase, kinds, output, question
 
 SHELL = {
@@ -32,10 +31,6 @@ INSTRUCTIONS: Json = {
 
 
 class AgentTestCase(ResponsesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.running: RunningProxy = self.proxy()
-
     def ask(self, history: list[Json], **body: Any) -> list[Json]:
         answer = self.complete(
             self.running,

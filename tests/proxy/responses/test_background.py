@@ -81,38 +81,35 @@ class BackgroundTestCase(ResponsesTestCase):
 
 class TestBackground(BackgroundTestCase):
     def test_a_background_response_is_queued_then_in_progress_then_completed(self) -> None:
-        proxy = self.proxy()
-        queued = self.stalled(proxy)
+        queued = self.stalled(self.running)
         self.assertTrue(queued["background"])
         self.assertEqual([], queued["output"])
-        self.assertEqual("in_progress", self.get(proxy, queued).value["status"])
+        self.assertEqual("in_progress", self.get(self.running, queued).value["status"])
         self.fake.release.set()
-        found = self.finished(proxy, queued)
+        found = self.finished(self.running, queued)
         self.assertEqual(("completed", "Half of it."), (found["status"], found["output_text"]))
         self.assertEqual(queued["id"], found["id"])
-        self.assertEqual([question("q")["content"]], self.contents(proxy, queued))
+        self.assertEqual([question("q")["content"]], self.contents(self.running, queued))
 
     def contents(self, proxy: RunningProxy, response: Json) -> list[Any]:
         return [item["content"] for item in self.get(proxy, response, "/input_items").value["data"]]
 
     def test_a_background_response_can_be_continued_once_it_is_finished(self) -> None:
-        proxy = self.proxy()
-        queued = self.stalled(proxy)
-        told = self.create(proxy, "and?", previous_response_id=queued["id"])
+        queued = self.stalled(self.running)
+        told = self.create(self.running, "and?", previous_response_id=queued["id"])
         self.assertEqual((400, "previous_response_id"), (told.status, told.error["param"]))
         self.fake.release.set()
-        self.finished(proxy, queued)
-        self.complete(proxy, "and?", previous_response_id=queued["id"])
+        self.finished(self.running, queued)
+        self.complete(self.running, "and?", previous_response_id=queued["id"])
         self.assert_upstream_saw("A thought.")
 
     def test_a_disconnect_does_not_stop_a_background_response(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(STALLED)
-        with self.open_stream(proxy, "q", background=True) as sock:
+        with self.open_stream(self.running, "q", background=True) as sock:
             head = read_until(sock, b"A thought.")
         response = first_response(head)
         self.fake.release.set()
-        self.assertEqual("completed", self.finished(proxy, response)["status"])
+        self.assertEqual("completed", self.finished(self.running, response)["status"])
         self.assertFalse(self.fake.hung_up.is_set())
 
     def test_a_background_failure_is_an_error_in_the_response(self) -> None:
@@ -133,8 +130,7 @@ class TestBackground(BackgroundTestCase):
                 self.assertEqual(found, check_stream(self.replayed(proxy, found, -1)))
 
     def test_a_background_response_is_stored_before_its_last_event(self) -> None:
-        proxy = self.proxy()
-        responses = proxy.server.services().responses
+        responses = self.running.server.services().responses
         is_asked, may_store, update = threading.Event(), threading.Event(), responses.update
 
         def slow(caller: bytes, response: Any) -> bool:
@@ -144,14 +140,14 @@ class TestBackground(BackgroundTestCase):
             return update(caller, response)
 
         with mock.patch.object(responses, "update", slow):
-            queued = self.queued(proxy)
+            queued = self.queued(self.running)
             self.assertTrue(is_asked.wait(PATIENCE))
-            with self.following(proxy, queued) as read:
+            with self.following(self.running, queued) as read:
                 self.assertNotIn(b"event: response.completed", read(b"event: response.output_item.done"))
-                self.assertEqual("in_progress", self.get(proxy, queued).value["status"])
+                self.assertEqual("in_progress", self.get(self.running, queued).value["status"])
                 may_store.set()
                 read(b"event: response.completed")
-                self.assertEqual("completed", self.get(proxy, queued).value["status"])
+                self.assertEqual("completed", self.get(self.running, queued).value["status"])
 
     def test_background_without_store_is_refused(self) -> None:
         told = self.create(self.proxy(), "q", background=True, store=False)
@@ -161,9 +157,11 @@ class TestBackground(BackgroundTestCase):
 
 class TestEvents(BackgroundTestCase):
     def test_background_events_are_replayed_from_any_number(self) -> None:
-        proxy = self.proxy()
-        queued = self.stalled(proxy)
-        with self.following(proxy, queued) as first, self.following(proxy, queued, "&starting_after=3") as second:
+        queued = self.stalled(self.running)
+        with (
+            self.following(self.running, queued) as first,
+            self.following(self.running, queued, "&starting_after=3") as second,
+        ):
             early = events(dechunked(first(b"A thought.")))
             self.assertEqual(["response.created", "response.queued", "response.in_progress"], types(early)[:3])
             self.assertEqual(["queued", "queued", "in_progress"], [each["response"]["status"] for each in early[:3]])
@@ -171,21 +169,20 @@ class TestEvents(BackgroundTestCase):
             whole = events(dechunked(first()))
             response = check_stream(whole)
             self.assertEqual(whole[4:], events(dechunked(second())))
-        self.assertEqual(response, self.finished(proxy, queued))
+        self.assertEqual(response, self.finished(self.running, queued))
         for after in range(-1, len(whole) + 1):
-            self.assertEqual(whole[after + 1 :], self.replayed(proxy, queued, after))
-        self.assertEqual(whole, self.get(proxy, queued, "?stream=true").events)
+            self.assertEqual(whole[after + 1 :], self.replayed(self.running, queued, after))
+        self.assertEqual(whole, self.get(self.running, queued, "?stream=true").events)
 
     def test_a_long_background_answer_is_replayed_as_it_was_sent(self) -> None:
-        proxy = self.proxy()
         text = "".join(f"w{number % 997} " for number in range(width(2000, 8000)))
         self.fake.answer(Answer(reasoning="Hm.", content=text, piece=4))
-        told = self.create(proxy, "q", background=True, stream=True)
+        told = self.create(self.running, "q", background=True, stream=True)
         self.assertGreater(len(told.body), width(250_000, 1_000_000))
         for after in (-1, 0, 300, width(1200, 5000), len(told.events) - 2, len(told.events)):
-            replayed = self.get(proxy, told.response, f"?stream=true&starting_after={after}")
+            replayed = self.get(self.running, told.response, f"?stream=true&starting_after={after}")
             self.assertEqual(told.events[after + 1 :], replayed.events)
-        row = proxy.server.services().responses.stats()
+        row = self.running.server.services().responses.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
     def test_a_client_gets_heartbeats_while_its_response_waits_for_a_worker(self) -> None:
@@ -201,33 +198,30 @@ class TestEvents(BackgroundTestCase):
         self.assertEqual(whole[1:], rest)
 
     def test_the_creator_and_later_readers_get_the_same_events(self) -> None:
-        proxy = self.proxy()
-        told = self.create(proxy, "q", background=True, stream=True)
+        told = self.create(self.running, "q", background=True, stream=True)
         self.assertEqual("completed", told.response["status"])
-        self.assertEqual(told.events, self.replayed(proxy, told.response, -1))
-        self.assertEqual(told.response, self.get(proxy, told.response).value)
+        self.assertEqual(told.events, self.replayed(self.running, told.response, -1))
+        self.assertEqual(told.response, self.get(self.running, told.response).value)
 
 
 class TestCancel(BackgroundTestCase):
     def test_cancelling_a_background_response_closes_its_call(self) -> None:
-        proxy = self.proxy()
-        queued = self.stalled(proxy)
-        with self.following(proxy, queued) as read:
-            cancelled = self.cancel(proxy, queued)
+        queued = self.stalled(self.running)
+        with self.following(self.running, queued) as read:
+            cancelled = self.cancel(self.running, queued)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             self.assertEqual(cancelled, check_stream(events(dechunked(read()))))
         self.assertEqual("cancelled", cancelled["status"])
         self.assertEqual("A thought.", cancelled["output"][0]["content"][0]["text"])
-        self.assertEqual(cancelled, self.get(proxy, queued).value)
-        self.assertEqual(cancelled, self.cancel(proxy, queued))
+        self.assertEqual(cancelled, self.get(self.running, queued).value)
+        self.assertEqual(cancelled, self.cancel(self.running, queued))
 
     def test_cancelling_a_finished_response_changes_nothing(self) -> None:
-        proxy = self.proxy()
         for step in (SHORT, Failure(503, "busy")):
             self.fake.answer(step)
-            found = self.finished(proxy, self.queued(proxy))
-            self.assertEqual(found, self.cancel(proxy, found))
-            self.assertEqual(found, self.get(proxy, found).value)
+            found = self.finished(self.running, self.queued(self.running))
+            self.assertEqual(found, self.cancel(self.running, found))
+            self.assertEqual(found, self.get(self.running, found).value)
 
     def test_a_queued_response_is_cancelled_without_a_call(self) -> None:
         proxy = self.proxy(background_workers=1)
@@ -240,9 +234,8 @@ class TestCancel(BackgroundTestCase):
         self.assertEqual(1, len(self.fake.seen))
 
     def test_a_response_deleted_while_it_runs_stays_deleted(self) -> None:
-        proxy = self.proxy()
-        queued = self.stalled(proxy)
-        services = proxy.server.services()
+        queued = self.stalled(self.running)
+        services = self.running.server.services()
         may_end, update = threading.Event(), services.responses.update
 
         def slow(*details: Any) -> bool:
@@ -250,13 +243,13 @@ class TestCancel(BackgroundTestCase):
             return update(*details)
 
         with mock.patch.object(services.responses, "update", slow):
-            self.assertTrue(self.send(proxy, "DELETE", f"{PATH}/{queued['id']}").value["deleted"])
+            self.assertTrue(self.send(self.running, "DELETE", f"{PATH}/{queued['id']}").value["deleted"])
             # Also while its last words are still being written.
-            self.assert_gone(proxy, queued)
+            self.assert_gone(self.running, queued)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             may_end.set()
             self.assertTrue(eventually(lambda: not services.jobs._tasks))
-        self.assert_gone(proxy, queued)
+        self.assert_gone(self.running, queued)
 
     def assert_gone(self, proxy: RunningProxy, response: Json) -> None:
         for rest in ("", "?stream=true", "/input_items"):

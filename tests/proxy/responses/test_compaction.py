@@ -134,14 +134,13 @@ class TestCompaction(ResponsesTestCase):
             self.assertEqual((502, "upstream_error"), (told.status, told.error["type"]), told.body)
 
     def test_failures_of_a_compaction_are_the_usual_errors(self) -> None:
-        proxy = self.proxy()
-        self.assertEqual((400, "input"), (self.refused(proxy, {"input": []}), "input"))
-        self.assertEqual(400, self.refused(proxy, {"input": 7}))
-        self.assertEqual(400, self.refused(proxy, {}))
-        self.assertEqual(404, self.refused(proxy, {"input": "q", "previous_response_id": "resp_x"}))
+        self.assertEqual((400, "input"), (self.refused(self.running, {"input": []}), "input"))
+        self.assertEqual(400, self.refused(self.running, {"input": 7}))
+        self.assertEqual(400, self.refused(self.running, {}))
+        self.assertEqual(404, self.refused(self.running, {"input": "q", "previous_response_id": "resp_x"}))
         self.assertEqual([], self.fake.seen)
         self.fake.answer(Failure(429))
-        self.assertEqual(429, self.refused(proxy, {"input": "q"}))
+        self.assertEqual(429, self.refused(self.running, {"input": "q"}))
 
     def refused(self, proxy: RunningProxy, body: Json) -> int:
         told = self.send(proxy, "POST", COMPACT, body)
@@ -157,21 +156,19 @@ class TestInputTokens(ResponsesTestCase):
         return int(told.value["input_tokens"])
 
     def test_input_tokens_grow_with_the_input_without_a_call(self) -> None:
-        proxy = self.proxy()
-        short, more = self.count(proxy, input="hi"), self.count(proxy, input="word " * 500)
+        short, more = self.count(self.running, input="hi"), self.count(self.running, input="word " * 500)
         self.assertLess(short, 60)
         self.assertTrue(400 < more < 1500, more)
-        self.assertGreater(self.count(proxy, input="hi", tools=TOOLS), short)
-        self.assertGreater(self.count(proxy, input="hi", instructions="Be brief."), short)
+        self.assertGreater(self.count(self.running, input="hi", tools=TOOLS), short)
+        self.assertGreater(self.count(self.running, input="hi", instructions="Be brief."), short)
         self.assertEqual([], self.fake.seen)
 
     def test_input_tokens_count_the_previous_response(self) -> None:
-        proxy = self.proxy()
-        first = self.complete(proxy, "word " * 500)
+        first = self.complete(self.running, "word " * 500)
         self.fake.forget()
-        self.assertGreater(self.count(proxy, input="hi", previous_response_id=first["id"]), 400)
+        self.assertGreater(self.count(self.running, input="hi", previous_response_id=first["id"]), 400)
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(1, proxy.server.services().responses.stats().responses)
+        self.assertEqual(1, self.running.server.services().responses.stats().responses)
 
     def test_input_tokens_of_a_bad_request_are_refused(self) -> None:
         for body in ({"input": 7}, {}, {"input": "q", "conversation": "c"}):

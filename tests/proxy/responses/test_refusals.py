@@ -33,10 +33,6 @@ def schema(value: Any) -> Json:
 
 
 class TestRefusals(ResponsesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.running = self.proxy()
-
     def assert_refused(self, told: ClientReply, status: int, param: str | None = None) -> None:
         self.assertEqual(status, told.status, told.body[:300])
         self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
@@ -143,7 +139,6 @@ def users(messages: list[Json]) -> list[str]:
 
 class TestOddities(ResponsesTestCase):
     def test_deeply_nested_responses_input_is_sent_or_refused(self) -> None:
-        proxy = self.proxy()
         for depth in (50, 90, 200, 500):
             for body in (
                 {"input": [{"type": "web_search_call", "action": nested(depth)}]},
@@ -153,21 +148,22 @@ class TestOddities(ResponsesTestCase):
                 {"input": "q", "metadata": {"a": nested(depth)}},
             ):
                 with self.subTest(depth=depth, body=str(body)[:40]):
-                    told = self.send(proxy, "POST", PATH, body)
+                    told = self.send(self.running, "POST", PATH, body)
                     self.assertIn(told.status, (200, 400), told.body[:300])
                     if told.status == 200:
-                        self.assertEqual(told.value, self.get(proxy, told.value).value)
-        self.complete(proxy, "Are you there?")
+                        self.assertEqual(told.value, self.get(self.running, told.value).value)
+        self.complete(self.running, "Are you there?")
 
     def test_lone_surrogates_in_responses_come_back(self) -> None:
-        proxy = self.proxy()
         for stream in (True, False):
             asked = [question("a\ud800b"), {"role": "assistant", "content": "\udc00"}, question("c")]
-            first = self.complete(proxy, asked, instructions="\ud83d", metadata={"\ud800": "\udfff"}, stream=stream)
+            first = self.complete(
+                self.running, asked, instructions="\ud83d", metadata={"\ud800": "\udfff"}, stream=stream
+            )
             self.assertEqual({"\ud800": "\udfff"}, first["metadata"])
-            listed = self.get(proxy, first, "/input_items?order=asc").value["data"]
+            listed = self.get(self.running, first, "/input_items?order=asc").value["data"]
             self.assertEqual("a\ud800b", listed[0]["content"][0]["text"])
-            self.complete(proxy, "go on", previous_response_id=first["id"], stream=stream)
+            self.complete(self.running, "go on", previous_response_id=first["id"], stream=stream)
 
     def test_items_of_hosted_tools_never_become_user_messages(self) -> None:
         proxy, chat = self.proxy(), [question("q")]
@@ -189,13 +185,12 @@ class TestOddities(ResponsesTestCase):
         self.assertEqual((1, "Hello."), (len(self.fake.seen), found["output_text"]))
 
     def test_thousands_of_items_cost_no_more_than_their_number(self) -> None:
-        proxy = self.proxy()
         turns = range(width(500, 2500))
         items = [item for number in turns for item in turn(number)]
         began = time.monotonic()
-        first = self.complete(proxy, items, tools=TOOLS)
-        second = self.complete(proxy, "and now?", tools=TOOLS, previous_response_id=first["id"])
-        listed = self.get(proxy, second, "/input_items?limit=100").value
+        first = self.complete(self.running, items, tools=TOOLS)
+        second = self.complete(self.running, "and now?", tools=TOOLS, previous_response_id=first["id"])
+        listed = self.get(self.running, second, "/input_items?limit=100").value
         self.assertEqual((100, True), (len(listed["data"]), listed["has_more"]))
         # Two seconds on a slow machine, all three; what grows with the square of the items would take minutes.
         self.assertLess(time.monotonic() - began, 30)
@@ -203,11 +198,10 @@ class TestOddities(ResponsesTestCase):
         self.assert_upstream_saw(*thoughts, "Thinking about it.")
 
     def test_thousands_of_references_read_the_store_once(self) -> None:
-        proxy = self.proxy()
-        first = self.complete(proxy, "q")
+        first = self.complete(self.running, "q")
         references = [{"type": "item_reference", "id": first["output"][1]["id"]}, question("again")] * width(1000, 5000)
         began = time.monotonic()
-        self.assertEqual(200, self.create(proxy, references).status)
+        self.assertEqual(200, self.create(self.running, references).status)
         self.assertLess(time.monotonic() - began, 30)
 
 

@@ -22,8 +22,7 @@ RESULTS = [output(CALL.id), output(OTHER_CALL.id)]
 class TestResponses(ResponsesTestCase):
     def test_a_streamed_response_equals_the_plain_one(self) -> None:
         self.fake.answer(CALLING, CALLING)
-        proxy = self.proxy()
-        answers = [self.complete(proxy, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
+        answers = [self.complete(self.running, "q", tools=TOOLS, stream=stream) for stream in (True, False)]
         for answer in answers:
             self.assertEqual(["reasoning", "message", "function_call", "function_call"], kinds(answer["output"]))
             thought, said, *calls = answer["output"]
@@ -66,12 +65,11 @@ class TestResponses(ResponsesTestCase):
 
     def test_a_response_cut_by_its_limit_is_incomplete(self) -> None:
         self.fake.answer(*[Answer(reasoning="Hm.", content="Half", finish_reason="length")] * 2)
-        proxy = self.proxy()
         for stream in (True, False):
-            answer = self.create(proxy, "q", stream=stream).response
+            answer = self.create(self.running, "q", stream=stream).response
             self.assertEqual(("incomplete", "Half"), (answer["status"], answer["output_text"]))
             self.assertEqual({"reason": "max_output_tokens"}, answer["incomplete_details"])
-            self.assertEqual(answer, self.get(proxy, answer).value)
+            self.assertEqual(answer, self.get(self.running, answer).value)
 
     def test_a_response_with_invalid_json_output_fails(self) -> None:
         schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
@@ -91,10 +89,11 @@ class TestResponses(ResponsesTestCase):
     def test_recovered_reasoning_adds_no_notice_to_json_output(self) -> None:
         call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": "{}"}
         lost = [question("q"), call, output("call_1"), question("Tell me as JSON.")]
-        proxy = self.proxy()
         for stream in (True, False):
             self.fake.answer(Answer(reasoning="Hm.", content='{"a": 1}'))
-            answer = self.complete(proxy, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}})
+            answer = self.complete(
+                self.running, lost, tools=TOOLS, stream=stream, text={"format": {"type": "json_object"}}
+            )
             self.assertEqual('{"a": 1}', answer["output_text"])
 
     def test_a_refusal_before_a_streamed_response_is_a_plain_error(self) -> None:
@@ -144,52 +143,47 @@ class TestChains(ResponsesTestCase):
         self.assertEqual(["input[19]", "input[20]", "input[21]"], taken)
 
     def test_a_chain_restores_reasoning_without_the_reasoning_store(self) -> None:
-        proxy = self.proxy()
-        last = self.chain(proxy, stream=True)[-1]
-        with proxy.store.database.transaction() as connection:
+        last = self.chain(self.running, stream=True)[-1]
+        with self.running.store.database.transaction() as connection:
             connection.execute("DELETE FROM reasonings")
-        self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=last["id"])
+        self.complete(self.running, "still there?", tools=TOOLS, previous_response_id=last["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
     def test_deleting_a_response_keeps_its_successors(self) -> None:
-        proxy = self.proxy()
-        first, second, third = self.chain(proxy, stream=True)
+        first, second, third = self.chain(self.running, stream=True)
         for link in (first, second):
-            told = self.send(proxy, "DELETE", f"{PATH}/{link['id']}")
+            told = self.send(self.running, "DELETE", f"{PATH}/{link['id']}")
             self.assertEqual({"id": link["id"], "object": "response.deleted", "deleted": True}, told.value)
-            self.assertEqual(404, self.get(proxy, link).status)
-            self.assertEqual(404, self.get(proxy, link, "/input_items").status)
-            self.assertEqual(404, self.send(proxy, "DELETE", f"{PATH}/{link['id']}").status)
-            told = self.create(proxy, "x", previous_response_id=link["id"])
+            self.assertEqual(404, self.get(self.running, link).status)
+            self.assertEqual(404, self.get(self.running, link, "/input_items").status)
+            self.assertEqual(404, self.send(self.running, "DELETE", f"{PATH}/{link['id']}").status)
+            told = self.create(self.running, "x", previous_response_id=link["id"])
             self.assertEqual((404, "previous_response_not_found"), (told.status, told.error["code"]))
-        self.complete(proxy, "still there?", tools=TOOLS, previous_response_id=third["id"])
+        self.complete(self.running, "still there?", tools=TOOLS, previous_response_id=third["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
     def test_instructions_of_a_previous_response_are_not_inherited(self) -> None:
-        proxy = self.proxy()
-        first = self.complete(proxy, "q", instructions="Be brief.")
-        self.complete(proxy, "again", previous_response_id=first["id"])
+        first = self.complete(self.running, "q", instructions="Be brief.")
+        self.complete(self.running, "again", previous_response_id=first["id"])
         self.assertEqual("user", self.fake.accepted[-1]["messages"][0]["role"])
-        self.complete(proxy, "again", previous_response_id=first["id"], instructions="Be long.")
+        self.complete(self.running, "again", previous_response_id=first["id"], instructions="Be long.")
         sent = self.fake.accepted[-1]["messages"]
         self.assertEqual({"role": "system", "content": "Be long."}, sent[0])
         self.assertNotIn("Be brief.", json.dumps(sent))
 
     def test_an_item_reference_stands_for_its_item(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(CALLING)
-        first = self.complete(proxy, "q", tools=TOOLS)
+        first = self.complete(self.running, "q", tools=TOOLS)
         references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
-        self.complete(proxy, [question("q"), *references, *RESULTS], tools=TOOLS)
+        self.complete(self.running, [question("q"), *references, *RESULTS], tools=TOOLS)
         self.assert_upstream_saw("First look.")
         self.assertEqual([CALL.id, OTHER_CALL.id], [call["id"] for call in calls_sent(self.fake)])
 
     def test_an_item_reference_reaches_items_of_previous_responses(self) -> None:
-        proxy = self.proxy()
-        first = self.complete(proxy, "The question.")
-        [asked] = self.get(proxy, first, "/input_items").value["data"]
+        first = self.complete(self.running, "The question.")
+        [asked] = self.get(self.running, first, "/input_items").value["data"]
         for again in ({"type": "item_reference", "id": asked["id"]}, {"id": asked["id"]}):
-            self.complete(proxy, [again], previous_response_id=first["id"])
+            self.complete(self.running, [again], previous_response_id=first["id"])
             said = [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "user"]
             self.assertEqual(["The question."] * 2, said)
 
@@ -208,64 +202,59 @@ class TestChains(ResponsesTestCase):
 
 class TestCallers(ResponsesTestCase):
     def test_no_caller_reaches_another_callers_responses(self) -> None:
-        proxy = self.proxy()
         for background in (False, True):
-            mine = self.create(proxy, "my secret", background=background).value
+            mine = self.create(self.running, "my secret", background=background).value
             item = {"type": "item_reference", "id": mine["id"].replace("resp", "msg") + "_1"}
             theirs = {
-                "get": self.get(proxy, mine, key="sk-other"),
-                "stream": self.get(proxy, mine, "?stream=true", key="sk-other"),
-                "items": self.get(proxy, mine, "/input_items", key="sk-other"),
-                "cancel": self.send(proxy, "POST", f"{PATH}/{mine['id']}/cancel", key="sk-other"),
-                "delete": self.send(proxy, "DELETE", f"{PATH}/{mine['id']}", key="sk-other"),
-                "chain": self.create(proxy, "x", previous_response_id=mine["id"], key="sk-other"),
+                "get": self.get(self.running, mine, key="sk-other"),
+                "stream": self.get(self.running, mine, "?stream=true", key="sk-other"),
+                "items": self.get(self.running, mine, "/input_items", key="sk-other"),
+                "cancel": self.send(self.running, "POST", f"{PATH}/{mine['id']}/cancel", key="sk-other"),
+                "delete": self.send(self.running, "DELETE", f"{PATH}/{mine['id']}", key="sk-other"),
+                "chain": self.create(self.running, "x", previous_response_id=mine["id"], key="sk-other"),
             }
             for name, told in theirs.items():
                 with self.subTest(name, background=background):
                     self.assertEqual(404, told.status)
                     self.assertNotIn("secret", told.body.decode())
-            self.assertEqual(400, self.create(proxy, [item], key="sk-other").status)
-            self.assertEqual(200, self.get(proxy, mine).status)
+            self.assertEqual(400, self.create(self.running, [item], key="sk-other").status)
+            self.assertEqual(200, self.get(self.running, mine).status)
 
     def test_responses_without_a_key_are_401(self) -> None:
-        proxy = self.proxy()
-        mine = self.complete(proxy, "q")
+        mine = self.complete(self.running, "q")
         for method, rest in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
-            self.assertEqual(401, self.send(proxy, method, f"{PATH}/{mine['id']}{rest}", key="").status)
+            self.assertEqual(401, self.send(self.running, method, f"{PATH}/{mine['id']}{rest}", key="").status)
 
 
 class TestStorage(ResponsesTestCase):
     def test_a_response_with_store_false_leaves_nothing(self) -> None:
-        proxy = self.proxy()
         for stream in (True, False):
-            answer = self.complete(proxy, "q", store=False, stream=stream)
+            answer = self.complete(self.running, "q", store=False, stream=stream)
             self.assertFalse(answer["store"])
-            for told in (self.get(proxy, answer), self.get(proxy, answer, "/input_items")):
+            for told in (self.get(self.running, answer), self.get(self.running, answer, "/input_items")):
                 self.assertEqual((404, "response_not_found"), (told.status, told.error["code"]))
-            self.assertEqual(404, self.create(proxy, "x", previous_response_id=answer["id"]).status)
-        self.assertEqual(0, stored(proxy))
+            self.assertEqual(404, self.create(self.running, "x", previous_response_id=answer["id"]).status)
+        self.assertEqual(0, stored(self.running))
 
     def test_a_stored_response_can_be_retrieved(self) -> None:
-        proxy = self.proxy()
         for stream in (True, False):
-            answer = self.complete(proxy, "q", stream=stream)
-            self.assertEqual(answer, self.get(proxy, answer).value)
-            self.assertEqual(400, self.get(proxy, answer, "?stream=true").status)
-            self.assertEqual(400, self.send(proxy, "POST", f"{PATH}/{answer['id']}/cancel").status)
+            answer = self.complete(self.running, "q", stream=stream)
+            self.assertEqual(answer, self.get(self.running, answer).value)
+            self.assertEqual(400, self.get(self.running, answer, "?stream=true").status)
+            self.assertEqual(400, self.send(self.running, "POST", f"{PATH}/{answer['id']}/cancel").status)
 
     def test_the_input_items_of_a_response_are_listed(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(CALLING)
-        first = self.complete(proxy, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
-        second = self.complete(proxy, RESULTS, tools=TOOLS, previous_response_id=first["id"])
-        whole = self.get(proxy, second, "/input_items?order=asc").value["data"]
+        first = self.complete(self.running, [question("one"), {"role": "user", "content": "two"}], tools=TOOLS)
+        second = self.complete(self.running, RESULTS, tools=TOOLS, previous_response_id=first["id"])
+        whole = self.get(self.running, second, "/input_items?order=asc").value["data"]
         expected = ["message", "message", "reasoning", "message", "function_call", "function_call"]
         self.assertEqual([*expected, *["function_call_output"] * 2], kinds(whole))
         self.assertEqual(first["output"], whole[2:6])
         self.assertEqual(len(whole), len({item["id"] for item in whole}))
-        self.assertEqual(whole[::-1], self.get(proxy, second, "/input_items").value["data"])
-        self.assertEqual(whole, list(self.pages(proxy, second, "order=asc&limit=3")))
-        self.assertEqual(whole[::-1], list(self.pages(proxy, second, "limit=5")))
+        self.assertEqual(whole[::-1], self.get(self.running, second, "/input_items").value["data"])
+        self.assertEqual(whole, list(self.pages(self.running, second, "order=asc&limit=3")))
+        self.assertEqual(whole[::-1], list(self.pages(self.running, second, "limit=5")))
 
     def pages(self, proxy: RunningProxy, response: Any, query: str) -> Any:
         after = ""
@@ -278,8 +267,7 @@ class TestStorage(ResponsesTestCase):
             after = f"&after={page['last_id']}"
 
     def test_a_response_is_stored_before_its_last_event(self) -> None:
-        proxy = self.proxy()
-        responses = proxy.server.services().responses
+        responses = self.running.server.services().responses
         is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
 
         def slow(*details: Any) -> None:
@@ -287,7 +275,7 @@ class TestStorage(ResponsesTestCase):
             may_store.wait(PATIENCE)
             put(*details)
 
-        with mock.patch.object(responses, "put", slow), self.open_stream(proxy, "q") as sock:
+        with mock.patch.object(responses, "put", slow), self.open_stream(self.running, "q") as sock:
             self.assertTrue(is_asked.wait(PATIENCE))
             seen = read_until(sock, b"event: response.output_item.done")
             sock.setblocking(False)
@@ -297,7 +285,7 @@ class TestStorage(ResponsesTestCase):
             may_store.set()
             sock.settimeout(PATIENCE)
             read_until(sock, b"event: response.completed")
-            self.assertEqual(1, stored(proxy))
+            self.assertEqual(1, stored(self.running))
 
 
 class TestParts(ResponsesTestCase):

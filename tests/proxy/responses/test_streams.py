@@ -130,10 +130,9 @@ class TestStreams(ResponsesTestCase):
             self.assertEqual(("incomplete", is_done), (last["status"], last in done))
 
     def test_a_plain_response_that_breaks_is_an_error_and_stores_nothing(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
-        self.assertEqual(502, self.create(proxy, "q").status)
-        self.assertEqual(0, proxy.server.services().responses.stats().responses)
+        self.assertEqual(502, self.create(self.running, "q").status)
+        self.assertEqual(0, self.running.server.services().responses.stats().responses)
 
     def test_a_disconnect_ends_the_call_and_the_response_is_stored_so_far(self) -> None:
         for leave in WAYS:
@@ -161,12 +160,11 @@ class TestStreams(ResponsesTestCase):
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_stop_fails_a_streamed_response_under_its_id(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
-        with self.open_stream(proxy, "q") as sock:
+        with self.open_stream(self.running, "q") as sock:
             seen = read_until(sock, b"Half of it")
-            proxy.server.shutdown()
-            proxy.server.drain(0)
+            self.running.server.shutdown()
+            self.running.server.drain(0)
             seen += read_until(sock, b"event: response.failed")
         self.assertIn(b"being stopped or restarted", seen)
 
@@ -181,16 +179,15 @@ class TestContextLength(ResponsesTestCase):
         self.fake.answer(Failure(400, OVERFLOW, "invalid_request_error", "invalid_request_error"))
 
     def test_a_streamed_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
-        proxy = self.proxy()
         self.too_long()
-        told = self.create(proxy, "q", stream=True)
+        told = self.create(self.running, "q", stream=True)
         self.assertEqual(200, told.status)
         self.assertEqual(["response.created", "response.in_progress", "response.failed"], types(told.events))
         self.assertEqual(
             ("failed", "context_length_exceeded"), (told.response["status"], told.response["error"]["code"])
         )
         self.assertIn("1048576 tokens", told.response["error"]["message"])
-        self.assertEqual(told.response, self.get(proxy, told.response).value)
+        self.assertEqual(told.response, self.get(self.running, told.response).value)
 
     def test_a_plain_response_that_is_too_long_is_refused(self) -> None:
         self.too_long()
@@ -198,11 +195,10 @@ class TestContextLength(ResponsesTestCase):
         self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
 
     def test_a_background_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
-        proxy = self.proxy()
         self.too_long()
-        response = self.create(proxy, "q", background=True).value
-        self.assertTrue(eventually(lambda: self.get(proxy, response).value["status"] == "failed"))
-        self.assertEqual("context_length_exceeded", self.get(proxy, response).value["error"]["code"])
+        response = self.create(self.running, "q", background=True).value
+        self.assertTrue(eventually(lambda: self.get(self.running, response).value["status"] == "failed"))
+        self.assertEqual("context_length_exceeded", self.get(self.running, response).value["error"]["code"])
 
     def test_a_context_length_error_inside_the_stream_has_the_code_of_codex(self) -> None:
         event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
@@ -245,8 +241,7 @@ class TestDrivenStreams(DrivenStreams, TestStreams):
 
 class TestUpgrades(ResponsesTestCase):
     def test_a_web_socket_upgrade_is_refused_as_codex_expects(self) -> None:
-        proxy = self.proxy()
-        connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(*self.running.address, timeout=PATIENCE)
         self.addCleanup(connection.close)
         headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Authorization": "Bearer sk-test"}
         headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -255,7 +250,7 @@ class TestUpgrades(ResponsesTestCase):
             reply = connection.getresponse()
             self.assertEqual(426, reply.status, reply.read())
             reply.read()
-        self.assertEqual(200, self.create(proxy, "q").status)
+        self.assertEqual(200, self.create(self.running, "q").status)
 
 
 class TestEncryptedContent(ResponsesTestCase):
@@ -356,10 +351,9 @@ class TestLogprobs(ResponsesTestCase):
                         self.assertEqual([[self.REPORTED[0]], [self.REPORTED[1]]], pieces)
 
     def test_a_response_with_logprobs_can_be_continued(self) -> None:
-        proxy = self.proxy()
         self.fake.answer(self.answered(stream=True))
-        first = self.create(proxy, "q", stream=True, top_logprobs=2).response
-        self.complete(proxy, "go on", previous_response_id=first["id"])
+        first = self.create(self.running, "q", stream=True, top_logprobs=2).response
+        self.complete(self.running, "go on", previous_response_id=first["id"])
         self.assertEqual("R雨", self.fake.accepted[-1]["messages"][1]["content"])
 
     def test_logprobs_are_only_sent_when_requested(self) -> None:

@@ -7,7 +7,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
 from deepseek_cursor_proxy.upstream import retry
-from tests.support.harness import PATIENCE, SocketTestCase, request_bytes
+from tests.support.harness import PATIENCE, SocketTestCase, chat_body
 
 CUT = Raw(b"")
 CUT_HEAD = Raw(b"HTTP/1.1 2")
@@ -85,8 +85,7 @@ class TestRetries(RetryTestCase):
             with mock.patch.object(retry, "_LONGEST_PAUSE_SECONDS", 60.0):
                 self.fake.answer(Failure(503))
                 proxy = self.proxy(retry_budget=100)
-                sock = self.connect(proxy)
-                sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}]}))
+                sock = self.connect(proxy, chat_body())
                 while not self.fake.seen:
                     self.fake.release.wait(0.01)
                 sock.close()
