@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.exchange import services as room
+from deepseek_cursor_proxy.exchange import services as services_module
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
@@ -44,11 +44,11 @@ class TestStart(SocketTestCase):
         for name in ("a", "b"):
             services.responses.put(ME, unfinished(name))
         services.close()
-        with self.assertLogs(room.__name__, logging.WARNING) as told:
+        with self.assertLogs(services_module.__name__, logging.WARNING) as logged:
             services = Services.build(self.config(), self.store())
             self.addCleanup(services.close)
-        self.assertEqual(1, len(told.output))
-        self.assertIn("2 stored responses were not finished", told.output[0])
+        self.assertEqual(1, len(logged.output))
+        self.assertIn("2 stored responses were not finished", logged.output[0])
         found = services.responses.get(ME, "a")
         assert found is not None
         self.assertEqual("failed", found.body["status"])
@@ -83,9 +83,9 @@ class TestJobs(SocketTestCase):
         self.ended: list[str] = []
 
     def work(self, job: Job) -> None:
-        asked = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
+        generation = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
         try:
-            exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), asked, self.services)
+            exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), generation, self.services)
             for _ in exchange.deltas():
                 job.append(b"said")
             self.ended.append("completed")
@@ -96,7 +96,7 @@ class TestJobs(SocketTestCase):
         self.services.responses.put(ME, StoredResponse({"id": job.id, "status": self.ended[-1]}, []))
         job.append(b"end")
 
-    def begun(self, step: Step) -> Job:
+    def start(self, step: Step) -> Job:
         """A job that has come as far as DeepSeek lets it."""
         self.fake.answer(step)
         job = Job("job", ME)
@@ -107,22 +107,22 @@ class TestJobs(SocketTestCase):
     def test_cancelling_a_job_ends_its_silent_call(self) -> None:
         for step in (NOTHING, SILENT):
             with self.subTest(type(step).__name__):
-                job = self.begun(step)
+                job = self.start(step)
                 self.assertTrue(self.services.jobs.cancel(job))
                 self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
                 self.assertTrue(job.wait(PATIENCE))
                 self.assertEqual("cancelled", self.ended[-1])
 
     def test_a_proxy_that_stops_lets_jobs_finish_and_then_ends_them(self) -> None:
-        job = self.begun(SILENT)
-        heard: list[bytes] = []
-        follower = threading.Thread(target=lambda: heard.extend(job.follow()))
+        job = self.start(SILENT)
+        followed: list[bytes] = []
+        follower = threading.Thread(target=lambda: followed.extend(job.follow()))
         follower.start()
         self.running.server.shutdown()
         self.running.server.drain(0.05)
         follower.join(PATIENCE)
         self.assertEqual(["stopped"], self.ended)
-        self.assertTrue(heard[-1].endswith(b"end"), heard)
+        self.assertTrue(followed[-1].endswith(b"end"), followed)
         self.assertIsNotNone(self.services.responses.get(ME, "job"))
 
     def test_a_job_that_finishes_in_time_is_not_ended(self) -> None:
@@ -135,7 +135,7 @@ class TestJobs(SocketTestCase):
         self.assertEqual(["completed"], self.ended)
 
     def test_closing_services_without_draining_ends_jobs(self) -> None:
-        job = self.begun(NOTHING)
+        job = self.start(NOTHING)
         self.running.server.shutdown()
         self.running.server.server_close()
         self.assertTrue(job.wait(0))

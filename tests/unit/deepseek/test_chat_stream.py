@@ -28,12 +28,12 @@ def stream(rng: random.Random) -> Iterator[bytes]:
     options = rng.choice([{}, {}, {"ensure_ascii": True}, {"separators": (", ", ": ")}])
     for field in ("reasoning_content", "content"):
         for _ in range(rng.randrange(12)):
-            said: dict[str, Any] = {field: rng.choice(WORDS)}
+            parsed: dict[str, Any] = {field: rng.choice(WORDS)}
             if rng.random() < 0.2:
-                said["role"] = "assistant"
+                parsed["role"] = "assistant"
             if field == "reasoning_content" and rng.random() < 0.9:
-                said = {"content": None, **said}
-            yield event(chunk(said), **options)
+                parsed = {"content": None, **parsed}
+            yield event(chunk(parsed), **options)
             if rng.random() < 0.1:
                 yield b": keep-alive\n\n"
     if rng.random() < 0.5:
@@ -57,12 +57,12 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
 
     def batches() -> Batches:
         for piece in pieces:
-            said = reader.read(piece)
-            for item in said.batch:
+            parsed = reader.read(piece)
+            for item in parsed.batch:
                 if isinstance(item, Delta):
                     reply.add(item)
-            yield said.batch
-            if said.is_over:
+            yield parsed.batch
+            if parsed.is_over:
                 return
 
     shown = show_reasoning(batches(), form, lambda choice: "A notice.\n\n")
@@ -84,9 +84,9 @@ class TestSplits(unittest.TestCase):
         data = b"".join(event(chunk({"content": text})) for text in "abcd") + DONE
         with mock.patch(f"{__name__}.REQUEST", ChatRequest("=the text=", "m", (), stream=True)):
             found, _ = written(iter([data]), None)
-        said = [json.loads(line[6:]) for line in found.decode().split("\n\n") if line and line != "data: [DONE]"]
-        self.assertEqual(["=the text="] * 4, [each["model"] for each in said])
-        self.assertEqual("A notice.\n\nabcd", "".join(each["choices"][0]["delta"]["content"] for each in said))
+        parsed = [json.loads(line[6:]) for line in found.decode().split("\n\n") if line and line != "data: [DONE]"]
+        self.assertEqual(["=the text="] * 4, [each["model"] for each in parsed])
+        self.assertEqual("A notice.\n\nabcd", "".join(each["choices"][0]["delta"]["content"] for each in parsed))
 
 
 class TestStreamReader(unittest.TestCase):
@@ -94,13 +94,13 @@ class TestStreamReader(unittest.TestCase):
         return [item.text for item in batch if isinstance(item, Delta)]
 
     def test_chunks_that_differ_in_their_text_alone_are_one_delta(self) -> None:
-        said = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
-        self.assertEqual(["a", "bcd"], self.texts(said.batch))
+        parsed = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
+        self.assertEqual(["a", "bcd"], self.texts(parsed.batch))
 
     def test_chunks_may_change_their_shape_and_change_back(self) -> None:
         rows = [{"reasoning_content": "a"}] * 3 + [{"content": "b"}] * 3 + [{"reasoning_content": "c"}] * 3
-        said = StreamReader().read(b"".join(event(chunk(each)) for each in rows))
-        deltas = [item for item in said.batch if isinstance(item, Delta)]
+        parsed = StreamReader().read(b"".join(event(chunk(each)) for each in rows))
+        deltas = [item for item in parsed.batch if isinstance(item, Delta)]
         self.assertEqual(
             [("a", None), ("aa", None), (None, "b"), (None, "bb"), ("c", None), ("cc", None)],
             [(delta.reasoning, delta.text) for delta in deltas],
@@ -114,28 +114,28 @@ class TestStreamReader(unittest.TestCase):
         self.assertLess(cut.call_count, 20)
 
     def test_upstream_comments_are_heartbeats_and_no_progress(self) -> None:
-        said = StreamReader().read(b": hello\n\n")
-        self.assertEqual(([Heartbeat(": hello")], False), (said.batch, said.is_progress))
+        parsed = StreamReader().read(b": hello\n\n")
+        self.assertEqual(([Heartbeat(": hello")], False), (parsed.batch, parsed.is_progress))
 
     def test_nothing_is_read_after_the_end_of_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))
-        said = StreamReader().read(more + more + DONE + more)
-        self.assertEqual((["x", "x"], True, None), (self.texts(said.batch), said.is_done, said.problem))
+        parsed = StreamReader().read(more + more + DONE + more)
+        self.assertEqual((["x", "x"], True, None), (self.texts(parsed.batch), parsed.is_done, parsed.problem))
 
     def test_nothing_is_read_after_a_problem_in_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))
         deep = b"data: " + b"[" * 2000 + b"\n\n"
         for bad in (b"data: {no json\n\n", event({"error": {"message": "overloaded"}}), deep):
             with self.subTest(bad[:30]):
-                said = StreamReader().read(more + bad + more)
-                self.assertEqual((["x"], False), (self.texts(said.batch), said.is_done))
-                self.assertIsInstance(said.problem, UpstreamFailed)
+                parsed = StreamReader().read(more + bad + more)
+                self.assertEqual((["x"], False), (self.texts(parsed.batch), parsed.is_done))
+                self.assertIsInstance(parsed.problem, UpstreamFailed)
 
     def test_an_event_that_is_too_long_is_a_problem(self) -> None:
         reader = StreamReader()
         pieces = (b"data: " + b"x" * 1_000_000 for _ in range(20))
-        said = next(said for said in map(reader.read, pieces) if said.is_over)
-        self.assertIsInstance(said.problem, UpstreamFailed)
+        parsed = next(parsed for parsed in map(reader.read, pieces) if parsed.is_over)
+        self.assertIsInstance(parsed.problem, UpstreamFailed)
 
     def test_a_chat_stream_may_have_any_line_ends(self) -> None:
         for ending in (b"\n", b"\r\n", b"\r"):

@@ -1,4 +1,4 @@
-"""A template says what parsing would have said, or it is none."""
+"""A template reads what parsing would read, or there is none."""
 
 import json
 import unittest
@@ -9,8 +9,8 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate, split_run, unquote
 
 
-def chunk(said: Any, **more: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": said, "logprobs": None, "finish_reason": None, **more}
+def chunk(delta: Any, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **more}
     return {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
 
@@ -49,18 +49,18 @@ TEXTS = [
 
 class TestRead(unittest.TestCase):
     def test_a_template_reads_chunks_like_the_parser(self) -> None:
-        for said in (
+        for make in (
             lambda text: {"content": text},
             lambda text: {"content": None, "reasoning_content": text},
             lambda text: {"role": "assistant", "reasoning_content": text, "content": ""},
             lambda text: {"content": text, "odd": {"content": ["content", {"content": "x"}]}},
         ):
             for options in ({}, {"separators": (", ", ": ")}):
-                with self.subTest(said("…"), **options):
-                    template = template_of(chunk(said("first")), **options)
-                    run, _ = template.read(b"".join(event(chunk(said(text)), **options) for text in TEXTS), 0)
+                with self.subTest(make("…"), **options):
+                    template = template_of(chunk(make("first")), **options)
+                    run, _ = template.read(b"".join(event(chunk(make(text)), **options) for text in TEXTS), 0)
                     assert run is not None
-                    parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(said(text)))]
+                    parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(make(text)))]
                     self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 
@@ -98,7 +98,7 @@ class TestRead(unittest.TestCase):
         template = template_of(chunk({"content": "x"}))
         halves = [event(chunk({"content": "y"})).replace(b"y", half) for half in (b"\xc3", b"\xbc")]
         self.assertEqual((None, 0), template.read(halves[0], 0))
-        # Nobody sends that; but if somebody does, both ways have to say the same, so neither event may be a run.
+        # If such events come, template and parser have to read the same, so neither event may be part of a run.
         self.assertEqual((None, 0), template.read(halves[0] + halves[1], 0))
 
 

@@ -26,20 +26,20 @@ class JobsTestCase(unittest.TestCase):
         self.addCleanup(lambda: self.assertLessEqual(descriptors(), files))
         self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
         # After those who work on them have ended.
-        self.made: list[Job] = []
-        self.addCleanup(lambda: [job.close() for job in self.made])
+        self.created: list[Job] = []
+        self.addCleanup(lambda: [job.close() for job in self.created])
         self.ended: list[str] = []
         self.go_on = threading.Event()
         self.addCleanup(self.go_on.set)
 
     def jobs(self, workers: int = 1, queue: int = 8) -> Jobs:
-        made = Jobs(workers, queue)
-        self.addCleanup(made.stop, 0)
+        created = Jobs(workers, queue)
+        self.addCleanup(created.stop, 0)
         self.addCleanup(self.go_on.set)
-        return made
+        return created
 
     def job(self, name: str = "job", caller: bytes = ME) -> Job:
-        self.made.append(job := Job(name, caller))
+        self.created.append(job := Job(name, caller))
         return job
 
     def work(self, job: Job) -> None:
@@ -73,7 +73,7 @@ class JobsTestCase(unittest.TestCase):
 
 
 class TestPeer(JobsTestCase):
-    def test_whoever_waits_for_anything_notices_at_once_that_a_job_is_cancelled(self) -> None:
+    def test_a_cancelled_job_ends_every_kind_of_wait_at_once(self) -> None:
         for name, system in systems().items():
             with self.subTest(name), mock.patch.multiple(waiting, **system):
                 job = self.job()
@@ -95,7 +95,7 @@ class TestPeer(JobsTestCase):
                 self.assertEqual(["left"], raised)
                 job.close()
 
-    def test_a_watch_that_was_made_before_notices_too(self) -> None:
+    def test_a_cancelled_job_ends_waits_of_a_waiter_made_before(self) -> None:
         job = self.job()
         silent, other = socket.socketpair()
         self.addCleanup(silent.close)
@@ -106,7 +106,7 @@ class TestPeer(JobsTestCase):
         with self.assertRaises(ProxyStopping):
             watch.wait(PATIENCE)
 
-    def test_it_goes_once_and_for_one_reason(self) -> None:
+    def test_a_job_is_cancelled_or_stopped_once_and_not_both(self) -> None:
         left, parted = self.job(), self.job()
         self.assertTrue(left.peer.set())
         self.assertFalse(left.peer.set())
@@ -121,89 +121,89 @@ class TestPeer(JobsTestCase):
         over.peer.set(ProxyStopping)
         self.assertEqual((False, False, False), (over.peer.set(), over.is_cancelled, over.is_stopping))
 
-    def test_without_descriptors_it_is_refused(self) -> None:
+    def test_a_job_without_descriptors_is_refused(self) -> None:
         with mock.patch.object(socket, "socketpair", side_effect=OSError), self.assertRaises(Overloaded) as caught:
             Job("job", ME)
         self.assertEqual(1, caught.exception.retry_after)
 
 
-def said(job: Job) -> bytes:
+def read_events(job: Job) -> bytes:
     return b"".join(event_log.unpack(job.pack()))
 
 
 class TestFollowing(JobsTestCase):
-    def test_whoever_comes_late_hears_everything_from_the_start(self) -> None:
+    def test_a_late_follower_gets_all_events_from_the_start(self) -> None:
         job = self.job()
-        heard: list[list[bytes]] = [[], []]
-        early = self.in_background(lambda: heard[0].extend(job.follow()))
+        followed: list[list[bytes]] = [[], []]
+        early = self.in_background(lambda: followed[0].extend(job.follow()))
         for piece in (b"one", b"two", b"three"):
             job.append(piece)
-        late = self.in_background(lambda: heard[1].extend(job.follow()))
+        late = self.in_background(lambda: followed[1].extend(job.follow()))
         job.append(b"four")
         job.end()
         job.append(b"nobody's")
         for thread in (early, late):
             thread.join(PATIENCE)
-        self.assertEqual([b"onetwothreefour"] * 2, [b"".join(each) for each in heard])
-        self.assertEqual(b"onetwothreefour", said(job))
+        self.assertEqual([b"onetwothreefour"] * 2, [b"".join(each) for each in followed])
+        self.assertEqual(b"onetwothreefour", read_events(job))
         job.close()
         self.assertEqual([b"onetwothreefour"], list(job.follow()))
 
-    def test_a_piece_is_heard_when_it_is_said(self) -> None:
+    def test_a_follower_gets_an_event_when_it_is_appended(self) -> None:
         job = self.job()
-        following = iter(job.follow())
+        events = iter(job.follow())
         for piece in (b"one", b"two"):
             job.append(piece)
-            self.assertEqual(piece, next(following))
+            self.assertEqual(piece, next(events))
 
-    def test_one_that_is_closed_by_another_thread_ends(self) -> None:
+    def test_a_follower_closed_by_another_thread_ends(self) -> None:
         job = self.job()
-        following = job.follow()
-        thread = self.in_background(lambda: list(following))
-        following.close()
+        events = job.follow()
+        thread = self.in_background(lambda: list(events))
+        events.close()
         thread.join(PATIENCE)
         self.assertFalse(thread.is_alive())
-        self.assertEqual([], list(following))
+        self.assertEqual([], list(events))
 
-    def test_a_client_that_leaves_is_noticed_while_the_job_is_silent(self) -> None:
+    def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
         job = self.job()
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
         ours.setblocking(False)
-        following = iter(job.follow(Client(ours)))
+        events = iter(job.follow(Client(ours)))
         job.append(b"one")
-        self.assertEqual(b"one", next(following))
+        self.assertEqual(b"one", next(events))
         theirs.close()
         with self.assertRaises(ClientGone):
-            next(following)
+            next(events)
 
-    def test_when_the_proxy_stops_the_last_words_of_the_job_are_heard(self) -> None:
+    def test_a_follower_gets_the_last_events_when_the_proxy_stops(self) -> None:
         job = self.job()
         peer = mock.Mock(close_reason=ProxyStopping())
-        following = iter(job.follow(peer))
-        heard: list[bytes] = []
-        thread = self.in_background(lambda: heard.extend(following))
+        events = iter(job.follow(peer))
+        followed: list[bytes] = []
+        thread = self.in_background(lambda: followed.extend(events))
         job.append(b"failed")
         job.end()
         thread.join(PATIENCE)
-        self.assertEqual([b"failed"], heard)
+        self.assertEqual([b"failed"], followed)
 
-    def test_a_job_that_does_not_end_keeps_no_client_of_a_proxy_that_stops(self) -> None:
+    def test_a_follower_of_a_job_that_does_not_end_ends_when_the_proxy_stops(self) -> None:
         job = self.job()
         with mock.patch.object(background_jobs, "_END_SECONDS", 0.01), self.assertRaises(ClientGone):
             list(job.follow(mock.Mock(close_reason=ProxyStopping())))
 
 
 class TestWorking(JobsTestCase):
-    def test_as_many_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
+    def test_as_many_jobs_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
         pool = self.jobs(workers=2, queue=3)
         running = [self.submitted(pool, name) for name in ("a", "b")]
         queued = [self.submitted(pool, name, is_begun=False) for name in ("c", "d", "e")]
-        self.assertEqual([b""] * 3, [said(job) for job in queued])
+        self.assertEqual([b""] * 3, [read_events(job) for job in queued])
         self.go_on.set()
         for job in (*running, *queued):
             self.assertTrue(job.wait(PATIENCE))
-            self.assertEqual(b"begunended", said(job))
+            self.assertEqual(b"begunended", read_events(job))
         self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
 
     def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
@@ -221,7 +221,7 @@ class TestWorking(JobsTestCase):
         self.assertIsNone(pool.find(ME, "c"))
         self.go_on.set()
 
-    def test_without_a_queue_only_a_free_worker_takes_one(self) -> None:
+    def test_without_a_queue_only_a_free_worker_takes_a_job(self) -> None:
         pool = self.jobs(workers=1, queue=0)
         first = self.submitted(pool)
         with self.assertRaises(QueueFull):
@@ -242,7 +242,7 @@ class TestWorking(JobsTestCase):
         self.assertIsNone(pool.find(ME, "a"))
         self.assertIsNone(pool.find(ME, "b"))
 
-    def test_work_that_fails_is_told_and_ends_its_job_and_not_the_worker(self) -> None:
+    def test_a_bug_in_a_job_is_logged_and_ends_the_job_and_not_its_worker(self) -> None:
         pool = self.jobs()
 
         def fail(job: Job) -> None:
@@ -250,19 +250,19 @@ class TestWorking(JobsTestCase):
             raise KeyError("a secret")
 
         job = self.job()
-        with self.assertLogs(background_jobs.__name__, logging.ERROR) as told:
+        with self.assertLogs(background_jobs.__name__, logging.ERROR) as logged:
             pool.submit(job, fail)
             self.assertEqual([b"half"], list(job.follow()))
             self.assertTrue(job.wait(PATIENCE))
         self.assertEqual(
             ["ERROR:deepseek_cursor_proxy.exchange.background_jobs:unexpected KeyError in a background response"],
-            told.output,
+            logged.output,
         )
         [thread] = pool._threads
         self.submitted(pool, "next")
         self.assertEqual({thread}, pool._threads)
 
-    def test_workers_are_there_only_as_long_as_there_is_work(self) -> None:
+    def test_workers_end_when_there_are_no_jobs(self) -> None:
         pool = self.jobs(workers=8)
         self.assertEqual(set(), pool._threads)
         with mock.patch.object(background_jobs, "_IDLE_SECONDS", 0.01):
@@ -274,7 +274,7 @@ class TestWorking(JobsTestCase):
         self.go_on.clear()
         self.submitted(pool, "next")
 
-    def test_without_threads_a_job_is_refused_or_waits_for_the_others(self) -> None:
+    def test_a_job_without_a_thread_is_refused_or_waits_for_the_other_workers(self) -> None:
         pool = self.jobs(workers=2)
         with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
             with self.assertRaises(Overloaded):
@@ -285,7 +285,7 @@ class TestWorking(JobsTestCase):
         self.go_on.set()
         self.assertTrue(first.wait(PATIENCE) and second.wait(PATIENCE))
 
-    def test_many_clients_submit_follow_and_cancel_at_once(self) -> None:
+    def test_many_clients_submit_follow_and_cancel_jobs_at_once(self) -> None:
         pool = self.jobs(workers=4, queue=400)
         self.go_on.set()
 
@@ -309,7 +309,7 @@ class TestWorking(JobsTestCase):
 
 
 class TestCancelling(JobsTestCase):
-    def test_one_that_runs_ends_within_moments(self) -> None:
+    def test_a_running_job_that_is_cancelled_ends_within_moments(self) -> None:
         pool = self.jobs()
         job = self.submitted(pool)
         self.assertTrue(pool.cancel(job))
@@ -317,7 +317,7 @@ class TestCancelling(JobsTestCase):
         self.assertEqual(["job cancelled"], self.ended)
         self.assertEqual([b"begunended"], list(job.follow()))
 
-    def test_one_that_waits_says_so_at_once_and_leaves_its_place(self) -> None:
+    def test_a_waiting_job_that_is_cancelled_ends_at_once_and_leaves_the_queue(self) -> None:
         pool = self.jobs(workers=1, queue=1)
         self.submitted(pool, "a")
         queued = self.submitted(pool, "b", is_begun=False)
@@ -327,7 +327,7 @@ class TestCancelling(JobsTestCase):
         self.assertIsNone(pool.find(ME, "b"))
         self.submitted(pool, "c", is_begun=False)
 
-    def test_twice_is_as_good_as_once(self) -> None:
+    def test_a_job_is_cancelled_once(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
         self.assertEqual([True, False], [pool.cancel(queued) for _ in range(2)])
@@ -336,7 +336,7 @@ class TestCancelling(JobsTestCase):
         self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
         self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
 
-    def test_one_that_is_over_was_not_cancelled(self) -> None:
+    def test_a_job_that_is_over_cannot_be_cancelled(self) -> None:
         pool = self.jobs()
         job = self.submitted(pool)
         self.go_on.set()
@@ -346,7 +346,7 @@ class TestCancelling(JobsTestCase):
 
 
 class TestStopping(JobsTestCase):
-    def test_what_runs_may_finish_and_what_waits_fails_at_once(self) -> None:
+    def test_stopping_lets_running_jobs_finish_and_ends_waiting_ones_at_once(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
         thread = self.in_background(lambda: pool.stop(PATIENCE))
@@ -357,7 +357,7 @@ class TestStopping(JobsTestCase):
         self.assertTrue(running.wait(0))
         self.assertEqual(["b stopped in the queue", "a completed"], self.ended)
 
-    def test_what_takes_too_long_is_told_to_end(self) -> None:
+    def test_stopping_ends_a_job_that_takes_too_long(self) -> None:
         pool = self.jobs(workers=2)
         running = [self.submitted(pool, name) for name in ("a", "b")]
         pool.stop(0)
@@ -365,7 +365,7 @@ class TestStopping(JobsTestCase):
         self.assertEqual([[b"begunended"]] * 2, [list(job.follow()) for job in running])
         self.assertEqual([], [each.name for each in threading.enumerate() if each.name == "job"])
 
-    def test_again_is_no_harm_and_nothing_more_is_taken(self) -> None:
+    def test_stopping_again_does_nothing_and_no_job_is_accepted(self) -> None:
         pool = self.jobs()
         for _ in range(2):
             pool.stop(0)
@@ -374,31 +374,31 @@ class TestStopping(JobsTestCase):
             pool.submit(job, self.work)
         self.assertTrue(job.wait(0))
 
-    def test_one_that_was_cancelled_before_is_not_called_stopped(self) -> None:
+    def test_a_job_cancelled_before_the_stop_is_not_stopped(self) -> None:
         pool = self.jobs()
         job = self.submitted(pool)
         pool.cancel(job)
         pool.stop(PATIENCE)
         self.assertEqual(["job cancelled"], self.ended)
 
-    def test_work_that_does_not_end_is_not_waited_for(self) -> None:
+    def test_stopping_does_not_wait_for_a_job_that_does_not_end(self) -> None:
         pool = self.jobs()
-        released, begun = threading.Event(), threading.Event()
+        released, has_begun = threading.Event(), threading.Event()
         self.addCleanup(lambda: wait_until(lambda: not any(each.name == "job" for each in threading.enumerate())))
         self.addCleanup(released.set)
 
         def hang(job: Job) -> None:
-            begun.set()
+            has_begun.set()
             released.wait(PATIENCE)
 
         pool.submit(self.job(), hang)
-        self.assertTrue(begun.wait(PATIENCE))
+        self.assertTrue(has_begun.wait(PATIENCE))
         before = time.monotonic()
         with mock.patch.object(background_jobs, "_END_SECONDS", 0.01):
             pool.stop(0.01)
         self.assertLess(time.monotonic() - before, PATIENCE)
 
-    def test_idle_workers_end_at_once(self) -> None:
+    def test_stopping_ends_idle_workers_at_once(self) -> None:
         pool = self.jobs(workers=2)
         job = self.submitted(pool)
         self.go_on.set()

@@ -21,8 +21,8 @@ from tests.unit.net.test_wait import Client
 PATIENCE = 10.0
 
 
-class Source:
-    """An answer in a lull, made of one end of a socket pair."""
+class Input:
+    """A wait handle on one end of a socket pair."""
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self._sock = sock
@@ -36,7 +36,7 @@ class Source:
         self.interruption = error
 
 
-class Driven:
+class FakeStream:
     """A stream that notes what it reads, and goes back to its own thread at a full stop."""
 
     def __init__(self, test: unittest.TestCase, seconds: float = PATIENCE) -> None:
@@ -46,8 +46,8 @@ class Driven:
             test.addCleanup(sock.close)
         self.sock = ours
         self.peer = Client(client)
-        self.source = Source(ours, time.monotonic() + seconds)
-        self.heard = b""
+        self.source = Input(ours, time.monotonic() + seconds)
+        self.received = b""
         self.threads: set[int] = set()
 
     def client_closes(self) -> None:
@@ -55,8 +55,8 @@ class Driven:
 
     def advance(self) -> WaitHandle | None:
         self.threads.add(threading.get_ident())
-        self.heard += self.sock.recv(100)
-        return None if self.heard.endswith(b".") else self.source
+        self.received += self.sock.recv(100)
+        return None if self.received.endswith(b".") else self.source
 
 
 class LoopTestCase(unittest.TestCase):
@@ -64,7 +64,7 @@ class LoopTestCase(unittest.TestCase):
         self.loop = StreamLoop()
         self.addCleanup(self.loop.close)
 
-    def driving(self, *streams: Driven) -> list[threading.Thread]:
+    def start_threads(self, *streams: FakeStream) -> list[threading.Thread]:
         """The threads of these streams, which sleep until they have to go on."""
         threads = [threading.Thread(target=self.loop.drive, args=(each, each.source)) for each in streams]
         for thread in threads:
@@ -75,59 +75,59 @@ class LoopTestCase(unittest.TestCase):
 
 @needs_stream_loop
 class TestDriving(LoopTestCase):
-    def test_many_are_driven_by_one_thread_until_theirs_has_to_go_on(self) -> None:
-        streams = [Driven(self) for _ in range(20)]
-        threads = self.driving(*streams)
+    def test_many_streams_are_driven_by_one_thread_until_their_own_has_to_go_on(self) -> None:
+        streams = [FakeStream(self) for _ in range(20)]
+        threads = self.start_threads(*streams)
         for word in (b"one ", b"two ", b"three."):
             for each in streams:
                 each.upstream.sendall(word)
-            self.assertTrue(eventually(lambda word=word: all(each.heard.endswith(word) for each in streams)))  # type: ignore[misc]
+            self.assertTrue(eventually(lambda word=word: all(each.received.endswith(word) for each in streams)))  # type: ignore[misc]
         for thread in threads:
             thread.join(PATIENCE)
-        self.assertEqual({b"one two three."}, {each.heard for each in streams})
+        self.assertEqual({b"one two three."}, {each.received for each in streams})
         self.assertEqual(1, len({ident for each in streams for ident in each.threads}))
 
-    def test_what_driving_raises_is_raised_in_its_own_thread_and_hurts_nobody_else(self) -> None:
-        bad, good = Driven(self), Driven(self)
-        (thread,) = self.driving(good)
+    def test_an_error_of_one_stream_is_raised_in_its_own_thread_and_leaves_the_others(self) -> None:
+        bad, good = FakeStream(self), FakeStream(self)
+        (thread,) = self.start_threads(good)
         bad.upstream.sendall(b"x")
         with mock.patch.object(bad, "advance", side_effect=LookupError("a bug")), self.assertRaises(LookupError):
             self.loop.drive(bad, bad.source)
         good.upstream.sendall(b"good.")
         thread.join(PATIENCE)
-        self.assertEqual(b"good.", good.heard)
+        self.assertEqual(b"good.", good.received)
 
-    def test_a_client_that_leaves_or_is_left_is_noticed_while_nothing_comes(self) -> None:
-        for part, expected in ((Driven.client_closes, ClientGone), (lambda each: each.peer.part(), ProxyStopping)):
-            stream = Driven(self)
-            (thread,) = self.driving(stream)
+    def test_a_silent_stream_ends_when_its_client_leaves_or_the_proxy_ends_it(self) -> None:
+        for part, expected in ((FakeStream.client_closes, ClientGone), (lambda each: each.peer.part(), ProxyStopping)):
+            stream = FakeStream(self)
+            (thread,) = self.start_threads(stream)
             part(stream)
             thread.join(PATIENCE)
             self.assertIsInstance(stream.source.interruption, expected)
-            self.assertEqual(b"", stream.heard)
+            self.assertEqual(b"", stream.received)
 
     def test_a_client_that_sends_more_has_not_left(self) -> None:
-        stream = Driven(self)
-        (thread,) = self.driving(stream)
+        stream = FakeStream(self)
+        (thread,) = self.start_threads(stream)
         stream.client.sendall(b"the next request")
         stream.upstream.sendall(b"here.")
         thread.join(PATIENCE)
-        self.assertEqual((b"here.", None), (stream.heard, stream.source.interruption))
+        self.assertEqual((b"here.", None), (stream.received, stream.source.interruption))
 
-    def test_a_stream_goes_on_at_its_moment_even_if_nothing_comes(self) -> None:
+    def test_a_stream_is_advanced_when_it_is_due_even_if_nothing_arrives(self) -> None:
         for first in (PATIENCE, 0.05):
             # Behind one that waits much longer, and alone.
-            patient, hasty = Driven(self, first), Driven(self, 0.03)
-            self.driving(patient)
+            patient, hasty = FakeStream(self, first), FakeStream(self, 0.03)
+            self.start_threads(patient)
             with mock.patch.object(hasty, "advance", return_value=None):
                 self.loop.drive(hasty, hasty.source)
             self.assertGreaterEqual(time.monotonic(), hasty.source.until)
             patient.upstream.sendall(b"over.")
 
     def test_a_stream_is_used_by_the_loop_alone_as_soon_as_it_may_be_driven(self) -> None:
-        stream, loop, both = Driven(self), self.loop, []
+        stream, loop, both = FakeStream(self), self.loop, []
 
-        class Watched(Source):
+        class Watched(Input):
             def __getattribute__(self, name: str) -> Any:
                 run = loop._thread
                 is_loop = threading.current_thread().name == "stream-loop"
@@ -136,23 +136,23 @@ class TestDriving(LoopTestCase):
                 return super().__getattribute__(name)
 
         stream.source = Watched(stream.sock, stream.source.until)
-        (thread,) = self.driving(stream)
+        (thread,) = self.start_threads(stream)
         stream.upstream.sendall(b"over.")
         thread.join(PATIENCE)
-        self.assertEqual((b"over.", []), (stream.heard, both))
+        self.assertEqual((b"over.", []), (stream.received, both))
 
-    def test_its_thread_ends_when_there_is_nothing_to_do_and_another_begins(self) -> None:
+    def test_the_thread_of_the_loop_ends_when_idle_and_another_is_started(self) -> None:
         before = threading.active_count()
         with mock.patch.object(stream_loop, "_IDLE_SECONDS", 0.02):
             for _ in range(3):
-                stream = Driven(self)
+                stream = FakeStream(self)
                 stream.upstream.sendall(b"over.")
                 self.loop.drive(stream, stream.source)
                 self.assertTrue(eventually(lambda: threading.active_count() == before))
 
     def test_a_thread_that_ended_before_its_first_stream_came_is_replaced(self) -> None:
         add, refused, before = stream_loop._LoopThread.add, [True, True], threading.active_count()
-        stream = Driven(self)
+        stream = FakeStream(self)
         stream.upstream.sendall(b"over.")
 
         def late(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> bool:
@@ -164,23 +164,23 @@ class TestDriving(LoopTestCase):
         ):
             self.loop.drive(stream, stream.source)
             self.assertTrue(eventually(lambda: threading.active_count() == before))
-        self.assertEqual(b"over.", stream.heard)
+        self.assertEqual(b"over.", stream.received)
 
     def test_without_descriptors_or_threads_no_stream_is_driven(self) -> None:
         for name, fault in (
             ("select.epoll", OSError(24, "Too many open files")),
             ("threading.Thread.start", RuntimeError()),
         ):
-            stream = Driven(self)
+            stream = FakeStream(self)
             with self.subTest(name), mock.patch(name, side_effect=fault):
                 self.assertFalse(self.loop.drive(stream, stream.source))
 
-    def test_closing_gives_everybody_back(self) -> None:
-        streams = [Driven(self) for _ in range(3)]
-        threads = self.driving(*streams)
+    def test_closing_the_loop_gives_all_streams_back(self) -> None:
+        streams = [FakeStream(self) for _ in range(3)]
+        threads = self.start_threads(*streams)
         for each in streams:
             each.upstream.sendall(b"x")
-        self.assertTrue(eventually(lambda: all(each.heard for each in streams)))
+        self.assertTrue(eventually(lambda: all(each.received for each in streams)))
         self.loop.close()
         for thread in threads:
             thread.join(PATIENCE)
@@ -188,15 +188,15 @@ class TestDriving(LoopTestCase):
 
     def test_a_closed_loop_drives_no_stream(self) -> None:
         self.loop.close()
-        stream, before = Driven(self), threading.active_count()
+        stream, before = FakeStream(self), threading.active_count()
         self.assertFalse(self.loop.drive(stream, stream.source))
         self.assertEqual(before, threading.active_count())
 
-    def test_a_bug_in_the_loop_itself_leaves_nobody_asleep(self) -> None:
-        stream = Driven(self)
+    def test_a_bug_in_the_loop_gives_all_streams_back(self) -> None:
+        stream = FakeStream(self)
         with mock.patch.object(stream_loop._LoopThread, "_handle", side_effect=LookupError("a bug")):
             with self.assertLogs(stream_loop.__name__, "ERROR"):
-                (thread,) = self.driving(stream)
+                (thread,) = self.start_threads(stream)
                 stream.upstream.sendall(b"x")
                 thread.join(PATIENCE)
         self.assertFalse(thread.is_alive())
@@ -209,7 +209,7 @@ class TestDescriptorReuse(LoopTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.holds, self.taken = threading.Event(), threading.Event()
-        self.former, self.newcomer = Driven(self), Driven(self)
+        self.former, self.newcomer = FakeStream(self), FakeStream(self)
         give_back = stream_loop._LoopThread._give_back
 
         def with_a_newcomer(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> None:
@@ -230,14 +230,14 @@ class TestDescriptorReuse(LoopTestCase):
 
     def drive_in_turn(self, *events: Callable[[], object]) -> None:
         """Have all events in one batch; the first ends the former stream, and the newcomer gets its descriptors."""
-        holder, is_held = Driven(self), threading.Event()
+        holder, is_held = FakeStream(self), threading.Event()
 
         def hold() -> None:
             is_held.set()
             self.holds.wait(PATIENCE)
 
         with mock.patch.object(holder, "advance", side_effect=hold):
-            (held,) = self.driving(holder)
+            (held,) = self.start_threads(holder)
             former = threading.Thread(target=self.drive_former)
             former.start()
             self.assertTrue(eventually(lambda: len(getattr(self.loop._thread, "_by_fileno", ())) == 4))
@@ -254,7 +254,7 @@ class TestDescriptorReuse(LoopTestCase):
         newcomer, former = self.newcomer, self.former
         newcomer.peer = Client(self.replaced(former.peer.sock, newcomer.peer.sock))
         newcomer.sock = self.replaced(former.sock, newcomer.sock)
-        newcomer.source = Source(newcomer.sock, time.monotonic() + PATIENCE)
+        newcomer.source = Input(newcomer.sock, time.monotonic() + PATIENCE)
         add = stream_loop._LoopThread.add
 
         def taking(run: stream_loop._LoopThread, driven: stream_loop._DrivenStream) -> bool:
@@ -276,9 +276,9 @@ class TestDescriptorReuse(LoopTestCase):
         soon.start()
         self.addCleanup(soon.join)
         self.drive_in_turn(over, self.former.client_closes)
-        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+        self.assertEqual((b"whole.", None), (self.newcomer.received, self.newcomer.source.interruption))
 
-    def test_an_answer_is_not_advanced_by_what_another_one_was_told(self) -> None:
+    def test_a_stream_is_not_advanced_by_an_event_of_another_with_the_same_descriptor(self) -> None:
         advanced: list[float] = []
         advance = self.newcomer.advance
 
@@ -297,11 +297,11 @@ class TestDescriptorReuse(LoopTestCase):
         self.addCleanup(soon.join)
         with mock.patch.object(self.newcomer, "advance", noting):
             self.drive_in_turn(self.former.client_closes, lambda: self.former.upstream.sendall(b"x"))
-        self.assertEqual(b"whole.", self.newcomer.heard)
+        self.assertEqual(b"whole.", self.newcomer.received)
         self.assertGreaterEqual(min(advanced), sent[0])
 
-    def test_an_event_of_a_client_that_has_not_left_ends_nothing(self) -> None:
-        (thread,) = self.driving(self.newcomer)
+    def test_an_event_of_a_client_that_has_not_left_ends_no_stream(self) -> None:
+        (thread,) = self.start_threads(self.newcomer)
         self.assertTrue(eventually(lambda: self.loop._thread is not None and len(self.loop._thread._by_fileno) == 2))
         run = self.loop._thread
         assert run is not None
@@ -309,11 +309,11 @@ class TestDescriptorReuse(LoopTestCase):
         self.assertTrue(thread.is_alive())
         self.newcomer.upstream.sendall(b"whole.")
         thread.join(PATIENCE)
-        self.assertEqual((b"whole.", None), (self.newcomer.heard, self.newcomer.source.interruption))
+        self.assertEqual((b"whole.", None), (self.newcomer.received, self.newcomer.source.interruption))
 
 
 class TestCounting(LoopTestCase):
-    def test_a_few_wait_for_themselves(self) -> None:
+    def test_a_few_streams_wait_in_their_own_threads(self) -> None:
         found = []
 
         def enter(count: int) -> None:
