@@ -60,7 +60,7 @@ def anchors(page: str) -> set[str]:
 
 
 def links() -> Iterator[tuple[str, str, str]]:
-    """Page, target path from the root ("" for an address outside) and anchor of every link."""
+    """Page, target (a path from the root) and anchor of every link inside the repository."""
     for page, text in PAGES.items():
         for target in re.findall(r"\]\(([^)]+)\)", text):
             path, _, anchor = target.partition("#")
@@ -91,8 +91,7 @@ class NamesTest(unittest.TestCase):
 
     def test_every_environment_variable_that_is_named_exists(self) -> None:
         named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", ALL))
-        # The last one is read by tests/support/width.py alone.
-        self.assertEqual(set(), named - {each.environment for each in SETTINGS} - {f"{ENVIRONMENT_PREFIX}TESTS"})
+        self.assertEqual(set(), named - {each.environment for each in SETTINGS})
 
     def test_every_command_that_is_named_exists(self) -> None:
         table = OPERATIONS.partition("## Commands")[2].partition("\n## ")[0]
