@@ -160,7 +160,6 @@ class Reply:
 
     def __init__(self) -> None:
         self.usage: Mapping[str, Any] | None = None
-        self.model: str | None = None
         # In characters: what this holds in memory.
         self.size = 0
         self._choices: dict[int, _Choice] = {}
@@ -169,9 +168,6 @@ class Reply:
         self.size += delta.size if delta.calls else len(delta.reasoning or "") + len(delta.text or "")
         if delta.usage is not None:
             self.usage = delta.usage
-        if delta.source is not None and self.model is None:
-            model = delta.source.get("model")
-            self.model = model if isinstance(model, str) else None
         if delta.source is None or delta.source.get("choices"):
             choice = self._choices.get(delta.choice)
             if choice is None:

@@ -11,6 +11,7 @@ first of them, or when there is nothing to hand on yet. A Heartbeat travels in a
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
@@ -29,7 +30,7 @@ def read_stream(
 ) -> Events:
     """The events of a streamed response up to its [DONE] or the first problem."""
     with closing(response.stream(with_lulls=with_lulls)) as pieces:
-        for piece in _first_event_alone(pieces, settle):
+        for piece in chain(_first_event_alone(pieces, settle), pieces):
             if isinstance(piece, Lull):
                 yield piece
             elif isinstance(piece, Heartbeat):
@@ -61,10 +62,9 @@ def _first_event_alone(pieces: _Pieces, settle: Callable[[], None]) -> _Pieces:
             settle()
             if end < len(piece):
                 yield piece[end:]
-            break
+            return
         settle()
         yield piece
-    yield from pieces
 
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> Events:
