@@ -50,14 +50,12 @@ class OwnHosts:
     def foreign_part(self, address: Address) -> str | None:
         """The header with a foreign name, such as `Host: evil.example`; None for a request under our own names."""
         for host in address.hosts:
-            if not self._has_host(_name(host)):
+            name = _name(host)
+            if not (self._has_name(name) or name.endswith(self._endings) or _is_address(name)):
                 return f"Host: {host}"
         if address.origin is not None and not self._has_origin(address.origin, address.hosts):
             return f"Origin: {address.origin}"
         return None
-
-    def _has_host(self, name: str) -> bool:
-        return self._has_name(name) or name.endswith(self._endings) or _is_address(name)
 
     def _has_origin(self, origin: str, hosts: Iterable[str]) -> bool:
         match = _ORIGIN.fullmatch(origin.lower())

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 
 class Client(NamedTuple):
@@ -87,16 +88,12 @@ def _is_cursor_body(body: Mapping[str, Any]) -> bool:
 
     It names its chat in the metadata, sends the items of the Responses API, or its patch tool, which is flat.
     """
-    metadata, tools = body.get("metadata"), body.get("tools")
-    if isinstance(metadata, dict) and any(name.lower().startswith("cursor") for name in metadata):
+    if any(name.lower().startswith("cursor") for name in as_object(body.get("metadata"))):
         return True
     if body.get("input") is not None and body.get("messages") is None:
         return True
-    return isinstance(tools, list) and any(_is_cursor_tool(tool) for tool in tools)
-
-
-def _is_cursor_tool(tool: object) -> bool:
-    return isinstance(tool, dict) and tool.get("type") == "custom" and tool.get("name") == "ApplyPatch"
+    tools = map(as_object, as_list(body.get("tools")))
+    return any(tool.get("type") == "custom" and tool.get("name") == "ApplyPatch" for tool in tools)
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:

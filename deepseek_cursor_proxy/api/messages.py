@@ -7,7 +7,6 @@ from time import monotonic
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint
 from deepseek_cursor_proxy.api.error_reply import new_request_id
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
-from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
@@ -23,11 +22,8 @@ from deepseek_cursor_proxy.reasoning.sealed import Sealer
 _BYTES_PER_TOKEN = 4
 
 
-def _failure_events(error: ProxyError) -> bytes:
-    return failure_event(error, new_request_id())
-
-
-_API = PassthroughApi("/messages", StreamEnds(re.compile(rb"event: message_stop\b"), _failure_events))
+_LAST_EVENT = re.compile(rb"event: message_stop\b")
+_API = PassthroughApi("/messages", StreamEnds(_LAST_EVENT, lambda error: failure_event(error, new_request_id())))
 
 
 class MessagesEndpoint(Endpoint):

@@ -1,7 +1,5 @@
 """The input items of a request for a response: those it sends, inherits, and refers to by their ids."""
 
-from typing import Any
-
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.fields import Json
@@ -59,15 +57,12 @@ class ResponseInput:
                 own.append(item)
                 continue
             if reference.response_id not in outputs:
-                outputs[reference.response_id] = self._output(reference.response_id)
+                found = self._store.get(self._namespace, reference.response_id, with_events=False)
+                outputs[reference.response_id] = [] if found is None else found.body["output"]
             if reference.index >= len(outputs[reference.response_id]):
                 raise envelope.unknown_item(item)
             own.append(budget.take(outputs[reference.response_id][reference.index]))
         return own
-
-    def _output(self, response_id: str) -> list[Any]:
-        found = self._store.get(self._namespace, response_id, with_events=False)
-        return [] if found is None else found.body["output"]
 
 
 class _Budget:

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.api.response_input import ResponseInput
 from deepseek_cursor_proxy.api.stored_responses import EventsAfter
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
@@ -125,11 +125,9 @@ class ResponsesEndpoint(Endpoint):
             # So that its events can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
-        generation = GenerationRequest(chat, body, received.body_bytes, self._upstream_api())
+        upstream_api = RESPONSES if config.responses_upstream == "native" else CHAT
+        generation = GenerationRequest(chat, body, received.body_bytes, upstream_api)
         return ResponsePlan(received, frame, (*inherited, *own), generation)
-
-    def _upstream_api(self) -> UpstreamApi:
-        return RESPONSES if self._services.config.responses_upstream == "native" else CHAT
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
         def save(response: dict[str, Any]) -> None:

@@ -47,10 +47,6 @@ _CORS_HEADERS: Headers = (
 _EMITTED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
 
-def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
-    return HttpReply.json({"ok": True})
-
-
 def _health_with_model(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
     return HttpReply.json({"status": "ok", "model": config.upstream_model})
 
@@ -83,7 +79,7 @@ _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("messages",         "POST",   "[/v1]/messages/count_tokens",    "messages.MessagesEndpoint.count_tokens"),
     ("models",           "GET",    "[/v1]/models",                   list_models),
     ("model",            "GET",    "[/v1]/models/{}",                retrieve_model),
-    ("health",           "GET",    "[/v1]/healthz",                  _health),
+    ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
     ("health",           "GET",    "/health",                        _health_with_model),
 )
 # fmt: on
@@ -100,11 +96,10 @@ class Route(NamedTuple):
         return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)"))
-
-
-ROUTES = tuple(Route(name, method, _pattern(path), endpoint) for name, method, path, endpoint in _TABLE)
+ROUTES = tuple(
+    Route(name, method, re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)")), endpoint)
+    for name, method, path, endpoint in _TABLE
+)
 
 
 class App:

@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     try:
         options = _parse(words)
-        code = int(options.pop("command")(options))
+        code = options.pop("command")(options) or 0
         # Here, where an error can be reported, rather than at exit.
         sys.stdout.flush()
-        return code
+        return int(code)
     except StartupError as error:
         print(f"deepseek-cursor-proxy: {safe_text(error, 1000)}", file=sys.stderr)
         return 2
@@ -63,7 +63,7 @@ def _run(words: list[str]) -> int:
         return 0
 
 
-# Commands …
+# Commands, which return an exit code or None for success …
 
 
 def _serve(options: dict[str, Any]) -> int:
@@ -77,21 +77,19 @@ def _serve(options: dict[str, Any]) -> int:
     return serve.run(load(), _config_path(options), clear_store=clear_store, reload_config=load)
 
 
-def _config_show(options: dict[str, Any]) -> int:
+def _config_show(options: dict[str, Any]) -> None:
     loaded = _load(options)
     width = max(len(each.key) for each in SETTINGS)
     for each in DECLARATIONS:
         value = to_toml(getattr(loaded.config, each.field))
         print(f"{each.key:<{width}} = {value:<42} # {loaded.origins[each.field]}")
-    return 0
 
 
-def _config_show_path(options: dict[str, Any]) -> int:
+def _config_show_path(options: dict[str, Any]) -> None:
     print(expand_home(_config_path(options)))
-    return 0
 
 
-def _store_stats(options: dict[str, Any]) -> int:
+def _store_stats(options: dict[str, Any]) -> None:
     from datetime import datetime
 
     config = _load(options).config
@@ -104,30 +102,27 @@ def _store_stats(options: dict[str, Any]) -> int:
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
     print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
-    return 0
 
 
-def _store_clear(options: dict[str, Any]) -> int:
+def _store_clear(options: dict[str, Any]) -> None:
     with serve.open_store(_load(options).config) as store:
         print(serve.clear(store))
-    return 0
 
 
-def _explain(options: dict[str, Any]) -> int:
+def _explain(options: dict[str, Any]) -> None:
     from deepseek_cursor_proxy.observers import explain_trace
 
     print(explain_trace.explain(expand_home(options["trace"])))
-    return 0
 
 
-def _access_key(options: dict[str, Any]) -> int:
+def _access_key(options: dict[str, Any]) -> None:
     from getpass import getpass
 
     if options["new"]:
         key = new_key()
         print(f"{key}   the key: give it to the client, it is shown only now")
         print(f"{AccessKey.of(key).line}   its digest, for access_keys")
-        return 0
+        return
     try:
         # Typed without echo or piped, so that no shell history keeps it.
         text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
@@ -139,7 +134,6 @@ def _access_key(options: dict[str, Any]) -> int:
     print(access_key.line)
     if access_key.is_guessable:
         print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
-    return 0
 
 
 def _demo(options: dict[str, Any]) -> int:
@@ -228,12 +222,16 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_serve)
 
 
-def _add_config(config: argparse.ArgumentParser) -> None:
-    what = config.add_subparsers(metavar="WHAT", required=True)
-    _add_settings(show := what.add_parser("show", help="effective values and where each comes from"))
-    show.set_defaults(command=_config_show)
-    _add_settings(path := what.add_parser("path", help="where the configuration file is"))
-    path.set_defaults(command=_config_show_path)
+def _add_subcommands(parser: argparse.ArgumentParser, *commands: tuple[str, str, Callable[..., None]]) -> None:
+    what = parser.add_subparsers(metavar="WHAT", required=True)
+    for name, help, command in commands:
+        _add_settings(added := what.add_parser(name, help=help))
+        added.set_defaults(command=command)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    show = ("show", "effective values and where each comes from", _config_show)
+    _add_subcommands(parser, show, ("path", "where the configuration file is", _config_show_path))
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -246,12 +244,9 @@ def _add_access_key(access: argparse.ArgumentParser) -> None:
     access.set_defaults(command=_access_key)
 
 
-def _add_store(store: argparse.ArgumentParser) -> None:
-    what = store.add_subparsers(metavar="WHAT", required=True)
-    _add_settings(stats := what.add_parser("stats", help="how much is stored"))
-    stats.set_defaults(command=_store_stats)
-    _add_settings(clear := what.add_parser("clear", help="delete all of it"))
-    clear.set_defaults(command=_store_clear)
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    stats, clear = ("stats", "how much is stored", _store_stats), ("clear", "delete all of it", _store_clear)
+    _add_subcommands(parser, stats, clear)
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:

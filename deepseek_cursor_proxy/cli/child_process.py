@@ -40,14 +40,8 @@ class ChildProcess:
             self._job = windows_job.hold(self._process)
             return
         with contextlib.suppress(OSError):  # no shell: the child may outlive us, but it runs
-            self._guard = Popen(
-                ("/bin/sh", "-c", _GUARD),
-                stdin=PIPE,
-                stdout=DEVNULL,
-                stderr=DEVNULL,
-                start_new_session=True,
-                bufsize=0,
-            )
+            guard = ("/bin/sh", "-c", _GUARD)
+            self._guard = Popen(guard, 0, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
         try:
             # Its own session: Ctrl-C in the terminal reaches only us, and we end the child when we choose.
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)

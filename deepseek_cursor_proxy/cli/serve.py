@@ -284,13 +284,16 @@ def _log_to_stderr(*, verbose: bool) -> None:
 def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None, access: Access) -> str:
     """The text printed at the start: what to paste into Cursor, and who is served."""
     local, *others = (f"http://{host}:{port}/v1" for host in reachable_hosts(config.host))
+    settings = "at their defaults" if lacks_home(config_path) else config_path
+    is_in_memory = str(config.reasoning_content_path) == ":memory:"
+    store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
         f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
         *(f"  from another machine       {other}" for other in others if not public_url),
         f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
-        f"Settings {_settings_location(config_path)} · reasoning {_store_location(config)}",
+        f"Settings {settings} · reasoning {store}",
     ]
     lines += _outbound_proxy_lines(config)
     # public_hosts names a tunnel that we did not open.
@@ -298,15 +301,6 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
     lines += [*_access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
-
-
-def _settings_location(config_path: Path) -> str:
-    return "at their defaults" if lacks_home(config_path) else str(config_path)
-
-
-def _store_location(config: ProxyConfig) -> str:
-    path = str(config.reasoning_content_path)
-    return "in memory, until the proxy stops" if path == ":memory:" else path
 
 
 def _key_to_paste(config: ProxyConfig, access: Access) -> str:

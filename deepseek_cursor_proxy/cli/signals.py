@@ -51,7 +51,7 @@ class Signals:
         self._terminal: list[int] = []
 
     def __enter__(self) -> "Signals":
-        self._terminal = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
+        self._terminal = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
         for number in (*_STOP_SIGNALS, *([_HANGUP] if _HANGUP else [])):
             self._before[number] = signal.signal(number, self._handle)
         return self
@@ -93,7 +93,8 @@ class Signals:
         self._on_stop()
 
     def _hang_up(self) -> None:
-        lost = [descriptor for descriptor in self._terminal if not _is_terminal(descriptor)]
+        # A closed one is no terminal any more.
+        lost = [descriptor for descriptor in self._terminal if not os.isatty(descriptor)]
         if not lost:
             self._requests.put(SignalRequest.RELOAD)
             return
@@ -117,11 +118,6 @@ class Signals:
 
 def _do_nothing() -> None:
     """The default for `on_stop`."""
-
-
-def _is_terminal(descriptor: int) -> bool:
-    """Whether this is a terminal that was not closed."""
-    return os.isatty(descriptor)
 
 
 def redirect_to_null(descriptors: list[int]) -> None:

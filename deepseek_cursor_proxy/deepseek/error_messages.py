@@ -33,24 +33,18 @@ _OVERFLOW = re.compile(
 )
 # Not the beginning of a request id.
 _NUMBER = r"(\d[\d,]{3,15})(?![\w-])"
-_LIMIT = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"max\w*\b[a-z'_ ]{{0,60}}[:=(]? ?{_NUMBER}",
-        rf"context (?:length|window|size)[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
-        rf"limit[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
-        rf"> ?{_NUMBER}",
-    )
+_LIMIT = (
+    rf"max\w*\b[a-z'_ ]{{0,60}}[:=(]? ?{_NUMBER}",
+    rf"context (?:length|window|size)[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
+    rf"limit[a-z'_ ]{{0,30}}[:=(]? ?{_NUMBER}",
+    rf"> ?{_NUMBER}",
 )
-_REQUESTED = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"{_NUMBER}(?: tokens)? (?:in|from|of) (?:the |your )?(?:messages|prompt|input)",
-        rf"resulted in {_NUMBER}",
-        rf"requested (?:a total of |about )?{_NUMBER}",
-        rf"too (?:long|large)\b[:,]? ?\(?{_NUMBER}",
-        rf"(?:prompt|input|messages)[a-z'_ ]{{0,40}}[:=(]? ?{_NUMBER}",
-    )
+_REQUESTED = (
+    rf"{_NUMBER}(?: tokens)? (?:in|from|of) (?:the |your )?(?:messages|prompt|input)",
+    rf"resulted in {_NUMBER}",
+    rf"requested (?:a total of |about )?{_NUMBER}",
+    rf"too (?:long|large)\b[:,]? ?\(?{_NUMBER}",
+    rf"(?:prompt|input|messages)[a-z'_ ]{{0,40}}[:=(]? ?{_NUMBER}",
 )
 
 _ADVICE = {
@@ -140,10 +134,10 @@ def _overflow_refusal(message: str) -> UpstreamRefused:
     return UpstreamRefused(400, message, {"error": error}, None)
 
 
-def _first_number(patterns: tuple[re.Pattern[str], ...], text: str, above: int = 0) -> int | None:
+def _first_number(patterns: tuple[str, ...], text: str, above: int = 0) -> int | None:
     """The first number above `above` that a pattern finds, in the order of the patterns."""
     for pattern in patterns:
-        for found in pattern.finditer(text):
+        for found in re.finditer(pattern, text, re.IGNORECASE):
             number = int(found[1].replace(",", ""))
             if number > above:
                 return number

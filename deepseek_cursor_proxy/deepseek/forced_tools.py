@@ -135,7 +135,9 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     rest = {key: inner for key, inner in value.items() if key != named_by}
     declared = _schema(function, "properties", dict) or {}
     fields = [name for name in _ARGUMENTS if name in value and _is_call_around(name, value, declared, named_by)]
-    nested = next(filter(None, (_field_arguments(value[field]) for field in fields)), None)
+    # An empty field means no arguments.
+    contents = ("{}" if value[field] in (None, "") else _object(value[field]) for field in fields)
+    nested = next(filter(None, contents), None)
     is_of_another = nested is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
     # The tool itself may have parameters with these names.
     for arguments in (None if is_of_another else nested, _to_json(rest), _to_json(value)):
@@ -153,11 +155,6 @@ def _is_call_around(field: str, value: dict[str, Any], declared: Mapping[str, An
     """Whether the other fields belong to a call, or are no arguments of the tool."""
     others = value.keys() - {field, *_NAMES, "type", "id"}
     return not others or (named_by is not None and bool(declared) and declared.keys().isdisjoint({field, *others}))
-
-
-def _field_arguments(content: Any) -> str | None:
-    """The arguments in a field; an empty field means no arguments."""
-    return "{}" if content in (None, "") else _object(content)
 
 
 def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], named_by: str | None) -> bool:

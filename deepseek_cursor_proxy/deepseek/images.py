@@ -6,7 +6,7 @@ DeepSeek's prefix cache hits. The limits are those of DeepSeek's vision guide (S
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
@@ -43,10 +43,11 @@ def _placeholder(kind: str, name: str, url: str) -> str:
 
 def check(messages: Iterable[Message]) -> None:
     """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
-    count = total = 0
-    for part in _visible_images(messages):
-        count += 1
-        url = _url(part)
+    # Images of system and assistant messages become placeholders.
+    shown = [part for each in messages if each.role in ("user", "tool") for part in attachments(each)]
+    urls = [_url(part) for part in shown if part["type"] == "image_url"]
+    total = 0
+    for url in urls:
         _, data = _split_url(url)
         if data is None:
             if len(url) > LONGEST_URL:
@@ -62,20 +63,13 @@ def check(messages: Iterable[Message]) -> None:
             raise _too_large(f"A picture has {_size_text(size)}; DeepSeek takes at most 32 MiB per inline picture.")
     if total > MAX_BYTES_TOGETHER:
         raise _too_large(f"The pictures have {_size_text(total)} together; DeepSeek takes at most 64 MiB inline.")
-    if count > MAX_IMAGES:
-        raise _too_large(f"The request has {count} pictures; DeepSeek takes at most {MAX_IMAGES}.")
+    if len(urls) > MAX_IMAGES:
+        raise _too_large(f"The request has {len(urls)} pictures; DeepSeek takes at most {MAX_IMAGES}.")
 
 
 def attachments(message: Message) -> list[Mapping[str, Any]]:
     """The images and files of a message."""
     return [] if isinstance(message.content, str) else [part for part in message.content if part["type"] != "text"]
-
-
-def _visible_images(messages: Iterable[Message]) -> Iterator[Mapping[str, Any]]:
-    for message in messages:
-        # Images of system and assistant messages become placeholders.
-        if message.role in ("user", "tool"):
-            yield from (part for part in attachments(message) if part["type"] == "image_url")
 
 
 def _url(part: Mapping[str, Any]) -> str:

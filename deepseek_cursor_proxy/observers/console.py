@@ -14,9 +14,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
 from deepseek_cursor_proxy.observers.log_lines import line_writer
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class Console:
                 self._print_body("client sent", event.body)
             case Restored():
                 text = f"reasoning  {_format_restored(event)}"
-                self._print("├", event.number, text, _colour_of(event.prepared))
+                is_remarkable = event.prepared.missing_count or event.prepared.is_recovered
+                self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
                 text = f"sent       {_format_sent(event)}"
                 self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
@@ -122,10 +123,6 @@ def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _colour_of(prepared: PreparedRequest) -> str:
-    return _YELLOW if prepared.missing_count or prepared.is_recovered else _PLAIN
-
-
 def _format_finished(event: Finished) -> str:
     parts = [format_tokens(event.usage)] if event.usage else []
     if event.divergence is not None:
@@ -146,15 +143,10 @@ def format_repairs(counts: Mapping[str, int]) -> str:
 def format_tokens(usage: Mapping[str, Any]) -> str:
     """The tokens of an answer: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
     prompt, completion = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
-    cached = _number(_inner(usage, "prompt_tokens_details").get("cached_tokens"))
-    reasoning = _number(_inner(usage, "completion_tokens_details").get("reasoning_tokens"))
+    cached = _number(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    reasoning = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
     share = f" ({100 * cached // prompt} % cached)" if prompt else ""
     return f"{prompt:,} in{share} · {completion:,} out" + (f" ({reasoning:,} thinking)" if reasoning else "")
-
-
-def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = usage.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> int:

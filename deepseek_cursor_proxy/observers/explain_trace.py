@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
 from deepseek_cursor_proxy.observers.trace import FORMAT
 from deepseek_cursor_proxy.redaction import safe_text
@@ -57,9 +57,9 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     yield _title(trace)
-    if usage := _object(trace.get("usage")):
+    if usage := as_object(trace.get("usage")):
         yield f"tokens      {format_tokens(usage)}"
-    tries = [each for each in _list(trace.get("restored")) if isinstance(each, dict)]
+    tries = [each for each in as_list(trace.get("restored")) if isinstance(each, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."
     for number, each in enumerate(tries):
@@ -70,22 +70,22 @@ def _report(trace: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _title(trace: Mapping[str, Any]) -> str:
-    request = _object(trace.get("client_request"))
+    request = as_object(trace.get("client_request"))
     outcome = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
     words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), outcome)
     return " · ".join(safe_text(each, 120) for each in words if each)
 
 
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
-    divergence = _object(restored.get("drift"))
+    divergence = as_object(restored.get("drift"))
     where = f"at {divergence.get('words', '?')}" if divergence else "nowhere that is known"
     yield f"diverged    {safe_text(where)}"
-    counts = _object(restored.get("repairs"))
+    counts = as_object(restored.get("repairs"))
     yield f"repaired    {safe_text(format_repairs(counts)) if counts else 'nothing'}"
     replayed = restored.get("transcribed")
     notice = ", and the client was told" if restored.get("notice") else ""
     yield f"recovered   {f'{safe_text(replayed, 20)} messages replayed as text{notice}' if replayed else 'nothing'}"
-    turns = [turn for turn in _list(restored.get("turns")) if isinstance(turn, dict)]
+    turns = [turn for turn in as_list(restored.get("turns")) if isinstance(turn, dict)]
     yield f"assistants  {len(turns)}" + (", by message:" if turns else "")
     for turn in turns:
         yield f"  {safe_text(turn.get('message'), 8):>5}  {_describe_message(turn)}"
@@ -93,7 +93,7 @@ def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_message(turn: Mapping[str, Any]) -> str:
-    calls = [f"{name}(…)" for name in _list(turn.get("calls"))]
+    calls = [f"{name}(…)" for name in as_list(turn.get("calls"))]
     words = " ".join(str(turn.get("says") or "").split())
     text = [safe_text(f"“{words}”" if len(words) <= _FIRST_WORDS else f"“{words[:_FIRST_WORDS]}…”")] if words else []
     return " ".join([*text, safe_text(" ".join(calls), 80)] if calls else text) or "(nothing)"
@@ -115,11 +115,3 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
 def _describe_doubt(proof: str) -> str:
     kind = proof.removeprefix("ambiguous ")
     return f"{proof}: two different turns fit {_PROOFS.get(kind, kind)}" if kind != proof else proof
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
@@ -55,9 +54,8 @@ class Trace:
                     trace = self._open.pop(event.number, None)
                     self._requests.pop(event.number, None)
                 if trace is not None:
-                    self._write(
-                        {**trace, **_finished_fields(event), "timing": {**trace["timing"], **_timing_fields(event)}}
-                    )
+                    timing = {"first_delta_seconds": event.first_delta_seconds, "total_seconds": event.seconds}
+                    self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
             case Refused() | PassedThrough():
                 # Nothing was restored or sent to DeepSeek.
                 pass
@@ -87,7 +85,7 @@ class Trace:
 
 
 def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
-    prepared = event.prepared
+    prepared, divergence = event.prepared, event.divergence
     return {
         "is_retry": event.is_retry,
         "filled": prepared.filled_count,
@@ -96,7 +94,7 @@ def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
         "repairs": prepared.repairs,
         "transcribed": prepared.transcribed,
         "notice": bool(prepared.notice),
-        "drift": _divergence_fields(event.divergence) if event.divergence is not None else None,
+        "drift": {"words": divergence.words(), **asdict(divergence)} if divergence is not None else None,
         "turns": [_turn_fields(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
 
@@ -114,10 +112,6 @@ def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
     }
 
 
-def _divergence_fields(divergence: Divergence) -> dict[str, Any]:
-    return {"words": divergence.words(), **asdict(divergence)}
-
-
 def _finished_fields(event: Finished) -> dict[str, Any]:
     message = event.message
     reply = None
@@ -132,7 +126,3 @@ def _finished_fields(event: Finished) -> dict[str, Any]:
         "status": event.status,
         "retries": event.retries,
     }
-
-
-def _timing_fields(event: Finished) -> dict[str, Any]:
-    return {"first_delta_seconds": event.first_delta_seconds, "total_seconds": event.seconds}

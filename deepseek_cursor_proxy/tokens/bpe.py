@@ -78,7 +78,10 @@ class Tokenizer:
         words = [text]
         for splitter in self._splitters:
             words = [piece for word in words for piece in splitter.pieces(word)]
-        return [piece for word in words for piece in _slices(word)] if len(text) > _LONGEST_WORD else words
+        if len(text) <= _LONGEST_WORD:
+            return words
+        cuts = [(word, start) for word in words for start in range(0, len(word), _LONGEST_WORD)]
+        return [word[start : start + _LONGEST_WORD] for word, start in cuts]
 
     def _count(self, text: str) -> int:
         total = 0
@@ -113,28 +116,17 @@ class Tokenizer:
         return tokens
 
 
-def _slices(word: str) -> list[str]:
-    return [word[start : start + _LONGEST_WORD] for start in range(0, len(word), _LONGEST_WORD)]
-
-
 # Reading the file …
 
 
 # Each would change the tokens; DeepSeek's files set none.
-_OPTIONS = (
-    "dropout",
-    "unk_token",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "byte_fallback",
-    "ignore_merges",
-)
+_OPTIONS = "dropout unk_token continuing_subword_prefix end_of_word_suffix byte_fallback ignore_merges"
 
 
 def _refuse_unknown(document: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     if model["type"] != "BPE":
         raise UnsupportedTokenizer(f"a model of type {model['type']!r}")
-    for name in _OPTIONS:
+    for name in _OPTIONS.split():
         if model.get(name):
             raise UnsupportedTokenizer(f"{name!r} of the model")
     normalizer = document.get("normalizer")
