@@ -265,7 +265,7 @@ class TestMemory(FaultTestCase):
         self.assertLess(peak, 64 * 1024 * 1024)
 
     def test_compressed_bombs_are_errors_in_bounded_memory(self) -> None:
-        lines = width(256 * 1024, 10 * 1024 * 1024)
+        lines = width(64 * 1024, 10 * 1024 * 1024)
         for start, unit, end, size in (
             (b"", b"\n", b"", lines),
             (b"", b": " + b"x" * 90 + b"\n\n", b"", lines),

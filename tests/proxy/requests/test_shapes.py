@@ -6,11 +6,14 @@ The fake keeps DeepSeek's contract, so whatever it accepts is a chat that DeepSe
 
 import json
 from typing import Any
+from unittest import mock
 
+from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.width import width
 
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
 APPLY_PATCH = {"type": "custom", "name": "ApplyPatch", "description": "Patches files.", "format": GRAMMAR}
@@ -217,7 +220,9 @@ class TestImages(ShapesTestCase):
         self.assertRegex(words[3], r"^\[image: https://example\.com/a\.png, [0-9a-f]{12}\]$")
 
     def test_an_image_that_is_too_large_is_a_413(self) -> None:
-        large = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (45 * 1024 * 1024)}}
+        limit = width(1, 32) * 1024 * 1024
+        self.enterContext(mock.patch.object(images, "MAX_BYTES_INLINE", limit))
+        large = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (limit * 45 // 32)}}
         hi = [{"role": "user", "content": [large]}]
         status, body = self.post(self.proxy(), model="deepseek-flash", messages=hi)
         self.assertEqual((413, "image_too_large"), (status, body["error"]["code"]))

@@ -10,6 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage import installation_secret
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from tests.support.databases import run_at_once
+from tests.support.width import width
 
 
 def secret_beside(store: Path) -> bytes:
@@ -57,7 +58,7 @@ class TestInstallationSecret(unittest.TestCase):
                 command = [sys.executable, "-c", program, str(self.store)]
                 processes = [
                     subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                    for _ in range(6)
+                    for _ in range(width(3, 6))
                 ]
                 for each in processes:
                     assert each.stdout is not None
