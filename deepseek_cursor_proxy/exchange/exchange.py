@@ -159,7 +159,7 @@ class Exchange:
         call, is_complete = self._call, self._outcome == COMPLETED
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-            if call.response is not None and call.prepared is not None:
+            if call.is_accepted and call.prepared is not None:
                 self._recorder.record_rest(call.prepared)
         finally:
             # A bug of ours costs an answer, not a slot for the next one.

@@ -73,7 +73,7 @@ class UpstreamCall:
         # Of the call that was accepted, until it is settled.
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
-        self.response: UpstreamResponse | None = None
+        self._response: UpstreamResponse | None = None
 
     @property
     def divergence(self) -> Divergence | None:
@@ -83,6 +83,11 @@ class UpstreamCall:
     @property
     def retries(self) -> int:
         return self._retries.count
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether DeepSeek accepted the request, if only to break off the answer."""
+        return self._response is not None
 
     def send(self, prepared: PreparedRequest, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have DeepSeek accept the request; raises a ProxyError or ClientGone otherwise."""
@@ -96,20 +101,20 @@ class UpstreamCall:
 
     def read(self, *, with_lulls: bool) -> response_events.Events:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
-        assert self.response is not None
+        assert self._response is not None
         if not self._request.stream:
             self.settle()
-            return response_events.read_whole(self.response, self._upstream_api.read_answer)
+            return response_events.read_whole(self._response, self._upstream_api.read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
             self.settle()
         reader = self._upstream_api.open_reader()
-        return response_events.read_stream(self.response, reader, self.settle, with_lulls=with_lulls)
+        return response_events.read_stream(self._response, reader, self.settle, with_lulls=with_lulls)
 
     def hurry(self) -> None:
         """The answer is complete: its stream has to end soon."""
-        assert self.response is not None
-        self.response.hurry()
+        assert self._response is not None
+        self._response.hurry()
 
     def retry(self, error: ProxyError, *, has_output: bool, has_content: bool) -> bool:
         """Make the call once more if that can help; whether it was made.
@@ -148,8 +153,8 @@ class UpstreamCall:
 
     def close(self, *, was_complete: bool = False) -> None:
         self.settle()
-        if self.response is not None:
-            self.response.close(was_complete=was_complete)
+        if self._response is not None:
+            self._response.close(was_complete=was_complete)
 
     def _wait_for_retry(self, error: ProxyError) -> bool:
         """Whether the call may be made again after this error; the wait until then is over."""
@@ -179,9 +184,9 @@ class UpstreamCall:
 
     def _transmit(self, prepared: PreparedRequest) -> None:
         body = self._upstream_api.encode(prepared.request, self._services.memory)
-        self.response = self._call(body)
+        self._response = self._call(body)
         if prepared.request.stream:
-            self.response.raise_unless_stream()
+            self._response.raise_unless_stream()
         payload = partial(self._upstream_api.payload, prepared.request)
         self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
