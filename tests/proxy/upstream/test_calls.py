@@ -5,20 +5,14 @@ import json
 import os
 import socket
 import threading
-import time
-import zlib
 from contextlib import closing
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer as Scripted
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lull import Lull
-from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
@@ -247,44 +241,3 @@ class TestStreams(UpstreamTestCase):
         data = b"data: 1\r\n\r\n: hello\r\rdata: 2\ndata: 3\n\n"
         self.fake.answer(raw(data, "Content-Type: text/event-stream"))
         self.assertEqual(data, b"".join(self.send(body=STREAMED).stream()))
-
-    def test_a_silent_stream_yields_heartbeats_and_comments_do_not_hide_that(self) -> None:
-        self.fake.answer(Scripted(content="x", comments=3, stall_after=0))
-        answer = self.send(self.upstream(heartbeat_interval=0.02, request_timeout=0.15), STREAMED)
-        found: list[bytes | Heartbeat | Lull] = []
-        with self.assertRaises(UpstreamTimeout):
-            found.extend(answer.stream())
-        self.assertGreaterEqual(found.count(Heartbeat()), 3)
-        self.assertEqual(3, b"".join(each for each in found if isinstance(each, bytes)).count(b": keep-alive"))
-
-    def test_a_stream_with_nothing_left_to_read_is_in_a_lull(self) -> None:
-        for packed in (False, True):
-            data = b"data: 1\n\n"
-            packer = zlib.compressobj(wbits=31)
-            sent = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else data
-            coding = ("Content-Encoding: gzip",) if packed else ()
-            fields = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", *coding, "", ""]
-            self.fake.answer(Raw("\r\n".join(fields).encode() + sent, then_stall=True))
-            answer = self.send(self.upstream(), STREAMED)
-            with self.subTest(packed=packed), closing(answer), closing(answer.stream(with_lulls=True)) as stream:
-                found = b""
-                while not found:
-                    piece = next(stream)
-                    if isinstance(piece, Lull):
-                        assert piece.handle is not None
-                        self.assertTrue(wait_readable(piece.handle, 10, None))
-                    else:
-                        assert isinstance(piece, bytes)
-                        found = piece
-                self.assertEqual(data, found)
-                self.assertEqual(Lull(answer), next(stream))
-                self.assertGreater(answer.until, time.monotonic())
-
-    def test_the_request_timeout_begins_anew_with_what_the_reader_calls_progress(self) -> None:
-        self.fake.answer(Scripted(content="x" * 8, piece=1, pause=0.05))
-        answer = self.send(self.upstream(heartbeat_interval=60, request_timeout=0.2), STREAMED)
-        found = b""
-        for piece in answer.stream():
-            found += piece
-            answer.note_progress()
-        self.assertTrue(found.endswith(sse.DONE))

@@ -2,6 +2,7 @@
 
 import math
 import unittest
+import zlib
 from collections import deque
 from contextlib import closing
 from typing import Any
@@ -78,6 +79,14 @@ class TestStream(ResponseTestCase):
         lull = Lull(found)
         self.assertEqual([b"one", lull, lull, b"two", lull], list(found.stream(with_lulls=True)))
         self.assertEqual(1000.0, self.clock.now)
+
+    def test_a_compressed_stream_has_a_lull_behind_all_that_has_arrived(self) -> None:
+        packer = zlib.compressobj(wbits=31)
+        packed = packer.compress(b"one") + packer.flush(zlib.Z_SYNC_FLUSH)
+        head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+        found = self.respond(chunk(packed), head=head)
+        with closing(found.stream(with_lulls=True)) as stream:
+            self.assertEqual([b"one", Lull(found)], [next(stream), next(stream)])
 
     def test_a_stream_without_lulls_waits_itself_and_has_heartbeats_while_it_is_silent(self) -> None:
         found = self.respond(chunk(b"one"), None, chunk(b"two"), END)
