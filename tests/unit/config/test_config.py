@@ -29,27 +29,13 @@ from deepseek_cursor_proxy.errors import StartupError
 BY_KEY = {each.key: each for each in SETTINGS}
 
 # What outside code relies on.
-CONTRACT = {
-    "host": "127.0.0.1",
-    "port": 9000,
-    "upstream_base_url": "https://api.deepseek.com",
-    "upstream_model": "deepseek-v4-pro",
-    "thinking": "enabled",
-    "reasoning_effort": "high",
-    "display_reasoning": "auto",
-    "collapsible_reasoning": True,
-    "ngrok": False,
-    "verbose": False,
-    "cors": False,
-    "request_timeout": 300.0,
-    "max_request_body_bytes": 48 * 1024 * 1024,
-    "reasoning_content_path": HOME / "reasoning_content.sqlite3",
-    "missing_reasoning_strategy": "recover",
-    "reasoning_cache_max_age_seconds": 30 * 24 * 3600,
-    "reasoning_cache_max_rows": 100_000,
-    "reasoning_cache_max_bytes": 1024**3,
-    "trace_dir": None,
-}
+CONTRACT: dict[str, Any] = {"host": "127.0.0.1", "port": 9000, "ngrok": False, "verbose": False, "cors": False}
+CONTRACT |= {"upstream_base_url": "https://api.deepseek.com", "upstream_model": "deepseek-v4-pro", "trace_dir": None}
+CONTRACT |= {"thinking": "enabled", "reasoning_effort": "high", "display_reasoning": "auto"}
+CONTRACT |= {"collapsible_reasoning": True, "missing_reasoning_strategy": "recover"}
+CONTRACT |= {"request_timeout": 300.0, "max_request_body_bytes": 48 * 1024 * 1024}
+CONTRACT |= {"reasoning_content_path": HOME / "reasoning_content.sqlite3", "reasoning_cache_max_rows": 100_000}
+CONTRACT |= {"reasoning_cache_max_age_seconds": 30 * 24 * 3600, "reasoning_cache_max_bytes": 1024**3}
 # Its flags, without the two that are no settings.
 FLAGS = """
 --host --port --base-url --model --thinking --reasoning-effort --reasoning-content-path --ngrok --verbose --trace-dir
@@ -123,13 +109,8 @@ class ValueTest(unittest.TestCase):
         with ExitStack() as patches:
             for target in targets:
                 patches.enter_context(mock.patch(target, side_effect=AssertionError(target)))
-            config = ProxyConfig(
-                upstream_base_url="http://127.0.0.1:1",
-                reasoning_content_path=Path("~/x/y.sqlite3"),
-                trace_dir=Path("/no/such/place"),
-                ngrok=True,
-                port=0,
-            )
+            paths = {"reasoning_content_path": Path("~/x/y.sqlite3"), "trace_dir": Path("/no/such/place")}
+            config = ProxyConfig(upstream_base_url="http://127.0.0.1:1", ngrok=True, port=0, **paths)
         self.assertEqual(config.reasoning_content_path, Path("~/x/y.sqlite3"))
 
     def test_a_configuration_is_immutable(self) -> None:
@@ -170,13 +151,12 @@ class SwitchTest(ConfigTest):
 
 
 class PrecedenceTest(ConfigTest):
-    def test_without_any_source_all_settings_have_their_defaults(self) -> None:
+    def test_without_a_file_or_a_variable_with_our_prefix_all_settings_have_their_defaults(self) -> None:
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
         self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARATIONS})
-
-    def test_without_a_file_all_settings_have_their_defaults(self) -> None:
         self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
+        self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
 
     def test_flags_win_over_environment_over_file_over_defaults(self) -> None:
         file = 'port = 1\nhost = "file"\nmodel = "file"'
@@ -184,10 +164,8 @@ class PrecedenceTest(ConfigTest):
         loaded = self.load(file, environment, port="3")
         config = loaded.config
         self.assertEqual((config.port, config.host, config.upstream_model), (3, "environment", "file"))
-        self.assertEqual(loaded.origins["port"], "flag --port")
-        self.assertEqual(loaded.origins["host"], "environment DEEPSEEK_CURSOR_PROXY_HOST")
-        self.assertEqual(loaded.origins["upstream_model"], str(self.file))
-        self.assertEqual(loaded.origins["thinking"], "default")
+        origins = ["flag --port", "environment DEEPSEEK_CURSOR_PROXY_HOST", str(self.file), "default"]
+        self.assertEqual([loaded.origins[each] for each in ("port", "host", "upstream_model", "thinking")], origins)
 
     def test_every_setting_can_come_from_every_source(self) -> None:
         for each in SETTINGS:
@@ -210,22 +188,16 @@ class PrecedenceTest(ConfigTest):
         loaded = self.load('upstream_base_url = "https://x"', environment)
         self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("https://x", "m"))
 
-    def test_environment_variables_without_our_prefix_are_ignored(self) -> None:
-        self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
-
     def test_a_bool_is_parsed_from_every_usual_word(self) -> None:
         for word in ("true", "True", "YES", "on", "1", " on "):
             self.assertTrue(self.load("", {"DEEPSEEK_CURSOR_PROXY_CORS": word}).config.cors, word)
         for word in ("false", "False", "NO", "off", "0"):
             self.assertFalse(self.load("", {"DEEPSEEK_CURSOR_PROXY_NGROK": word}).config.ngrok, word)
 
-    def test_a_tilde_in_a_path_becomes_the_home_directory(self) -> None:
-        loaded = self.load('reasoning_content_path = "~/a.sqlite3"', None, trace_dir="~/traces")
+    def test_a_tilde_becomes_the_home_directory(self) -> None:
+        loaded = self.load('reasoning_content_path = "~/a.sqlite3"\nport = 1', None, trace_dir="~/traces")
         self.assertEqual(loaded.config.reasoning_content_path, self.home / "a.sqlite3")
         self.assertEqual(loaded.config.trace_dir, self.home / "traces")
-
-    def test_a_configuration_file_with_a_tilde_is_found(self) -> None:
-        self.file.write_text("port = 1")
         self.assertEqual(ProxyConfig.load(Path("~/config.toml"), {}, {}).config.port, 1)
 
     def test_an_empty_trace_dir_is_no_directory(self) -> None:
@@ -239,85 +211,52 @@ class PrecedenceTest(ConfigTest):
         self.assertEqual(self.load(b"\xef\xbb\xbfport = 1\r\n").config.port, 1)
 
 
-# key, value as TOML writes it, how the value is shown, what is allowed
+# Key, what is allowed, values as TOML writes them.
 REFUSED = (
-    ("port", '"abc"', '"abc"', "is not a whole number"),
-    ("port", '""', '""', "is not a whole number"),
-    ("port", "true", "True", "is not a whole number"),
-    ("port", "1.0", "1.0", "is not a whole number"),
-    ("port", '"1.5"', '"1.5"', "is not a whole number"),
-    ("port", "nan", "nan", "is not a whole number"),
-    ("port", "[1]", "[1]", "is not a whole number"),
-    ("port", "{}", "{}", "is not a whole number"),
-    ("port", "1979-05-27", "1979-05-27", "is not a whole number"),
-    ("port", '"a\\nb\\u001b[2J"', '"a\\nb\\x1b[2J"', "is not a whole number"),
-    ("port", "-1", "-1", "is less than 0"),
-    ("port", "65536", "65536", "is more than 65535"),
-    ("port", "0x" + "f" * 50, str(16**50 - 1), "is more than 65535"),
-    ("port", "0x" + "f" * 9000, "…", "is more than 65535"),
-    ("reasoning_cache_max_rows", "0", "0", "is less than 1"),
-    ("reasoning_cache_max_rows", "10_000_000_000_000", "10000000000000", "is more than 1000000000000"),
-    ("request_timeout", '"soon"', '"soon"', "is not a number"),
-    ("request_timeout", "nan", "nan", "is not a number"),
-    ("request_timeout", '"nan"', '"nan"', "is not a number"),
-    ("request_timeout", "true", "True", "is not a number"),
-    ("request_timeout", "inf", "inf", "is more than 86400"),
-    ("request_timeout", "1e300", "1e+300", "is more than 86400"),
-    ("request_timeout", "-inf", "-inf", "is less than 0.1"),
-    ("request_timeout", "0", "0", "is less than 0.1"),
-    ("shutdown_grace", "-0.1", "-0.1", "is less than 0"),
-    ("cors", '"maybe"', '"maybe"', "is not true or false"),
-    ("cors", "2", "2", "is not true or false"),
-    ("cors", "[]", "[]", "is not true or false"),
-    ("thinking", '"sometimes"', '"sometimes"', "is not one of enabled, disabled"),
-    ("thinking", "true", "True", "is not one of enabled, disabled"),
-    ("missing_reasoning_strategy", '""', '""', "is not one of recover, placeholder, reject"),
-    ("host", "1", "1", "is not a line of text"),
-    ("host", '" "', '" "', "is not a line of text"),
-    ("host", '"a\\u0000b"', '"a\\x00b"', "is not a line of text"),
-    ("trace_dir", "1", "1", "is not a path"),
-    ("reasoning_content_path", '""', '""', "is not a path"),
-    ("reasoning_content_path", '"a\\u0000b"', '"a\\x00b"', "is not a path"),
+    ("port", "is not a whole number", '"abc"', '""', "true", "1.0", '"1.5"', "nan", "[1]", "{}", "1979-05-27"),
+    ("port", "is not a whole number", '"a\\nb\\u001b[2J"'),
+    ("port", "is less than 0", "-1"),
+    ("port", "is more than 65535", "65536", "0x" + "f" * 50, "0x" + "f" * 9000),
+    ("reasoning_cache_max_rows", "is less than 1", "0"),
+    ("reasoning_cache_max_rows", "is more than 1000000000000", "10_000_000_000_000"),
+    ("request_timeout", "is not a number", '"soon"', "nan", '"nan"', "true"),
+    ("request_timeout", "is more than 86400", "inf", "1e300"),
+    ("request_timeout", "is less than 0.1", "-inf", "0"),
+    ("shutdown_grace", "is less than 0", "-0.1"),
+    ("cors", "is not true or false", '"maybe"', "2", "[]"),
+    ("thinking", "is not one of enabled, disabled", '"sometimes"', "true"),
+    ("missing_reasoning_strategy", "is not one of recover, placeholder, reject", '""'),
+    ("host", "is not a line of text", "1", '" "', '"a\\u0000b"'),
+    ("trace_dir", "is not a path", "1"),
+    ("reasoning_content_path", "is not a path", '""', '"a\\u0000b"'),
 )
-BAD_URLS = (
-    "api.deepseek.com",
-    "ftp://api.deepseek.com",
-    "https://",
-    "https:///v1",
-    "https://:443",
-    "https://x?key=1",
-    "https://x#y",
-    "https://x y",
-    "https://bücher.example",
-    "https://me:secret@x",
-    "https://x:99999",
-    "https://x:0",
-    "https://x:port",
-    "http://[::1",
-)
+# How some of them are shown.
+SHOWN = {"true": "True", '"a\\nb\\u001b[2J"': '"a\\nb\\x1b[2J"', '"a\\u0000b"': '"a\\x00b"', "1e300": "1e+300"}
+SHOWN |= {"10_000_000_000_000": "10000000000000", "0x" + "f" * 50: str(16**50 - 1), "0x" + "f" * 9000: "…"}
+BAD_URLS = """
+api.deepseek.com ftp://api.deepseek.com https:// https:///v1 https://:443 https://x?key=1 https://x#y
+https://bücher.example https://me:secret@x https://x:99999 https://x:0 https://x:port http://[::1
+"""
 
 
 class RefusalTest(ConfigTest):
     def test_a_bad_value_is_one_line_with_key_value_allowed_values_and_origin(self) -> None:
-        for key, written, value, allowed in REFUSED:
-            with self.subTest(key, value=written[:40]):
-                value = value if len(value) <= 100 else value[:99] + "…"
-                self.assertEqual(self.refusal(f"{key} = {written}"), f"config: {key} = {value} {allowed} ({self.file})")
+        for key, allowed, *values in REFUSED:
+            for written in values:
+                with self.subTest(key, value=written[:40]):
+                    value = SHOWN.get(written, written)
+                    message = f"config: {key} = {value} {allowed} ({self.file})"
+                    self.assertEqual(self.refusal(f"{key} = {written}"), message)
 
     def test_a_bad_base_url_is_refused_with_an_example(self) -> None:
-        for url in BAD_URLS:
+        for url in (*BAD_URLS.split(), "https://x y"):
             with self.subTest(url):
                 message = self.refusal("", None, base_url=url)
                 self.assertIn(f'base_url = "{url}" is not an http(s) address such as https://api.deepseek.com', message)
 
     def test_a_base_url_that_would_send_the_key_in_clear_is_refused(self) -> None:
-        for url in (
-            "http://api.deepseek.com",
-            "http://10.0.0.1:8000/v1",
-            "http://127.0.0.999",
-            "http://localhost.evil",
-        ):
-            with self.subTest(url):
+        for host in ("api.deepseek.com", "10.0.0.1:8000/v1", "127.0.0.999", "localhost.evil"):
+            with self.subTest(url := f"http://{host}"):
                 message = self.refusal(f'base_url = "{url}"')
                 self.assertIn(f'base_url = "{url}" would send your key in clear over the network', message)
                 self.assertIn(f"allow_plain_http_upstream = true ({self.file})", message)
@@ -333,13 +272,12 @@ class RefusalTest(ConfigTest):
         self.load('https_proxy = "off"', {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
         self.load("", {"HTTPS_PROXY": "http://proxy:3128", "ALL_PROXY": "socks5://proxy:1080"})
 
-    def test_a_bad_value_of_the_environment_names_its_variable(self) -> None:
-        message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PORT": "abc"})
-        self.assertEqual(message, 'config: port = "abc" is not a whole number (environment DEEPSEEK_CURSOR_PROXY_PORT)')
-
-    def test_a_bad_value_of_a_flag_names_the_flag(self) -> None:
-        message = self.refusal("", None, request_timeout="abc")
-        self.assertEqual(message, 'config: request_timeout = "abc" is not a number (flag --request-timeout)')
+    def test_a_bad_value_names_the_variable_or_flag_it_comes_from(self) -> None:
+        variable, flag = {"DEEPSEEK_CURSOR_PROXY_PORT": "abc"}, {"request_timeout": "abc"}
+        message = 'config: port = "abc" is not a whole number (environment DEEPSEEK_CURSOR_PROXY_PORT)'
+        self.assertEqual(self.refusal("", variable), message)
+        message = 'config: request_timeout = "abc" is not a number (flag --request-timeout)'
+        self.assertEqual(self.refusal("", None, **flag), message)
 
     def test_a_bad_value_is_refused_even_where_a_later_source_wins(self) -> None:
         self.assertIn(str(self.file), self.refusal("port = -1", None, port="1"))
@@ -350,17 +288,14 @@ class RefusalTest(ConfigTest):
         with self.assertRaisesRegex(StartupError, "home directory that does not exist; write the whole path"):
             ProxyConfig.load(Path("~no-such-user/config.toml"), {}, {})
 
-    def test_an_unknown_key_names_file_key_and_nearest_key(self) -> None:
+    def test_an_unknown_key_names_its_origin_and_the_nearest_key_if_there_is_one(self) -> None:
         for key, near in (("prot", "port"), ("upstream_base_ulr", "base_url"), ("thinkin", "thinking")):
             with self.subTest(key):
                 message = self.refusal(f"{key} = 1")
                 self.assertEqual(message, f'config: unknown key "{key}" ({self.file}); did you mean "{near}"?')
 
-    def test_an_unknown_key_like_no_other_gets_no_suggestion(self) -> None:
-        self.assertEqual(self.refusal("xyzzy = 1"), f'config: unknown key "xyzzy" ({self.file})')
-        self.assertEqual(self.refusal('"a\\nb" = 1'), f'config: unknown key "a\\nb" ({self.file})')
-
-    def test_an_unknown_variable_with_our_prefix_is_refused(self) -> None:
+        for key, shown in (("xyzzy", "xyzzy"), ('"a\\nb"', "a\\nb")):
+            self.assertEqual(self.refusal(f"{key} = 1"), f'config: unknown key "{shown}" ({self.file})')
         message = self.refusal("", {"DEEPSEEK_CURSOR_PROXY_PROT": "1"})
         self.assertIn('unknown key "prot" (environment DEEPSEEK_CURSOR_PROXY_PROT); did you mean "port"?', message)
 
@@ -374,18 +309,12 @@ class RefusalTest(ConfigTest):
             with self.subTest(text[:20]):
                 self.assertIn("is not valid TOML", self.refusal(text))
 
-    def test_a_configuration_file_that_is_not_utf_8_is_refused(self) -> None:
+    def test_a_configuration_file_that_cannot_be_read_or_is_not_utf_8_is_refused_with_the_remedy(self) -> None:
+        remedy = "fix it or pass another file with --config"
         message = self.refusal("host = 'bücher'".encode("latin-1"))
-        self.assertEqual(
-            message, f"config: cannot read {self.file}: it is not UTF-8; fix it or pass another file with --config"
-        )
-
-    def test_a_configuration_file_that_cannot_be_read_is_refused_with_the_remedy(self) -> None:
-        with self.assertRaises(StartupError) as caught:
+        self.assertEqual(message, f"config: cannot read {self.file}: it is not UTF-8; {remedy}")
+        with self.assertRaisesRegex(StartupError, rf"^config: cannot read .+: .+; {remedy}$"):
             ProxyConfig.load(self.home, {}, {})
-        self.assertRegex(
-            str(caught.exception), r"^config: cannot read .+: .+; fix it or pass another file with --config$"
-        )
 
 
 class ListTest(ConfigTest):
@@ -410,28 +339,22 @@ class ListTest(ConfigTest):
             ProxyConfig(access_keys=[""])  # type: ignore[arg-type]
 
     def test_a_bad_list_entry_is_one_line_that_does_not_repeat_it(self) -> None:
-        for written, why in (
-            ('[""]', "has an empty entry"),
-            ('""', "has an empty entry"),
-            (f'"{KEY},"', "has an empty entry"),
-            ('["  "]', "has an empty entry"),
-            (f'["{KEY} {OTHER}"]', "has a key with a blank or a character that is no visible ASCII"),
-            (f'[" {KEY}"]', "has a key with a blank"),
-            (f'["{KEY}\\u0007"]', "has a key with a blank or a character that is no visible ASCII"),
-            (f'["{KEY}é"]', "has a key with a blank or a character that is no visible ASCII"),
-            (f'["{KEY * 200}"]', "has a key with a blank or a character that is no visible ASCII, or a very long one"),
-            (f'["sha256:{KEY}"]', "has a digest without 64 hexadecimal digits"),
-            (f'["SHA256:{"0" * 63}"]', "has a digest without 64 hexadecimal digits"),
-            (f'[["{KEY}"]]', "has an entry that is not a text"),
-            ("[7]", "has an entry that is not a text"),
-            (f'{{a = "{KEY}"}}', "is not a list such as"),
-            ("true", "is not a list such as"),
+        visible = "has a key with a blank or a character that is no visible ASCII, or a very long one"
+        keys = (f"{KEY} {OTHER}", f" {KEY}", f"{KEY}\\u0007", f"{KEY}é", KEY * 200)
+        digests = (f"sha256:{KEY}", f"SHA256:{'0' * 63}")
+        for why, *values in (
+            ("has an empty entry", '[""]', '""', f'"{KEY},"', '["  "]'),
+            (visible, *(f'["{key}"]' for key in keys)),
+            ("has a digest without 64 hexadecimal digits", *(f'["{digest}"]' for digest in digests)),
+            ("has an entry that is not a text", f'[["{KEY}"]]', "[7]"),
+            ("is not a list such as", f'{{a = "{KEY}"}}', "true"),
         ):
-            with self.subTest(written[:60]):
-                message = self.refusal(f"access_keys = {written}")
-                self.assertIn(f"config: access_keys {why}", message)
-                self.assertIn(str(self.file), message)
-                self.assertNotIn(KEY[:12], message)
+            for written in values:
+                with self.subTest(written[:60]):
+                    message = self.refusal(f"access_keys = {written}")
+                    self.assertIn(f"config: access_keys {why}", message)
+                    self.assertIn(str(self.file), message)
+                    self.assertNotIn(KEY[:12], message)
 
     def test_a_configuration_contains_digests_and_no_access_key(self) -> None:
         config = self.load(f'access_keys = ["{KEY}"]').config
@@ -445,29 +368,28 @@ KEY, OTHER = "sk-the-first-of-two-keys", "sk-the-second-of-two-keys"
 
 
 # text of the file, part of the error
+PART, NAME, HTTPS = "[passthrough.a]\n", "is not a model's name", "is not an https address such as"
 REFUSED_TABLES = (
     ('models = "x"', 'models = "x" is not a table; write [models] into the configuration file'),
     ("models = []", "models = [] is not a table; write [models] into the configuration file"),
-    ("[models]\na = 1", "models.a = 1 is not a model's name such as deepseek-v4-pro"),
-    ('[models]\na = ""', 'models.a = "" is not a model\'s name such as deepseek-v4-pro'),
-    ('[models]\na = "b*"', 'models.a = "b*" is not a model\'s name such as deepseek-v4-pro'),
-    ('[models]\n"g.p" = "\\u0000"', 'models."g.p" = "\\x00" is not a model\'s name such as deepseek-v4-pro'),
-    ('[models]\n"" = "b"', '"" in [models] is not a model\'s name, or the beginning of one with * behind it'),
-    ('[models]\n"a*b" = "b"', '"a*b" in [models] is not a model\'s name, or the beginning of one with * behind it'),
-    ('[models]\n" a" = "b"', '" a" in [models] is not a model\'s name, or the beginning of one with * behind it'),
+    ("[models]\na = 1", f"models.a = 1 {NAME} such as deepseek-v4-pro"),
+    ('[models]\na = ""', f'models.a = "" {NAME} such as deepseek-v4-pro'),
+    ('[models]\na = "b*"', f'models.a = "b*" {NAME} such as deepseek-v4-pro'),
+    ('[models]\n"g.p" = "\\u0000"', f'models."g.p" = "\\x00" {NAME} such as deepseek-v4-pro'),
+    *(
+        (f'[models]\n"{key}" = "b"', f'"{key}" in [models] {NAME}, or the beginning of one with * behind it')
+        for key in ("", "a*b", " a")
+    ),
     ('[models]\nport = "1"', "port is below [models]; settings belong above it"),
     ("passthrough = 1", "passthrough = 1 is not a table; write [passthrough] into the configuration file"),
     ('[passthrough]\na = "b"', 'passthrough.a = "b" is not a table with base_url and key_env'),
     ("[passthrough.a]", "passthrough.a has no base_url"),
-    ('[passthrough.a]\nbase_url = "https://x"', "passthrough.a has no key_env"),
-    ("[passthrough.a]\nkeyenv = 1", 'unknown key passthrough.a.keyenv ({file}); did you mean "key_env"?'),
-    ('[passthrough.a]\nkey_env = "K"\nbase_url = 1', "passthrough.a.base_url = 1 is not an https address such as"),
+    (PART + 'base_url = "https://x"', "passthrough.a has no key_env"),
+    (PART + "keyenv = 1", 'unknown key passthrough.a.keyenv ({file}); did you mean "key_env"?'),
+    (PART + 'key_env = "K"\nbase_url = 1', f"passthrough.a.base_url = 1 {HTTPS}"),
+    ('[passthrough."a*"]\nkey_env = "K"\nbase_url = "http://x"', f'passthrough."a*".base_url = "http://x" {HTTPS}'),
     (
-        '[passthrough."a*"]\nkey_env = "K"\nbase_url = "http://api.openai.com/v1"',
-        'passthrough."a*".base_url = "http://api.openai.com/v1" is not an https address such as',
-    ),
-    (
-        '[passthrough.a]\nkey_env = "sk-secret-key"\nbase_url = "https://x"',
+        PART + 'key_env = "sk-secret-key"\nbase_url = "https://x"',
         "passthrough.a.key_env is not the name of an environment variable such as OPENAI_API_KEY",
     ),
 )
@@ -500,9 +422,7 @@ class TablesTest(ConfigTest):
                 message = self.refusal(text)
                 self.assertIn(f"config: {expected.replace('{file}', str(self.file))}", message)
                 self.assertIn(f"({self.file})", message)
-
-    def test_a_key_in_place_of_its_environment_variable_is_not_repeated(self) -> None:
-        self.assertNotIn("secret", self.refusal(REFUSED_TABLES[-1][0]))
+                self.assertNotIn("secret", message)
 
     def test_a_passthrough_route_may_use_plain_http_on_this_machine_only(self) -> None:
         for host in ("127.0.0.1:8080", "localhost", "127.1.2.3", "[::1]:1"):
