@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 CALL = ("call_1", "read_file", "{}")
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
 def request(*messages: Message, **details: object) -> ChatRequest:
@@ -17,21 +18,14 @@ class TestReasoningNeeds(unittest.TestCase):
     def test_each_message_gets_its_reasoning_need(self) -> None:
         chat = (system("s"), user("u"), assistant("plain"), user("u"), assistant("", CALL), result("call_1"))
         after = (assistant("final"), user("u"), assistant("later"))
+        called = (user("u"), assistant("", CALL), result("call_1"))
         none, soft, hard = ReasoningNeed.NONE, ReasoningNeed.SOFT, ReasoningNeed.HARD
         table = {
             "a tool loop without tools in the request": (chat + after, {}, [none, hard, hard, none]),
             "everybody when there are tools": (chat + after, {"tools": TOOLS}, [soft, hard, hard, soft]),
             "nobody while thinking is off": (chat + after, {"tools": TOOLS, "thinking": False}, [none] * 4),
-            "two assistants after one result": (
-                (user("u"), assistant("", CALL), result("call_1"), assistant("a"), assistant("b")),
-                {},
-                [hard, hard, hard],
-            ),
-            "a system message ends the tool loop": (
-                (user("u"), assistant("", CALL), result("call_1"), system("s"), assistant("a")),
-                {},
-                [hard, none],
-            ),
+            "two assistants after one result": ((*called, assistant("a"), assistant("b")), {}, [hard, hard, hard]),
+            "a system message ends the tool loop": ((*called, system("s"), assistant("a")), {}, [hard, none]),
         }
         for name, (messages, details, expected) in table.items():
             with self.subTest(name):
@@ -74,25 +68,23 @@ class TestPayload(unittest.TestCase):
         )
 
     def test_images_are_sent_to_models_that_see_them_and_as_placeholders_to_others(self) -> None:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
-        message = Message("user", ({"type": "text", "text": "look"}, image))
+        message = Message("user", ({"type": "text", "text": "look"}, IMAGE))
         sees = ChatRequest("deepseek-flash", "deepseek-flash", (message,))
-        self.assertEqual(image, chat_api.payload(sees)["messages"][0]["content"][1])
+        self.assertEqual(IMAGE, chat_api.payload(sees)["messages"][0]["content"][1])
         words = chat_api.payload(request(message))["messages"][0]["content"]
         self.assertRegex(words, r"^look\n\[image: image/png, 3 B, [0-9a-f]{12}\]$")
         self.assertEqual(words, chat_api.payload(request(message))["messages"][0]["content"])
         self.assertNotEqual(words, chat_api.plain_text((message.content[0], other)))  # type: ignore[arg-type]
 
     def test_images_of_a_tool_are_sent_in_a_user_message_after_its_results(self) -> None:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        tool_message = Message("tool", ({"type": "text", "text": "shot"}, image), tool_call_id="call_1")
+        tool_message = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
         chat = (user("u"), assistant("", CALL, reasoning="r"), tool_message)
         sent = chat_api.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
         self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
         lead, seen = sent[3]["content"]
         self.assertIn("tools returned", lead["text"])
-        self.assertEqual(("user", image), (sent[3]["role"], seen))
+        self.assertEqual(("user", IMAGE), (sent[3]["role"], seen))
         for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
             after = chat_api.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
             self.assertEqual(sent, after[:4])
@@ -113,24 +105,16 @@ class TestPayload(unittest.TestCase):
 
 class TestDeltas(unittest.TestCase):
     def test_a_chunk_becomes_one_delta_with_its_source(self) -> None:
-        chunk = {
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {
-                        "content": None,
-                        "reasoning_content": "We",
-                        "tool_calls": [{"index": 2, "id": "c", "function": {"name": "n", "arguments": "{"}}],
-                    },
-                    "finish_reason": None,
-                }
-            ]
-        }
+        call = {"index": 2, "id": "c", "function": {"name": "n", "arguments": "{"}}
+        fields = {"content": None, "reasoning_content": "We", "tool_calls": [call]}
+        chunk = {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
         (delta,) = chat_api.chunk_deltas(chunk)
-        self.assertEqual("We", delta.reasoning)
-        self.assertIsNone(delta.text)
-        self.assertEqual((CallPiece(2, "c", "n", "{"),), delta.calls)
+        self.assertEqual(("We", None, (CallPiece(2, "c", "n", "{"),)), (delta.reasoning, delta.text, delta.calls))
         self.assertIs(chunk, delta.source)
+        # A valid chunk is not copied.
+        fields = {"content": None, "tool_calls": None}
+        ended = {"choices": [{"index": 0, "delta": fields, "finish_reason": "stop"}]}
+        self.assertIs(ended, chat_api.chunk_deltas(ended)[0].source)
 
     def test_several_choices_of_a_chunk_become_a_delta_each_with_usage_once(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
@@ -141,37 +125,23 @@ class TestDeltas(unittest.TestCase):
 
     def test_damaged_fields_of_a_chunk_do_not_reach_the_client(self) -> None:
         good = {"index": 3, "id": "c", "type": "function", "function": {"name": "n", "arguments": "{"}}
-        calls = [
-            7,
-            {"index": 400_000, "function": {}},
-            {"index": -1},
-            {"index": "x"},
-            {"index": 0, "function": 7},
-            good,
-        ]
-        for choice, repaired in (
-            ({"index": 0, "delta": {"tool_calls": calls, "x": 1}}, {"tool_calls": [good], "x": 1}),
-            (
-                {"index": 0, "delta": {"tool_calls": [*calls, {"function": {}}]}},
-                {"tool_calls": [good, {"function": {}, "index": 6}]},
-            ),
-            ({"index": 0, "delta": {"tool_calls": {"0": good}}}, {"tool_calls": []}),
-            ({"index": 0, "delta": {"content": 7, "role": "assistant"}}, {"content": None, "role": "assistant"}),
-            ({"index": 0, "delta": {"reasoning_content": ["x"]}}, {"reasoning_content": None}),
-            ({"index": "x", "delta": {"content": "a"}}, {"content": "a"}),
-            ({"index": 0, "delta": 7}, {}),
-            ({"index": 0, "delta": {"content": "a"}, "finish_reason": {}}, {"content": "a"}),
+        bad = [7, {"index": 400_000, "function": {}}, {"index": -1}, {"index": "x"}, {"index": 0, "function": 7}]
+        without_index = {"function": {}}
+        for fields, repaired, more in (
+            ({"tool_calls": [*bad, good], "x": 1}, {"tool_calls": [good], "x": 1}, {}),
+            ({"tool_calls": [*bad, good, without_index]}, {"tool_calls": [good, {**without_index, "index": 6}]}, {}),
+            ({"tool_calls": {"0": good}}, {"tool_calls": []}, {}),
+            ({"content": 7, "role": "assistant"}, {"content": None, "role": "assistant"}, {}),
+            ({"reasoning_content": ["x"]}, {"reasoning_content": None}, {}),
+            ({"content": "a"}, {"content": "a"}, {"index": "x"}),
+            (7, {}, {}),
+            ({"content": "a"}, {"content": "a"}, {"finish_reason": {}}),
         ):
-            with self.subTest(choice):
-                (delta,) = chat_api.chunk_deltas({"id": "1", "choices": [choice]})
+            with self.subTest(fields, **more):
+                (delta,) = chat_api.chunk_deltas({"id": "1", "choices": [{"index": 0, "delta": fields, **more}]})
                 assert delta.source is not None
                 (sent,) = delta.source["choices"]
                 self.assertEqual((0, None, repaired), (sent["index"], sent["finish_reason"], sent["delta"]))
-
-    def test_a_valid_chunk_is_not_copied(self) -> None:
-        chunk = {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
-        (delta,) = chat_api.chunk_deltas(chunk)
-        self.assertIs(chunk, delta.source)
 
     def test_damaged_fields_of_a_chunk_are_left_out(self) -> None:
         for odd in (
@@ -194,22 +164,16 @@ class TestDeltas(unittest.TestCase):
             with self.assertRaises(UpstreamFailed) as caught:
                 chat_api.chunk_deltas(body)
             self.assertIn("overloaded", caught.exception.message)
-
-    def test_a_null_error_in_a_chunk_is_no_error(self) -> None:
+        # A null error is none.
         (delta,) = chat_api.chunk_deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
         self.assertEqual("x", delta.text)
 
     def test_a_tool_call_is_complete_when_its_arguments_are_an_object(self) -> None:
-        for call, is_whole in (
-            (ToolCall("a", "f", '{"x": {}}'), True),
-            (ToolCall("a", "f", '{"x": {}'), False),
-            (ToolCall("a", "f", ""), False),
-            (ToolCall("", "f", "{}"), False),
-            (ToolCall("a", "", "{}"), False),
-            (ToolCall("a", "f", "[" * 16_000), False),
-            (ToolCall("a", "f", '{"x": "' + "y" * 100_000 + '"}'), False),
-        ):
-            self.assertEqual(is_whole, rules.is_whole_call(call))
+        self.assertTrue(rules.is_whole_call(ToolCall("a", "f", '{"x": {}}')))
+        for arguments in ('{"x": {}', "", "[" * 16_000, '{"x": "' + "y" * 100_000 + '"}'):
+            self.assertFalse(rules.is_whole_call(ToolCall("a", "f", arguments)))
+        for call_id, name in (("", "f"), ("a", "")):
+            self.assertFalse(rules.is_whole_call(ToolCall(call_id, name, "{}")))
 
     def test_a_completion_without_choices_raises_upstream_failed(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
@@ -230,11 +194,8 @@ class TestDeltas(unittest.TestCase):
             self.assertEqual({name: usage[name] for name in rest}, rest)
 
     def test_a_refusal_for_missing_reasoning_is_recognised_in_every_spelling(self) -> None:
-        for message in (
-            "The `reasoning_text` in the thinking mode must be passed back to the API.",
-            "The `reasoning_content` in the thinking mode must be passed back to the API.",
-            "The reasoning_content in the thinking mode must be passed back to the API.",
-        ):
+        for field in ("`reasoning_text`", "`reasoning_content`", "reasoning_content"):
+            message = f"The {field} in the thinking mode must be passed back to the API."
             self.assertTrue(rules.is_reasoning_refusal(400, message))
         self.assertFalse(rules.is_reasoning_refusal(400, "The `text` must be passed back to the API."))
         self.assertFalse(rules.is_reasoning_refusal(400, "Model Not Exist"))

@@ -15,18 +15,14 @@ def refusal(status: int, message: str, retry_after: int | None = None, **error: 
 
 
 # Messages of DeepSeek and others: the limit, and the size of the request.
+MAX = "This model's maximum context length is"
+REDUCE = "Please reduce the length of the messages or completion."
 OVERFLOWS: dict[str, tuple[int, int | None]] = {
-    "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens (1190000 in the "
-    f"messages, 10000 in the completion). Please reduce the length of the messages or completion. {UUID}": (
-        1048576,
-        1190000,
-    ),
-    "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens (100000 in the "
-    "messages, 40000 in the completion). Please reduce the length of the messages or completion.": (131072, 140000),
-    "This model's maximum context length is 65536 tokens. However, your messages resulted in 70,001 tokens.": (
-        65536,
-        70001,
-    ),
+    f"{MAX} 1048576 tokens. However, you requested 1200000 tokens (1190000 in the messages, 10000 in the completion). "
+    f"{REDUCE} {UUID}": (1048576, 1190000),
+    f"{MAX} 131072 tokens. However, you requested 140000 tokens (100000 in the messages, 40000 in the completion). "
+    f"{REDUCE}": (131072, 140000),
+    f"{MAX} 65536 tokens. However, your messages resulted in 70,001 tokens.": (65536, 70001),
     "Requested token count exceeds the model's maximum context length of 131,072 tokens. You requested a total of "
     "150,000 tokens": (131072, 150000),
     "prompt is too long: 1200001 tokens > 1048576 maximum": (1048576, 1200001),

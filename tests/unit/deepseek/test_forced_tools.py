@@ -25,6 +25,15 @@ def request(choice: Any = NAMED, *names: str) -> ChatRequest:
     return ChatRequest("m", "deepseek-v4-pro", (), tools=tools, tool_choice=choice)
 
 
+def forced(schema: Any) -> ChatRequest:
+    """A request that forces one tool with these parameters."""
+    declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+    return ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+
+
+PATH = forced({"type": "object", "properties": {"path": {"type": "string"}}})
+
+
 def find(text: str, chat: ChatRequest | None = None) -> tuple[str, Any] | None:
     call = forced_tools.find_call(text, chat or request())
     return None if call is None else (call[0], json.loads(call[1]))
@@ -49,28 +58,13 @@ CALLS = {
     "over several lines": json.dumps({"name": "look_up", "input": ARGUMENTS}, indent=2),
 }
 FENCES = ("```json\n{}\n```", "```\n{}\n```", "\n```JSON  \n{}```  \n", "```\n\n{}\n\n```")
+BROKEN = {"name": "look_up", "arguments": CALL_TEXT[:-1]}
 NO_CALLS = (
-    "",
-    "I cannot do that.",
-    f"Here it is: {CALL_TEXT}",
-    f"```json\n{CALL_TEXT}\n```\nThat is all.",
-    CALL_TEXT[:-1],
-    CALL_TEXT + "}",
-    "5",
-    "null",
-    '"look_up"',
-    "[]",
-    "[1, 2]",
-    json.dumps([ARGUMENTS, ARGUMENTS]),
-    json.dumps({"name": "other", "input": ARGUMENTS}),
-    json.dumps({"name": "of nobody", "input": ARGUMENTS}),
+    *("", "I cannot do that.", f"Here it is: {CALL_TEXT}", f"```json\n{CALL_TEXT}\n```\nThat is all."),
+    *(CALL_TEXT[:-1], CALL_TEXT + "}", "5", "null", '"look_up"', "[]", "[1, 2]", json.dumps([ARGUMENTS, ARGUMENTS])),
+    *(json.dumps({"name": name, "input": ARGUMENTS}) for name in ("other", "of nobody")),
     json.dumps({"function": {"name": "of nobody", "arguments": CALL_TEXT}}),
-    json.dumps({"name": "look_up", "arguments": CALL_TEXT[:-1]}),
-    json.dumps({"function": {"name": "look_up", "arguments": CALL_TEXT[:-1]}}),
-    "```\n```",
-    "``` ``` ```",
-    "[" * 5000,
-    "9" * 5000,
+    *(json.dumps(BROKEN), json.dumps({"function": BROKEN}), "```\n```", "``` ``` ```", "[" * 5000, "9" * 5000),
 )
 
 
@@ -93,22 +87,14 @@ class TestFindCall(unittest.TestCase):
         self.assertEqual(("other", ARGUMENTS), find(other, request("required")))
 
     def test_arguments_named_like_the_fields_of_a_call_stay_arguments(self) -> None:
-        for arguments in (
-            {"name": "Bob", "age": 3},
-            {"input": "some text"},
-            {"input": [1]},
-            {"arguments": "some text", "name": "Bob"},
-            {"arguments": {"a": 1}, "more": 2},
-            {"input": "5"},
-        ):
+        inputs = ({"input": "some text"}, {"input": [1]}, {"input": "5"}, {"arguments": {"a": 1}, "more": 2})
+        for arguments in (*inputs, {"name": "Bob", "age": 3}, {"arguments": "some text", "name": "Bob"}):
             self.assertEqual(("look_up", arguments), find(json.dumps(arguments)))
         self.assertEqual(("look_up", {"input": "text"}), find('{"name": "look_up", "input": "text"}'))
 
     def test_a_call_as_text_with_broken_arguments_stays_text(self) -> None:
         """It became a call with a made-up argument named "arguments"."""
-        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        for chat in (request(), ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)):
+        for chat in (request(), PATH):
             for arguments in ('{"path": "a', "{path: a}", "[1", '{"path": "a"}}', "[1]", [1], 5, True, "a.py"):
                 for field in ("arguments", "parameters"):
                     for written in (
@@ -121,12 +107,9 @@ class TestFindCall(unittest.TestCase):
             self.assertIsNone(find('{"input": "{broken"}', chat))
 
     def test_other_fields_beside_the_arguments_are_no_arguments(self) -> None:
-        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
         written = {"name": "look_up", "arguments": {"path": "a"}, "explanation": "So that I know."}
-        self.assertEqual(("look_up", {"path": "a"}), find(json.dumps(written), chat))
-        self.assertIsNone(find(json.dumps({**written, "arguments": '{"path": "a'}), chat))
+        self.assertEqual(("look_up", {"path": "a"}), find(json.dumps(written), PATH))
+        self.assertIsNone(find(json.dumps({**written, "arguments": '{"path": "a'}), PATH))
 
     def test_a_call_as_text_without_arguments_gets_an_empty_object(self) -> None:
         for nothing in (None, "", {}):
@@ -137,16 +120,12 @@ class TestFindCall(unittest.TestCase):
         for properties in (("name", "input"), ("input",), ("id", "arguments", "type")):
             arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
             schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
-            declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-            chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
             for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
                 with self.subTest(written):
-                    self.assertEqual(("look_up", arguments), find(json.dumps(written), chat))
+                    self.assertEqual(("look_up", arguments), find(json.dumps(written), forced(schema)))
 
     def test_json_that_does_not_fit_the_forced_tool_stays_text(self) -> None:
-        schema = {"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]}
-        declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
-        chat = ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
+        chat = forced({"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]})
         for text in (
             '{"error": "I cannot do that."}',
             '{"look_up": {"path": "a"}}',
@@ -161,10 +140,8 @@ class TestFindCall(unittest.TestCase):
 
     def test_any_schema_of_a_forced_tool_is_tolerated(self) -> None:
         for schema in (None, {}, {"properties": 7}, {"properties": {"path": 7}, "required": [[], "x", 7]}):
-            function = {"name": "look_up", "parameters": schema}
-            chat = ChatRequest("m", "m", (), tools=({"type": "function", "function": function},), tool_choice=NAMED)
             for text in ('{"path": "a"}', '{"input": {"path": "a"}}', '{"name": "look_up", "input": {"path": "a"}}'):
-                self.assertEqual(("look_up", {"path": "a"}), find(text, chat))
+                self.assertEqual(("look_up", {"path": "a"}), find(text, forced(schema)))
 
     def test_text_full_of_fences_is_searched_in_linear_time(self) -> None:
         began = time.process_time()
@@ -174,8 +151,8 @@ class TestFindCall(unittest.TestCase):
 
 
 class TestConvertStream(unittest.TestCase):
-    def convert(self, *deltas: Delta | Heartbeat, chat: ChatRequest | None = None) -> list[Batch]:
-        return list(forced_tools.convert_stream(([each] for each in deltas), chat or request(), "call_x"))
+    def convert(self, *deltas: Delta | Heartbeat) -> list[Batch]:
+        return list(forced_tools.convert_stream(([each] for each in deltas), request(), "call_x"))
 
     def test_streamed_text_of_a_call_becomes_one_call_however_it_is_cut(self) -> None:
         for seed in range(width(10, 50)):
@@ -222,9 +199,6 @@ class TestConvertStream(unittest.TestCase):
         assert message is not None
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
         self.assertEqual(ARGUMENTS, json.loads(message.tool_calls[0].arguments))
-        for other in (
-            Message("assistant", "words"),
-            message,
-            Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),)),
-        ):
+        with_a_call = Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),))
+        for other in (Message("assistant", "words"), message, with_a_call):
             self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))

@@ -15,20 +15,15 @@ def calls(*ids: str, text: str = "") -> Message:
     return assistant(text, *((each, "read_file", "{}") for each in ids))
 
 
-def shape(messages: tuple[Message, ...]) -> list[str]:
-    """A history as a list of short lines."""
-    return [
-        f"{m.role}:{','.join(c.id for c in m.tool_calls)}"
-        if m.tool_calls
-        else f"{m.role}:{m.tool_call_id}={m.content}"
-        if m.role == "tool"
-        else f"{m.role}:{m.content}"
-        for m in messages
-    ]
+def shape(messages: tuple[Message, ...]) -> str:
+    """A history in one line: the letters of the roles with ids of calls or text; X is what CANCELLED says."""
+    texts = [f"{m.tool_call_id}={m.content}" if m.role == "tool" else m.content for m in messages]
+    calls = [",".join(call.id for call in m.tool_calls) for m in messages]
+    words = [f"{m.role[0]}:{ids or text}" for m, ids, text in zip(messages, calls, texts, strict=True)]
+    return " ".join(words).replace(CANCELLED, "X")
 
 
 U, U2, A = user("u"), user("u2"), assistant("a", reasoning="r")
-X = CANCELLED
 
 
 class TestRepair(unittest.TestCase):
@@ -47,97 +42,44 @@ class TestRepair(unittest.TestCase):
         self.assertGreater(in_order, width(50, 200))
 
     def test_each_kind_of_damage_gets_its_repair(self) -> None:
+        x, y, x2, y2, empty = result("1", "x"), result("1", "y"), result("2", "x"), result("2", "y"), assistant()
+        unnamed = (result("", "x"), result("", "y"))
         for name, history, expected, repairs in (
-            ("nothing", (U, calls("1"), result("1", "x"), A), ["user:u", "assistant:1", "tool:1=x", "assistant:a"], {}),
-            ("stopped", (U, calls("1"), U2), ["user:u", "assistant:1", f"tool:1={X}", "user:u2"], {"cancelled": 1}),
-            ("at the end", (U, calls("1")), ["user:u", "assistant:1", f"tool:1={X}"], {"cancelled": 1}),
-            (
-                "partly answered",
-                (calls("1", "2", "3"), result("2", "x"), U),
-                ["assistant:1,2,3", f"tool:1={X}", "tool:2=x", f"tool:3={X}", "user:u"],
-                {"cancelled": 2},
-            ),
-            (
-                "answered in another order",
-                (calls("1", "2"), result("2", "y"), result("1", "x")),
-                ["assistant:1,2", "tool:2=y", "tool:1=x"],
-                {},
-            ),
-            (
-                "behind a question",
-                (calls("1"), U, result("1", "x"), A),
-                ["assistant:1", "tool:1=x", "user:u", "assistant:a"],
-                {"moved": 1},
-            ),
-            (
-                "behind a reminder",
-                (calls("1", "2"), result("1", "x"), system("s"), result("2", "y")),
-                ["assistant:1,2", "tool:1=x", "tool:2=y", "system:s"],
-                {"moved": 1},
-            ),
+            ("nothing", (U, calls("1"), x, A), "u:u a:1 t:1=x a:a", {}),
+            ("stopped", (U, calls("1"), U2), "u:u a:1 t:1=X u:u2", {"cancelled": 1}),
+            ("at the end", (U, calls("1")), "u:u a:1 t:1=X", {"cancelled": 1}),
+            ("partly answered", (calls("1", "2", "3"), x2, U), "a:1,2,3 t:1=X t:2=x t:3=X u:u", {"cancelled": 2}),
+            ("answered in another order", (calls("1", "2"), y2, x), "a:1,2 t:2=y t:1=x", {}),
+            ("behind a question", (calls("1"), U, x, A), "a:1 t:1=x u:u a:a", {"moved": 1}),
+            ("behind a reminder", (calls("1", "2"), x, system("s"), y2), "a:1,2 t:1=x t:2=y s:s", {"moved": 1}),
             (
                 "behind the next answer",
-                (calls("1"), U, A, result("1", "x")),
-                ["assistant:1", f"tool:1={X}", "user:u", "assistant:a", "user:[result of tool call 1]\nx"],
+                (calls("1"), U, A, x),
+                "a:1 t:1=X u:u a:a u:[result of tool call 1]\nx",
                 {"cancelled": 1, "orphaned": 1},
             ),
-            (
-                "twice",
-                (calls("1"), result("1", "x"), result("1", "x")),
-                ["assistant:1", "tool:1=x"],
-                {"repeated": 1},
-            ),
-            (
-                "twice with other words",
-                (calls("1"), result("1", "x"), result("1", "y")),
-                ["assistant:1", "tool:1=x", "user:[result of tool call 1]\ny"],
-                {"orphaned": 1},
-            ),
-            (
-                "of nobody's call",
-                (U, result("9", "x"), A),
-                ["user:u", "user:[result of tool call 9]\nx", "assistant:a"],
-                {"orphaned": 1},
-            ),
+            ("twice", (calls("1"), x, x), "a:1 t:1=x", {"repeated": 1}),
+            ("twice, differing", (calls("1"), x, y), "a:1 t:1=x u:[result of tool call 1]\ny", {"orphaned": 1}),
+            ("of nobody's call", (U, x2, A), "u:u u:[result of tool call 2]\nx a:a", {"orphaned": 1}),
             (
                 "without ids",
-                (U, calls("", ""), result("", "x"), result("", "y")),
-                ["user:u", "assistant:call_1_0,call_1_1", "tool:call_1_0=x", "tool:call_1_1=y"],
+                (U, calls("", ""), *unnamed),
+                "u:u a:call_1_0,call_1_1 t:call_1_0=x t:call_1_1=y",
                 {"named": 2},
             ),
-            (
-                "one id for two calls",
-                (calls("1", "1"), result("1", "x"), result("1", "y")),
-                ["assistant:1,call_0_1", "tool:1=x", "tool:call_0_1=y"],
-                {"named": 1},
-            ),
-            (
-                "ids that come again in the next turn",
-                (calls("1"), result("1", "x"), calls("1"), result("1", "y")),
-                ["assistant:1", "tool:1=x", "assistant:1", "tool:1=y"],
-                {},
-            ),
-            (
-                "one turn split into a message per call",
-                (calls("1"), calls("2"), result("1", "x"), result("2", "y"), U),
-                ["assistant:1", "tool:1=x", "assistant:2", "tool:2=y", "user:u"],
-                {"moved": 1},
-            ),
-            (
-                "behind an assistant that says nothing",
-                (calls("1"), assistant(), result("1", "x")),
-                ["assistant:1", "tool:1=x"],
-                {"emptied": 1},
-            ),
+            ("one id for two calls", (calls("1", "1"), x, y), "a:1,call_0_1 t:1=x t:call_0_1=y", {"named": 1}),
+            ("ids that come again in the next turn", (calls("1"), x, calls("1"), y), "a:1 t:1=x a:1 t:1=y", {}),
+            ("one turn split by calls", (calls("1"), calls("2"), x, y2, U), "a:1 t:1=x a:2 t:2=y u:u", {"moved": 1}),
+            ("behind an assistant that says nothing", (calls("1"), empty, x), "a:1 t:1=x", {"emptied": 1}),
             (
                 "an id that is also the name of a place",
                 (U, calls("call_1_1", ""), result("call_1_1", "x"), result("", "y")),
-                ["user:u", "assistant:call_1_1,call_1_1_", "tool:call_1_1=x", "tool:call_1_1_=y"],
+                "u:u a:call_1_1,call_1_1_ t:call_1_1=x t:call_1_1_=y",
                 {"named": 1},
             ),
-            ("an assistant that says nothing", (U, assistant(), U2), ["user:u", "user:u2"], {"emptied": 1}),
-            ("nobody else", (assistant(),), ["assistant:"], {}),
-            ("one that only thought", (U, assistant(reasoning="r")), ["user:u", "assistant:"], {}),
+            ("an assistant that says nothing", (U, empty, U2), "u:u u:u2", {"emptied": 1}),
+            ("nobody else", (empty,), "a:", {}),
+            ("one that only thought", (U, assistant(reasoning="r")), "u:u a:", {}),
         ):
             with self.subTest(name):
                 repaired = repair(history)

@@ -90,26 +90,22 @@ class TestRead(unittest.TestCase):
                 self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
                 self.assertEqual((None, 0), template.read(other, 0))
 
-    def test_a_template_leaves_invalid_utf8_to_the_parser(self) -> None:
+    def test_a_template_leaves_invalid_utf8_to_the_parser_also_if_two_halves_fit(self) -> None:
         template = template_of(chunk({"content": "x"}))
-        self.assertEqual((None, 0), template.read(event(chunk({"content": "y"})).replace(b"y", b"\xff"), 0))
-
-    def test_half_a_character_at_the_end_of_a_chunk_is_not_joined_with_the_next(self) -> None:
-        template = template_of(chunk({"content": "x"}))
-        halves = [event(chunk({"content": "y"})).replace(b"y", half) for half in (b"\xc3", b"\xbc")]
-        self.assertEqual((None, 0), template.read(halves[0], 0))
-        # If such events come, template and parser have to read the same, so neither event may be part of a run.
-        self.assertEqual((None, 0), template.read(halves[0] + halves[1], 0))
+        bad, *halves = (event(chunk({"content": "y"})).replace(b"y", each) for each in (b"\xff", b"\xc3", b"\xbc"))
+        for data in (bad, halves[0], halves[0] + halves[1]):
+            self.assertEqual((None, 0), template.read(data, 0))
 
 
 class TestTemplates(unittest.TestCase):
-    def test_a_chunk_with_more_than_one_text_makes_no_template(self) -> None:
+    def test_a_chunk_with_more_than_one_text_or_a_repaired_one_makes_no_template(self) -> None:
         call = {"index": 0, "function": {"arguments": "x"}}
         for value in (
             chunk({"content": "x"}, finish_reason="stop"),
             chunk({"content": "x", "reasoning_content": "y"}),
             chunk({"content": "", "reasoning_content": ""}),
             chunk({"role": "assistant"}),
+            chunk({"content": "x"}, index="zero"),
             chunk({"content": "x", "tool_calls": [call]}),
             {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
         ):
@@ -122,21 +118,14 @@ class TestTemplates(unittest.TestCase):
         assert run is not None
         self.assertEqual("other", run.text)
 
-    def test_a_chunk_with_its_text_twice_makes_no_template(self) -> None:
+    def test_the_template_of_a_chunk_with_its_text_twice_has_its_hole_at_the_last(self) -> None:
         twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
-        run, _ = template_of(json.loads(twice)).read(event(json.loads(twice)), 0)
-        assert run is not None
         # The last one counts, so the hole can only be there.
-        delta = chat_api.chunk_deltas(json.loads(twice))[0]
-        template = ChunkTemplate.derive(twice, delta)
+        template = cut(twice)
         assert template is not None
         run, _ = template.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
         assert run is not None
         self.assertEqual("other", run.text)
-
-    def test_a_repaired_chunk_makes_no_template(self) -> None:
-        value = chunk({"content": "x"}, index="zero")
-        self.assertIsNone(cut(data(value)))
 
     def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
         self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
@@ -153,6 +142,5 @@ class TestRuns(unittest.TestCase):
     def test_a_run_is_divided_into_its_chunks_again(self) -> None:
         template = template_of(chunk({"reasoning_content": "x"}))
         run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
-        self.assertEqual(
-            [chunk({"reasoning_content": text}) for text in "yz"], [each.source for each in split_run(run)]
-        )
+        chunks = [chunk({"reasoning_content": text}) for text in "yz"]
+        self.assertEqual(chunks, [each.source for each in split_run(run)])

@@ -37,14 +37,8 @@ class TestInputItems(unittest.TestCase):
 
     def test_a_history_becomes_items_of_the_native_responses_api(self) -> None:
         other = ("call_2", "read_file", "{}")
-        chat = (
-            system("s"),
-            user("u"),
-            assistant("look", CALL, other, reasoning="hm"),
-            result("call_1", "one"),
-            result("call_2", "two"),
-            assistant("done", reasoning="ah"),
-        )
+        chat = (system("s"), user("u"), assistant("look", CALL, other, reasoning="hm"))
+        chat += (result("call_1", "one"), result("call_2", "two"), assistant("done", reasoning="ah"))
         self.assertEqual(
             [
                 message_item("system", "input_text", "s"),
@@ -127,19 +121,15 @@ class TestRequestFields(unittest.TestCase):
         body = payload(request(user("u"), tools=tuple(TOOLS), stream=True, effort="max", params=params))
         del body["input"]
         schema = {"type": "object", "properties": {}}
-        self.assertEqual(
-            {
-                "model": "deepseek-v4-pro",
-                "reasoning": {"effort": "max"},
-                "tools": [{"type": "function", "name": "read_file", "parameters": schema}],
-                "stream": True,
-                "max_output_tokens": 5,
-                "temperature": 0.5,
-                "top_p": 0.9,
-                "user": "me",
-            },
-            body,
-        )
+        expected = {
+            "model": "deepseek-v4-pro",
+            "stream": True,
+            "max_output_tokens": 5,
+            "temperature": 0.5,
+            "top_p": 0.9,
+        }
+        tool = {"type": "function", "name": "read_file", "parameters": schema}
+        self.assertEqual({**expected, "user": "me", "reasoning": {"effort": "max"}, "tools": [tool]}, body)
 
     def test_disabled_thinking_is_the_native_effort_none(self) -> None:
         self.assertEqual({"effort": "none"}, payload(request(user("u"), thinking=False, effort="max"))["reasoning"])
@@ -180,15 +170,10 @@ class TestResponseDeltas(unittest.TestCase):
 
     def test_a_native_status_becomes_the_finish_reason(self) -> None:
         words = message_item("assistant", "output_text", "a")
-        for fields, expected in (
-            ({}, "stop"),
-            ({"status": None}, "stop"),
-            ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
-            ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter"),
-            ({"status": "incomplete", "incomplete_details": {"reason": "the weather"}}, "aborted"),
-            ({"status": "incomplete", "incomplete_details": None}, "length"),
-            ({"status": "incomplete", "incomplete_details": {"reason": []}}, "length"),
-        ):
+        reasons = (("max_output_tokens", "length"), ("content_filter", "content_filter"), ("the weather", "aborted"))
+        details = ((None, "length"), *(({"reason": reason}, ending) for reason, ending in (*reasons, ([], "length"))))
+        incomplete = (({"status": "incomplete", "incomplete_details": each}, ending) for each, ending in details)
+        for fields, expected in (({}, "stop"), ({"status": None}, "stop"), *incomplete):
             with self.subTest(fields):
                 self.assertEqual(expected, response_deltas(response(words, **fields))[-1].finish_reason)
 
@@ -224,25 +209,13 @@ class TestResponseDeltas(unittest.TestCase):
 
 class TestUsage(unittest.TestCase):
     def test_native_usage_gets_the_names_of_chat_completions(self) -> None:
-        native = {
-            "input_tokens": 10,
-            "input_tokens_details": {"cached_tokens": 8},
-            "output_tokens": 5,
-            "output_tokens_details": {"reasoning_tokens": 3},
-            "total_tokens": 15,
-        }
-        self.assertEqual(
-            {
-                "prompt_tokens": 10,
-                "completion_tokens": 5,
-                "total_tokens": 15,
-                "prompt_tokens_details": {"cached_tokens": 8},
-                "completion_tokens_details": {"reasoning_tokens": 3},
-                "prompt_cache_hit_tokens": 8,
-                "prompt_cache_miss_tokens": 2,
-            },
-            responses_api.usage(native),
-        )
+        cached, thought = {"cached_tokens": 8}, {"reasoning_tokens": 3}
+        native = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        native |= {"input_tokens_details": cached, "output_tokens_details": thought}
+        chat = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        chat |= {"prompt_tokens_details": cached, "completion_tokens_details": thought}
+        chat |= {"prompt_cache_hit_tokens": 8, "prompt_cache_miss_tokens": 2}
+        self.assertEqual(chat, responses_api.usage(native))
 
     def test_native_usage_without_numbers_is_left_out(self) -> None:
         self.assertIsNone(responses_api.usage(None))

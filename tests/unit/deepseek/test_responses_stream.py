@@ -57,6 +57,10 @@ def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
     return found.message(), found.finish_reason(), found.usage
 
 
+def read_reply(events: Iterable[Any]) -> tuple[Message, str | None, Any]:
+    return reply(read_pieces(map(event, events))[0])
+
+
 def without(chunk: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """An event without these fields, in its item as well, as some gateways send it."""
     rest = {name: value for name, value in chunk.items() if name not in names}
@@ -88,33 +92,31 @@ class TestSplits(unittest.TestCase):
         """Some gateways leave out the pieces, or all but the end."""
         for answer in ANSWERS:
             events = event_objects(answer)
-            expected = reply(read_pieces(map(event, events))[0])
+            expected = read_reply(events)
             for rest in ("response.output_item", "response.output_item.done", "response.created"):
                 fewer = [each for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
-                self.assertEqual(expected, reply(read_pieces(map(event, fewer))[0]), rest)
+                self.assertEqual(expected, read_reply(fewer), rest)
 
     def test_native_items_without_an_index_are_kept_apart(self) -> None:
         """Two calls became one, and of whole items only the first was read."""
         for answer in ANSWERS:
             events = event_objects(answer)
-            expected = reply(read_pieces(map(event, events))[0])
+            expected = read_reply(events)
             for drops in (("output_index",), ("output_index", "item_id", "id")):
                 for rest in ("response.", "response.output_item.done"):
                     bare = [without(each, drops) for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
                     with self.subTest(answer=answer, drops=drops, rest=rest):
-                        self.assertEqual(expected, reply(read_pieces(map(event, bare))[0]))
+                        self.assertEqual(expected, read_reply(bare))
 
     def test_an_index_in_some_events_of_a_native_item_holds_for_all(self) -> None:
         events = event_objects(ANSWERS[1])
-        expected = reply(read_pieces(map(event, events))[0])
         bare = [each if "item" in each else without(each, ("output_index",)) for each in events]
-        self.assertEqual(expected, reply(read_pieces(map(event, bare))[0]))
+        self.assertEqual(read_reply(events), read_reply(bare))
 
     def test_a_last_event_without_its_response_ends_a_native_stream(self) -> None:
         events = event_objects(ANSWERS[1])
-        message, ending, _ = reply(read_pieces(map(event, events))[0])
-        events[-1] = {"type": "response.completed"}
-        self.assertEqual((message, ending, None), reply(read_pieces(map(event, events))[0]))
+        message, ending, _ = read_reply(events)
+        self.assertEqual((message, ending, None), read_reply([*events[:-1], {"type": "response.completed"}]))
 
 
 class TestResponseReader(unittest.TestCase):
@@ -194,9 +196,9 @@ class TestResponseReader(unittest.TestCase):
         for seed in range(width(200, 1000)):
             rng = random.Random(seed)
             fields = ("output_index", "delta", "item", "response", "arguments", "text")
+            count = rng.randint(1, 6)
             chunks = [
-                {"type": rng.choice(kinds), **{name: rng.choice(values) for name in fields}}
-                for _ in range(rng.randint(1, 6))
+                {"type": rng.choice(kinds), **{each: rng.choice(values) for each in fields}} for _ in range(count)
             ]
             with self.subTest(seed):
                 _, events = read_pieces(map(event, chunks))
