@@ -3,7 +3,6 @@ import socket
 import threading
 import time
 import unittest
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -11,10 +10,11 @@ from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, 
 from deepseek_cursor_proxy.exchange import background_jobs
 from deepseek_cursor_proxy.exchange.background_jobs import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
-from deepseek_cursor_proxy.storage import event_log, pruner
+from deepseek_cursor_proxy.storage import event_log
 from tests.support.polling import wait_until
 from tests.support.resources import descriptors
-from tests.unit.net.test_wait import Client, systems
+from tests.support.threads import in_background, run_at_once
+from tests.unit.net.test_wait import Client, socket_pair, soon, systems
 
 ME, YOU = b"m" * 32, b"y" * 32
 PATIENCE = 20.0
@@ -65,11 +65,12 @@ class JobsTestCase(unittest.TestCase):
             self.assertEqual(b"begun", job.read_after(0, PATIENCE))
         return job
 
-    def in_background(self, work: Callable[[], Any]) -> threading.Thread:
-        thread = threading.Thread(target=work)
-        thread.start()
-        self.addCleanup(thread.join)
-        return thread
+    def assert_ends(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.assertTrue(job.wait(PATIENCE), job.id)
+
+    def assert_no_worker_left(self) -> None:
+        self.assertNotIn("job", [each.name for each in threading.enumerate()])
 
 
 class TestPeer(JobsTestCase):
@@ -77,47 +78,30 @@ class TestPeer(JobsTestCase):
         for name, system in systems().items():
             with self.subTest(name), mock.patch.multiple(waiting, **system):
                 job = self.job()
-                silent, other = socket.socketpair()
-                self.addCleanup(silent.close)
-                self.addCleanup(other.close)
+                silent, _ = socket_pair(self)
                 self.assertFalse(waiting.wait_readable(silent, 0.0, job.peer))
-                raised: list[str] = []
-
-                def wait(job: Job = job, silent: socket.socket = silent, raised: list[str] = raised) -> None:
-                    try:
-                        waiting.wait_readable(silent, PATIENCE, job.peer)
-                    except ClientGone:
-                        raised.append("left")
-
-                thread = self.in_background(wait)
-                self.assertTrue(job.peer.set())
-                thread.join(PATIENCE)
-                self.assertEqual(["left"], raised)
+                with soon(job.peer.set), self.assertRaises(ClientGone):
+                    waiting.wait_readable(silent, PATIENCE, job.peer)
                 job.close()
 
     def test_a_cancelled_job_ends_waits_of_a_waiter_made_before(self) -> None:
         job = self.job()
-        silent, other = socket.socketpair()
-        self.addCleanup(silent.close)
-        self.addCleanup(other.close)
-        watch = waiting.ReadWaiter(silent, job.peer)
+        watch = waiting.ReadWaiter(socket_pair(self)[0], job.peer)
         self.assertFalse(watch.wait(0.0))
         job.peer.set(ProxyStopping)
         with self.assertRaises(ProxyStopping):
             watch.wait(PATIENCE)
 
     def test_a_job_is_cancelled_or_stopped_once_and_not_both(self) -> None:
-        left, parted = self.job(), self.job()
-        self.assertTrue(left.peer.set())
-        self.assertFalse(left.peer.set())
+        left, parted, over = self.job(), self.job(), self.job()
+        self.assertEqual([True, False], [left.peer.set() for _ in range(2)])
         left.peer.set(ProxyStopping)
         self.assertEqual((True, False), (left.is_cancelled, left.is_stopping))
         parted.peer.set(ProxyStopping)
         self.assertFalse(parted.peer.set())
         self.assertEqual((False, True), (parted.is_cancelled, parted.is_stopping))
-        over = self.job()
-        over.close()
-        over.close()
+        for _ in range(2):
+            over.close()
         over.peer.set(ProxyStopping)
         self.assertEqual((False, False, False), (over.peer.set(), over.is_cancelled, over.is_stopping))
 
@@ -135,10 +119,10 @@ class TestFollowing(JobsTestCase):
     def test_a_late_follower_gets_all_events_from_the_start(self) -> None:
         job = self.job()
         followed: list[list[bytes]] = [[], []]
-        early = self.in_background(lambda: followed[0].extend(job.follow()))
+        early = in_background(self, followed[0].extend, job.follow())
         for piece in (b"one", b"two", b"three"):
             job.append(piece)
-        late = self.in_background(lambda: followed[1].extend(job.follow()))
+        late = in_background(self, followed[1].extend, job.follow())
         job.append(b"four")
         job.end()
         job.append(b"nobody's")
@@ -159,7 +143,7 @@ class TestFollowing(JobsTestCase):
     def test_a_follower_closed_by_another_thread_ends(self) -> None:
         job = self.job()
         events = job.follow()
-        thread = self.in_background(lambda: list(events))
+        thread = in_background(self, list, events)
         events.close()
         thread.join(PATIENCE)
         self.assertFalse(thread.is_alive())
@@ -167,8 +151,7 @@ class TestFollowing(JobsTestCase):
 
     def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
         job = self.job()
-        ours, theirs = socket.socketpair()
-        self.addCleanup(ours.close)
+        ours, theirs = socket_pair(self)
         ours.setblocking(False)
         events = iter(job.follow(Client(ours)))
         job.append(b"one")
@@ -179,10 +162,9 @@ class TestFollowing(JobsTestCase):
 
     def test_a_follower_gets_the_last_events_when_the_proxy_stops(self) -> None:
         job = self.job()
-        peer = mock.Mock(close_reason=ProxyStopping())
-        events = iter(job.follow(peer))
+        events = iter(job.follow(mock.Mock(close_reason=ProxyStopping())))
         followed: list[bytes] = []
-        thread = self.in_background(lambda: followed.extend(events))
+        thread = in_background(self, followed.extend, events)
         job.append(b"failed")
         job.end()
         thread.join(PATIENCE)
@@ -201,9 +183,8 @@ class TestWorking(JobsTestCase):
         queued = [self.submitted(pool, name, is_begun=False) for name in ("c", "d", "e")]
         self.assertEqual([b""] * 3, [read_events(job) for job in queued])
         self.go_on.set()
-        for job in (*running, *queued):
-            self.assertTrue(job.wait(PATIENCE))
-            self.assertEqual(b"begunended", read_events(job))
+        self.assert_ends(*running, *queued)
+        self.assertEqual({b"begunended"}, {read_events(job) for job in (*running, *queued)})
         self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
 
     def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
@@ -227,20 +208,17 @@ class TestWorking(JobsTestCase):
         with self.assertRaises(QueueFull):
             self.submitted(pool, "b")
         self.go_on.set()
-        self.assertTrue(first.wait(PATIENCE))
+        self.assert_ends(first)
         self.go_on.clear()
         self.submitted(pool, "c")
 
     def test_a_job_is_found_by_its_caller_while_it_waits_or_runs(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
-        self.assertIs(running, pool.find(ME, "a"))
-        self.assertIs(queued, pool.find(ME, "b"))
-        self.assertIsNone(pool.find(YOU, "a"))
+        self.assertEqual([running, queued, None], [pool.find(*key) for key in ((ME, "a"), (ME, "b"), (YOU, "a"))])
         self.go_on.set()
-        self.assertTrue(queued.wait(PATIENCE))
-        self.assertIsNone(pool.find(ME, "a"))
-        self.assertIsNone(pool.find(ME, "b"))
+        self.assert_ends(queued)
+        self.assertEqual([None, None], [pool.find(ME, name) for name in "ab"])
 
     def test_a_bug_in_a_job_is_logged_and_ends_the_job_and_not_its_worker(self) -> None:
         pool = self.jobs()
@@ -253,10 +231,9 @@ class TestWorking(JobsTestCase):
         with self.assertLogs(background_jobs.__name__, logging.ERROR) as logged:
             pool.submit(job, fail)
             self.assertEqual([b"half"], list(job.follow()))
-            self.assertTrue(job.wait(PATIENCE))
+            self.assert_ends(job)
         self.assertEqual(
-            ["ERROR:deepseek_cursor_proxy.exchange.background_jobs:unexpected KeyError in a background response"],
-            logged.output,
+            ["unexpected KeyError in a background response"], [each.getMessage() for each in logged.records]
         )
         [thread] = pool._threads
         self.submitted(pool, "next")
@@ -269,21 +246,21 @@ class TestWorking(JobsTestCase):
             job = self.submitted(pool)
             self.assertEqual(1, len(pool._threads))
             self.go_on.set()
-            self.assertTrue(job.wait(PATIENCE))
+            self.assert_ends(job)
             wait_until(lambda: not pool._threads)
         self.go_on.clear()
         self.submitted(pool, "next")
 
     def test_a_job_without_a_thread_is_refused_or_waits_for_the_other_workers(self) -> None:
         pool = self.jobs(workers=2)
-        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
-            with self.assertRaises(Overloaded):
-                self.submitted(pool, "a", is_begun=False)
+        no_threads = mock.patch.object(threading.Thread, "start", side_effect=RuntimeError)
+        with no_threads, self.assertRaises(Overloaded):
+            self.submitted(pool, "a", is_begun=False)
         first = self.submitted(pool, "b")
-        with mock.patch.object(pruner.threading.Thread, "start", side_effect=RuntimeError):
+        with no_threads:
             second = self.submitted(pool, "c", is_begun=False)
         self.go_on.set()
-        self.assertTrue(first.wait(PATIENCE) and second.wait(PATIENCE))
+        self.assert_ends(first, second)
 
     def test_many_clients_submit_follow_and_cancel_jobs_at_once(self) -> None:
         pool = self.jobs(workers=4, queue=400)
@@ -296,13 +273,11 @@ class TestWorking(JobsTestCase):
                 if turn % 3 == 0:
                     pool.cancel(job)
                 list(job.follow())
-                self.assertTrue(job.wait(PATIENCE))
+                self.assert_ends(job)
 
         failed: list[Any] = []
         with mock.patch.object(threading, "excepthook", failed.append):
-            threads = [self.in_background(lambda number=number: use(number)) for number in range(8)]  # type: ignore[misc]
-            for thread in threads:
-                thread.join()
+            run_at_once(use, range(8))
         self.assertEqual([], failed)
         self.assertEqual(160, len(self.ended))
         self.assertLessEqual(len(pool._threads), 4)
@@ -313,7 +288,7 @@ class TestCancelling(JobsTestCase):
         pool = self.jobs()
         job = self.submitted(pool)
         self.assertTrue(pool.cancel(job))
-        self.assertTrue(job.wait(PATIENCE))
+        self.assert_ends(job)
         self.assertEqual(["job cancelled"], self.ended)
         self.assertEqual([b"begunended"], list(job.follow()))
 
@@ -321,8 +296,7 @@ class TestCancelling(JobsTestCase):
         pool = self.jobs(workers=1, queue=1)
         self.submitted(pool, "a")
         queued = self.submitted(pool, "b", is_begun=False)
-        self.assertTrue(pool.cancel(queued))
-        self.assertTrue(queued.wait(0))
+        self.assertTrue(pool.cancel(queued) and queued.wait(0))
         self.assertEqual(["b cancelled in the queue"], self.ended)
         self.assertIsNone(pool.find(ME, "b"))
         self.submitted(pool, "c", is_begun=False)
@@ -332,7 +306,7 @@ class TestCancelling(JobsTestCase):
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
         self.assertEqual([True, False], [pool.cancel(queued) for _ in range(2)])
         self.assertEqual([True, False], [pool.cancel(running) for _ in range(2)])
-        self.assertTrue(running.wait(PATIENCE))
+        self.assert_ends(running)
         self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
         self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
 
@@ -340,17 +314,16 @@ class TestCancelling(JobsTestCase):
         pool = self.jobs()
         job = self.submitted(pool)
         self.go_on.set()
-        self.assertTrue(job.wait(PATIENCE))
-        self.assertFalse(pool.cancel(job))
-        self.assertFalse(job.is_cancelled)
+        self.assert_ends(job)
+        self.assertFalse(pool.cancel(job) or job.is_cancelled)
 
 
 class TestStopping(JobsTestCase):
     def test_stopping_lets_running_jobs_finish_and_ends_waiting_ones_at_once(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
-        thread = self.in_background(lambda: pool.stop(PATIENCE))
-        self.assertTrue(queued.wait(PATIENCE))
+        thread = in_background(self, pool.stop, PATIENCE)
+        self.assert_ends(queued)
         self.assertEqual(["b stopped in the queue"], self.ended)
         self.go_on.set()
         thread.join(PATIENCE)
@@ -363,7 +336,7 @@ class TestStopping(JobsTestCase):
         pool.stop(0)
         self.assertEqual({"a stopped", "b stopped"}, set(self.ended))
         self.assertEqual([[b"begunended"]] * 2, [list(job.follow()) for job in running])
-        self.assertEqual([], [each.name for each in threading.enumerate() if each.name == "job"])
+        self.assert_no_worker_left()
 
     def test_stopping_again_does_nothing_and_no_job_is_accepted(self) -> None:
         pool = self.jobs()
@@ -402,6 +375,6 @@ class TestStopping(JobsTestCase):
         pool = self.jobs(workers=2)
         job = self.submitted(pool)
         self.go_on.set()
-        self.assertTrue(job.wait(PATIENCE))
+        self.assert_ends(job)
         pool.stop(PATIENCE)
-        self.assertEqual([], [each.name for each in threading.enumerate() if each.name == "job"])
+        self.assert_no_worker_left()

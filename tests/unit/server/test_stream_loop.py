@@ -16,7 +16,8 @@ from deepseek_cursor_proxy.server import stream_loop
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.support.driven_streams import needs_stream_loop
 from tests.support.polling import eventually
-from tests.unit.net.test_wait import Client
+from tests.support.threads import in_background
+from tests.unit.net.test_wait import Client, socket_pair
 
 PATIENCE = 10.0
 
@@ -40,18 +41,12 @@ class FakeStream:
     """A stream that notes what it reads, and goes back to its own thread at a full stop."""
 
     def __init__(self, test: unittest.TestCase, seconds: float = PATIENCE) -> None:
-        ours, self.upstream = socket.socketpair()
-        client, self.client = socket.socketpair()
-        for sock in (ours, self.upstream, client, self.client):
-            test.addCleanup(sock.close)
-        self.sock = ours
+        self.sock, self.upstream = socket_pair(test)
+        client, self.client = socket_pair(test)
         self.peer = Client(client)
-        self.source = Input(ours, time.monotonic() + seconds)
+        self.source = Input(self.sock, time.monotonic() + seconds)
         self.received = b""
         self.threads: set[int] = set()
-
-    def client_closes(self) -> None:
-        self.client.close()
 
     def advance(self) -> WaitHandle | None:
         self.threads.add(threading.get_ident())
@@ -66,11 +61,7 @@ class LoopTestCase(unittest.TestCase):
 
     def start_threads(self, *streams: FakeStream) -> list[threading.Thread]:
         """The threads of these streams, which sleep until they have to go on."""
-        threads = [threading.Thread(target=self.loop.drive, args=(each, each.source)) for each in streams]
-        for thread in threads:
-            thread.start()
-            self.addCleanup(thread.join)
-        return threads
+        return [in_background(self, self.loop.drive, each, each.source) for each in streams]
 
 
 @needs_stream_loop
@@ -98,10 +89,10 @@ class TestDriving(LoopTestCase):
         self.assertEqual(b"good.", good.received)
 
     def test_a_silent_stream_ends_when_its_client_leaves_or_the_proxy_ends_it(self) -> None:
-        for part, expected in ((FakeStream.client_closes, ClientGone), (lambda each: each.peer.part(), ProxyStopping)):
+        for is_left, expected in ((False, ClientGone), (True, ProxyStopping)):
             stream = FakeStream(self)
             (thread,) = self.start_threads(stream)
-            part(stream)
+            stream.peer.part() if is_left else stream.client.close()
             thread.join(PATIENCE)
             self.assertIsInstance(stream.source.interruption, expected)
             self.assertEqual(b"", stream.received)
@@ -167,10 +158,7 @@ class TestDriving(LoopTestCase):
         self.assertEqual(b"over.", stream.received)
 
     def test_without_descriptors_or_threads_no_stream_is_driven(self) -> None:
-        for name, fault in (
-            ("select.epoll", OSError(24, "Too many open files")),
-            ("threading.Thread.start", RuntimeError()),
-        ):
+        for name, fault in (("select.epoll", OSError(24, "Too many")), ("threading.Thread.start", RuntimeError())):
             stream = FakeStream(self)
             with self.subTest(name), mock.patch(name, side_effect=fault):
                 self.assertFalse(self.loop.drive(stream, stream.source))
@@ -228,6 +216,16 @@ class TestDescriptorReuse(LoopTestCase):
         self.addCleanup(sock.close)
         return sock
 
+    def send_later(self) -> None:
+        """Send the newcomer's own end only once everything that is wrong would have happened."""
+        timer = threading.Timer(0.1, self.send_whole)
+        timer.start()
+        self.addCleanup(timer.join)
+
+    def send_whole(self) -> None:
+        self.sent_at = time.monotonic()
+        self.newcomer.upstream.sendall(b"whole.")
+
     def drive_in_turn(self, *events: Callable[[], object]) -> None:
         """Have all events in one batch; the first ends the former stream, and the newcomer gets its descriptors."""
         holder, is_held = FakeStream(self), threading.Event()
@@ -238,8 +236,7 @@ class TestDescriptorReuse(LoopTestCase):
 
         with mock.patch.object(holder, "advance", side_effect=hold):
             (held,) = self.start_threads(holder)
-            former = threading.Thread(target=self.drive_former)
-            former.start()
+            former = in_background(self, self.drive_former)
             self.assertTrue(eventually(lambda: len(getattr(self.loop._thread, "_by_fileno", ())) == 4))
             holder.upstream.sendall(b"x")
             self.assertTrue(is_held.wait(PATIENCE))
@@ -248,6 +245,9 @@ class TestDescriptorReuse(LoopTestCase):
             self.holds.set()
             former.join(PATIENCE)
             held.join(PATIENCE)
+
+    def assert_newcomer_is_whole(self) -> None:
+        self.assertEqual((b"whole.", None), (self.newcomer.received, self.newcomer.source.interruption))
 
     def drive_former(self) -> None:
         self.loop.drive(self.former, self.former.source)
@@ -267,16 +267,9 @@ class TestDescriptorReuse(LoopTestCase):
 
     def test_a_client_that_stays_keeps_its_stream_when_another_resets(self) -> None:
         self.newcomer.sock.setblocking(False)
-
-        def over() -> None:
-            self.former.upstream.sendall(b"over.")
-
-        # The newcomer's own end comes only once everything that is wrong would have happened.
-        soon = threading.Timer(0.1, lambda: self.newcomer.upstream.sendall(b"whole."))
-        soon.start()
-        self.addCleanup(soon.join)
-        self.drive_in_turn(over, self.former.client_closes)
-        self.assertEqual((b"whole.", None), (self.newcomer.received, self.newcomer.source.interruption))
+        self.send_later()
+        self.drive_in_turn(lambda: self.former.upstream.sendall(b"over."), self.former.client.close)
+        self.assert_newcomer_is_whole()
 
     def test_a_stream_is_not_advanced_by_an_event_of_another_with_the_same_descriptor(self) -> None:
         advanced: list[float] = []
@@ -286,19 +279,11 @@ class TestDescriptorReuse(LoopTestCase):
             advanced.append(time.monotonic())
             return advance()
 
-        sent: list[float] = []
-
-        def send() -> None:
-            sent.append(time.monotonic())
-            self.newcomer.upstream.sendall(b"whole.")
-
-        soon = threading.Timer(0.1, send)
-        soon.start()
-        self.addCleanup(soon.join)
+        self.send_later()
         with mock.patch.object(self.newcomer, "advance", noting):
-            self.drive_in_turn(self.former.client_closes, lambda: self.former.upstream.sendall(b"x"))
+            self.drive_in_turn(self.former.client.close, lambda: self.former.upstream.sendall(b"x"))
         self.assertEqual(b"whole.", self.newcomer.received)
-        self.assertGreaterEqual(min(advanced), sent[0])
+        self.assertGreaterEqual(min(advanced), self.sent_at)
 
     def test_an_event_of_a_client_that_has_not_left_ends_no_stream(self) -> None:
         (thread,) = self.start_threads(self.newcomer)
@@ -307,9 +292,9 @@ class TestDescriptorReuse(LoopTestCase):
         assert run is not None
         run._handle(self.newcomer.peer.fileno())
         self.assertTrue(thread.is_alive())
-        self.newcomer.upstream.sendall(b"whole.")
+        self.send_whole()
         thread.join(PATIENCE)
-        self.assertEqual((b"whole.", None), (self.newcomer.received, self.newcomer.source.interruption))
+        self.assert_newcomer_is_whole()
 
 
 class TestCounting(LoopTestCase):
