@@ -12,6 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.observers import log_writer
 from deepseek_cursor_proxy.observers.log_writer import LogWriter, QueuedStream
+from tests.support.threads import run_at_once
 from tests.unit.observers.test_log_lines import Disk
 
 PATIENCE = 15.0
@@ -123,11 +124,7 @@ class TestOrder(LogWriterTest):
             for number in range(2000):
                 writer.write(f"{name} {number}\n")
 
-        threads = [threading.Thread(target=run, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(run, "abcd")
         writer.close()
         lines = disk.written.decode().splitlines()
         for name in "abcd":
@@ -214,9 +211,8 @@ class TestFailure(LogWriterTest):
         )
 
     def test_a_write_to_a_closed_descriptor_raises_nothing(self) -> None:
-        stream = io.TextIOWrapper(io.BufferedWriter(Disk(1000)), encoding="utf-8")
-        writer = LogWriter(stream)
-        stream.close()
+        writer = self.writer(Disk(1000))
+        writer._stream.close()
         writer.write("the stream is closed\n")
         writer.close()
 
@@ -233,13 +229,8 @@ class TestQueuedStream(LogWriterTest):
         writer, sink = self.stuck()
         stream = QueuedStream(writer, writer._stream)
 
-        def fail() -> None:
-            raise LookupError("a bug")
-
         with mock.patch.object(sys, "stderr", stream):
-            thread = threading.Thread(target=fail)
-            thread.start()
-            thread.join(PATIENCE)
+            run_at_once(mock.Mock(side_effect=LookupError("a bug")), [None])
             print("printed", file=sys.stderr, flush=True)
         self.assertEqual(b"", sink.written)
         sink.released.set()

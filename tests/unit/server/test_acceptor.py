@@ -15,43 +15,38 @@ from deepseek_cursor_proxy.server import acceptor as acceptors
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import encode_refusal
 from tests.support.harness import PATIENCE, read_reply
+from tests.support.polling import wait_until
+from tests.support.threads import in_background
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 REJECTION = encode_refusal(Overloaded("Too many.", retry_after=1))
 
 
-class Listener:
-    """A listening socket whose accept() raises these errors first."""
+class Listener(socket.socket):
+    """A listening socket whose accept() fails with these numbers first."""
 
-    def __init__(self, failures: list[OSError]) -> None:
-        self.real = socket.create_server(("127.0.0.1", 0))
-        self.failures = failures
-        self.calls = 0
+    failures: list[int]
 
     def accept(self) -> tuple[socket.socket, Any]:
-        self.calls += 1
         if self.failures:
-            raise self.failures.pop(0)
-        return self.real.accept()
-
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    def setblocking(self, value: bool) -> None:
-        self.real.setblocking(value)
+            raise OSError(number := self.failures.pop(0), os.strerror(number))
+        return super().accept()
 
 
-class AcceptorTestCase(unittest.TestCase):
+def listen(*failures: int) -> Listener:
+    listener = Listener(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    listener.failures = [*failures]
+    return listener
+
+
+class TestAcceptor(unittest.TestCase):
     def open(self, *failures: int, admit: Callable[[socket.socket, Any], None] | None = None) -> Listener:
         """Run an acceptor; its listener."""
         self.admitted: list[socket.socket] = []
         self.has_admitted = threading.Event()
-        listener = Listener([OSError(number, os.strerror(number)) for number in failures])
-        self.addCleanup(listener.real.close)
-        self.acceptor = Acceptor(listener, admit or self.admit, REJECTION)  # type: ignore[arg-type]
-        thread = threading.Thread(target=self.acceptor.run)
-        thread.start()
-        self.addCleanup(thread.join, PATIENCE)
+        listener = listen(*failures)
+        self.addCleanup(listener.close)
+        self.acceptor = Acceptor(listener, admit or self.admit, REJECTION)
+        in_background(self, self.acceptor.run)
         self.addCleanup(self.acceptor.stop)
         return listener
 
@@ -61,37 +56,31 @@ class AcceptorTestCase(unittest.TestCase):
         self.has_admitted.set()
 
     def connect(self, listener: Listener) -> socket.socket:
-        sock = socket.create_connection(listener.real.getsockname(), PATIENCE)
+        sock = socket.create_connection(listener.getsockname(), PATIENCE)
         self.addCleanup(sock.close)
         return sock
 
-
-class TestAcceptor(AcceptorTestCase):
-    def test_a_client_that_connects_is_admitted(self) -> None:
-        listener = self.open()
+    def assert_admitted(self, listener: Listener) -> None:
         self.connect(listener)
         self.assertTrue(self.has_admitted.wait(PATIENCE))
+
+    def test_a_client_that_connects_is_admitted(self) -> None:
+        self.assert_admitted(self.open())
         self.assertTrue(self.admitted[0].getblocking())
 
-    def test_stop_ends_it_at_once_and_before_it_runs(self) -> None:
+    def test_stop_ends_it_at_once_and_before_it_runs_and_with_its_listener_closed(self) -> None:
         self.open()
         self.acceptor.stop()
-        never_run = Acceptor(socket.socket(), self.admit, REJECTION)
-        self.addCleanup(never_run._listener.close)
-        never_run.stop()
-        never_run.run()
-
-    def test_stopped_and_closed_before_it_runs_it_ends_without_an_error(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        acceptor = Acceptor(listener, lambda *_: None, b"")
-        acceptor.stop()
-        listener.close()
-        acceptor.run()
+        for is_closed in (False, True):
+            with listen() as listener:
+                never_run = Acceptor(listener, self.admit, REJECTION)
+                never_run.stop()
+                if is_closed:
+                    listener.close()
+                never_run.run()
 
     def test_a_client_that_left_before_it_was_accepted_does_not_matter(self) -> None:
-        listener = self.open(errno.ECONNABORTED, errno.EPROTO)
-        self.connect(listener)
-        self.assertTrue(self.has_admitted.wait(PATIENCE))
+        self.assert_admitted(self.open(errno.ECONNABORTED, errno.EPROTO))
 
     def test_out_of_descriptors_the_reserve_serves_to_reject(self) -> None:
         for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
@@ -100,16 +89,15 @@ class TestAcceptor(AcceptorTestCase):
                 status, headers, body = read_reply(self.connect(listener))
                 self.assertEqual((503, "1"), (status, headers["retry-after"]))
                 self.assertEqual("overloaded", json.loads(body)["error"]["code"])
-                self.connect(listener)
-                self.assertTrue(self.has_admitted.wait(PATIENCE))
+                self.assert_admitted(listener)
                 self.acceptor.stop()
             self.assertIn("raise the limit of open files", logged.output[0])
 
     def test_a_shortage_of_descriptors_is_logged_once_in_a_while(self) -> None:
         with self.assertLogs(acceptors.__name__, "WARNING") as logged:
-            listener = self.open(*[errno.EMFILE] * 1)
+            listener = self.open(errno.EMFILE)
             read_reply(self.connect(listener))
-            listener.failures = [OSError(errno.EMFILE, "too many")]
+            listener.failures = [errno.EMFILE]
             read_reply(self.connect(listener))
         self.assertEqual(1, len(logged.output))
 
@@ -121,7 +109,7 @@ class TestAcceptor(AcceptorTestCase):
             self.assertLogs(acceptors.__name__, "WARNING"),
         ):
             # The first uses up the reserve.
-            listener.failures = [OSError(errno.EMFILE, "too many") for _ in range(7)]
+            listener.failures = [errno.EMFILE] * 7
             with mock.patch.object(self.acceptor._is_stopping, "wait", side_effect=lambda _: paused.release()) as wait:
                 self.connect(listener)
                 for _ in range(3):
@@ -130,19 +118,17 @@ class TestAcceptor(AcceptorTestCase):
                 self.assertTrue(self.has_admitted.wait(PATIENCE), "and goes on when there are descriptors again")
 
     def test_a_bug_in_admit_costs_one_client_only(self) -> None:
-        failures = []
+        bugs = [LookupError("a bug")]
 
-        def broken_once(sock: socket.socket, address: Any) -> None:
-            if not failures:
-                failures.append(1)
-                raise LookupError("a bug")
+        def break_once(sock: socket.socket, address: Any) -> None:
+            if bugs:
+                raise bugs.pop()
             self.admit(sock, address)
 
         with self.assertLogs(acceptors.__name__, "ERROR") as logged:
-            listener = self.open(admit=broken_once)
+            listener = self.open(admit=break_once)
             self.assertEqual(b"", self.connect(listener).recv(1))
-            self.connect(listener)
-            self.assertTrue(self.has_admitted.wait(PATIENCE))
+            self.assert_admitted(listener)
         self.assertIn("unexpected LookupError", logged.output[0])
 
     def test_rejected_clients_that_stay_connected_are_closed_in_the_end(self) -> None:
@@ -150,8 +136,4 @@ class TestAcceptor(AcceptorTestCase):
             listener = self.open(admit=lambda sock, _: self.acceptor.reject(sock))
             for sock in [self.connect(listener) for _ in range(9)]:
                 self.assertEqual(503, read_reply(sock)[0])
-            for _ in range(1000):
-                if not self.acceptor._lingering:
-                    break
-                threading.Event().wait(0.01)
-            self.assertEqual({}, self.acceptor._lingering)
+            wait_until(lambda: not self.acceptor._lingering)

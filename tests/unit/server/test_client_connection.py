@@ -6,6 +6,7 @@ import socket
 import threading
 import unittest
 from collections.abc import Callable
+from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, NotFound
@@ -16,6 +17,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.support.harness import PATIENCE, read_reply
+from tests.support.threads import in_background
 
 # More than the system buffers between the two.
 LARGE = 30_000_000
@@ -23,8 +25,8 @@ LARGE = 30_000_000
 App = Callable[[HttpRequest], HttpReply]
 
 
-def get(path: str = "/", *fields: str, version: str = "1.1") -> bytes:
-    return "\r\n".join([f"GET {path} HTTP/{version}", "Host: x", *fields, "", ""]).encode()
+def get(path: str = "/", *fields: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *fields, "", ""]).encode()
 
 
 def echo(request: HttpRequest) -> HttpReply:
@@ -58,10 +60,21 @@ class ConnectionTestCase(unittest.TestCase):
             connection.serve()
             connection._sock.close()
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        self.addCleanup(thread.join, PATIENCE)
+        in_background(self, serve)
         self.addCleanup(client.close)
+        return connection, client
+
+    def serve_waiting(self, reply: App) -> tuple[ClientConnection, socket.socket]:
+        """A connection whose app has been called and waits before it replies."""
+        is_called = threading.Event()
+
+        def app(request: HttpRequest) -> HttpReply:
+            is_called.set()
+            return reply(request)
+
+        connection, client = self.serve(app)
+        client.sendall(get())
+        self.assertTrue(is_called.wait(PATIENCE))
         return connection, client
 
     def assert_ended(self, client: socket.socket) -> None:
@@ -87,23 +100,19 @@ class TestRequests(ConnectionTestCase):
         self.assert_ended(client)
 
     def test_an_error_of_the_app_ends_the_connection_with_its_status(self) -> None:
-        def refuse(request: HttpRequest) -> HttpReply:
-            raise NotFound("no such path")
-
-        _, client = self.serve(refuse)
+        _, client = self.serve(mock.Mock(side_effect=NotFound("no such path")))
         client.sendall(get())
         status, headers, body = read_reply(client)
         self.assertEqual((404, "close"), (status, headers["connection"]))
         self.assertEqual("no such path", json.loads(body)["error"]["message"])
 
     def test_an_incomplete_head_is_a_400_and_a_late_one_a_408(self) -> None:
-        _, client = self.serve()
-        client.sendall(get()[:-2])
-        client.shutdown(socket.SHUT_WR)
-        self.assertEqual(400, read_reply(client)[0])
-        _, client = self.serve(header_timeout=0.05)
-        client.sendall(get()[:-2])
-        self.assertEqual(408, read_reply(client)[0])
+        for status, seconds in ((400, PATIENCE), (408, 0.05)):
+            _, client = self.serve(header_timeout=seconds)
+            client.sendall(get()[:-2])
+            if status == 400:
+                client.shutdown(socket.SHUT_WR)
+            self.assertEqual(status, read_reply(client)[0])
 
     def test_an_idle_client_is_closed_without_a_reply(self) -> None:
         for sent in (b"", b"\r\n"):
@@ -122,16 +131,10 @@ class TestStop(ConnectionTestCase):
         self.assert_ended(client)
 
     def test_a_connection_with_a_request_ends_after_its_response(self) -> None:
-        is_called, may_reply = threading.Event(), threading.Event()
-
-        def reply_later(request: HttpRequest) -> HttpReply:
-            is_called.set()
-            may_reply.wait(PATIENCE)
-            return HttpReply(200, b"late")
-
-        connection, client = self.serve(reply_later)
-        client.sendall(get())
-        self.assertTrue(is_called.wait(PATIENCE))
+        may_reply = threading.Event()
+        connection, client = self.serve_waiting(
+            lambda _: HttpReply(200, b"late" if may_reply.wait(PATIENCE) else b"never")
+        )
         connection.stop_after_response()
         may_reply.set()
         status, headers, body = read_reply(client)
@@ -139,16 +142,11 @@ class TestStop(ConnectionTestCase):
         self.assert_ended(client)
 
     def test_end_response_interrupts_the_waits_of_the_app_with_a_503(self) -> None:
-        is_called = threading.Event()
-
         def wait_for_ever(request: HttpRequest) -> HttpReply:
-            is_called.set()
             pause(PATIENCE, request.peer)
             raise AssertionError("not interrupted")
 
-        connection, client = self.serve(wait_for_ever)
-        client.sendall(get())
-        self.assertTrue(is_called.wait(PATIENCE))
+        connection, client = self.serve_waiting(wait_for_ever)
         connection.end_response()
         status, _, body = read_reply(client)
         self.assertEqual((503, "proxy_stopping"), (status, json.loads(body)["error"]["code"]))

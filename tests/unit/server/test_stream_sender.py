@@ -1,6 +1,5 @@
 """When the head, the pieces and the end of a streamed reply go out, and which thread waits for the next piece."""
 
-import socket
 import time
 import unittest
 from collections.abc import Iterator
@@ -9,14 +8,14 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.lull import BLOCKING, Lull, WaitHandle
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.server.stream_sender import StreamSender
+from tests.unit.net.test_wait import socket_pair
 
 
 class Input:
     """A wait handle that is ready, and tells what the client had been sent when it was waited for."""
 
     def __init__(self, test: unittest.TestCase, client: "Client") -> None:
-        self._ours, upstream = socket.socketpair()
-        test.addCleanup(self._ours.close)
+        self._ours, upstream = socket_pair(test)
         upstream.close()
         self._client = client
         self.sent_before: list[bytes] = []
@@ -38,9 +37,7 @@ class Client:
     close_reason: ProxyError | None = None
 
     def __init__(self, test: unittest.TestCase) -> None:
-        self._ours, self._theirs = socket.socketpair()
-        test.addCleanup(self._ours.close)
-        test.addCleanup(self._theirs.close)
+        self._ours, self._theirs = socket_pair(test)
         self.sent: list[bytes] = []
 
     def leave(self) -> None:
@@ -84,7 +81,7 @@ class SenderTestCase(unittest.TestCase):
         return self.client.sent
 
 
-class TestHead(SenderTestCase):
+class TestRun(SenderTestCase):
     def test_a_piece_that_is_there_goes_out_with_the_head(self) -> None:
         self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
 
@@ -98,8 +95,6 @@ class TestHead(SenderTestCase):
     def test_a_body_without_a_piece_has_a_head(self) -> None:
         self.assertEqual(self.send(Body()), [b"head|"])
 
-
-class TestWait(SenderTestCase):
     def test_a_client_that_leaves_interrupts_the_body_and_not_the_sender(self) -> None:
         self.client.leave()
         self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
