@@ -1,6 +1,7 @@
 import logging
 import unittest
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -35,6 +36,10 @@ USAGE = {
 }
 
 
+def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_retry: bool = False, **details: Any) -> Restored:
+    return Restored(7, PreparedRequest(request, NOBODY, turns, **details), is_retry)
+
+
 def received(**details: Any) -> Received:
     return Received(7, "abc", REQUEST._replace(**details), {"messages": ["secret prompt"]}, 1234)
 
@@ -45,7 +50,7 @@ def finished(outcome: str = "completed", status: int = 200, **details: Any) -> F
     return Finished(7, outcome, status, 8.26, **fields)
 
 
-class ConsoleTestCase(unittest.TestCase):
+class TestConsole(unittest.TestCase):
     def lines(self, *events: Event, **settings: bool) -> list[str]:
         console = Console(**settings)
         with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
@@ -53,10 +58,7 @@ class ConsoleTestCase(unittest.TestCase):
                 console.emit(event)
         return [record.getMessage() for record in logged.records]
 
-
-class TestConsole(ConsoleTestCase):
     def test_the_console_prints_four_lines_per_request(self) -> None:
-        prepared = PreparedRequest(REQUEST, NOBODY, TURNS)
         self.assertEqual(
             [
                 "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
@@ -64,7 +66,7 @@ class TestConsole(ConsoleTestCase):
                 "├ #7 sent       231 kB · accepted after 0.42 s",
                 "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
             ],
-            self.lines(received(), Restored(7, prepared, False), Sent(7, dict, 231_000, 0.42), finished()),
+            self.lines(received(), restored(), Sent(7, dict, 231_000, 0.42), finished()),
         )
 
     def test_a_request_without_an_exchange_has_one_line_without_keys_or_controls(self) -> None:
@@ -81,23 +83,23 @@ class TestConsole(ConsoleTestCase):
             lines,
         )
 
-    def test_the_console_names_recovery_a_second_try_and_thinking_off(self) -> None:
-        recovered = PreparedRequest(REQUEST, NOBODY, TURNS, transcribed=5)
-        off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, ())
-        lines = self.lines(Restored(7, recovered, True), Restored(7, off, False))
-        self.assertIn("recovered: 5 messages replayed as text", lines[0])
-        self.assertIn("second try", lines[0])
-        self.assertIn("thinking is off", lines[1])
-
-    def test_the_console_names_repairs(self) -> None:
-        repaired = PreparedRequest(REQUEST, NOBODY, TURNS, repairs={"cancelled": 1, "moved": 2})
-        (line,) = self.lines(Restored(7, repaired, False))
-        self.assertEqual("├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved", line)
-
-    def test_the_console_names_repairs_with_thinking_off_too(self) -> None:
-        off = PreparedRequest(REQUEST._replace(thinking=False), NOBODY, (), repairs={"cancelled": 1})
-        (line,) = self.lines(Restored(7, off, False))
-        self.assertEqual("├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled", line)
+    def test_the_console_names_recovery_a_second_try_repairs_and_thinking_off(self) -> None:
+        off = REQUEST._replace(thinking=False)
+        self.assertEqual(
+            [
+                "├ #7 reasoning  1 filled · 1 missing · recovered: 5 messages replayed as text"
+                " · second try, DeepSeek refused the first",
+                "├ #7 reasoning  1 filled · 1 missing · repaired: 1 cancelled, 2 moved",
+                "├ #7 reasoning  thinking is off for this request · repaired: 1 cancelled",
+                "├ #7 reasoning  thinking is off for this request",
+            ],
+            self.lines(
+                restored(transcribed=5, is_retry=True),
+                restored(repairs={"cancelled": 1, "moved": 2}),
+                restored(off, (), repairs={"cancelled": 1}),
+                restored(off, ()),
+            ),
+        )
 
     def test_the_console_prints_divergence_next_to_cached_tokens(self) -> None:
         (line,) = self.lines(finished(divergence=Divergence(message=12, role="user", what="content")))
@@ -124,12 +126,7 @@ class TestConsole(ConsoleTestCase):
         )
 
     def test_the_console_prints_prompt_and_answer_only_with_verbose(self) -> None:
-        events = (
-            received(),
-            Restored(7, PreparedRequest(REQUEST, NOBODY, TURNS), False),
-            Sent(7, lambda: {"a": 1}, 5, 0.1),
-            finished(),
-        )
+        events = (received(), restored(), Sent(7, lambda: {"a": 1}, 5, 0.1), finished())
         self.assertNotIn("secret", "".join(self.lines(*events)))
         loud = self.lines(*events, verbose=True)
         for words in ("secret prompt", "secret thought", "secret answer", '{"a": 1}'):
@@ -167,17 +164,8 @@ class TestConsole(ConsoleTestCase):
 
 class TestObservers(unittest.TestCase):
     def test_an_observer_that_raises_stops_no_other(self) -> None:
-        seen: list[Event] = []
-
-        class Broken:
-            def emit(self, event: Event) -> None:
-                raise RuntimeError("broken")
-
-        class Works:
-            def emit(self, event: Event) -> None:
-                seen.append(event)
-
+        broken, works = mock.Mock(**{"emit.side_effect": RuntimeError("broken")}), mock.Mock()
         with self.assertLogs("deepseek_cursor_proxy.observers.events", logging.WARNING) as logged:
-            Observers([Broken(), Works()]).emit(finished())
-        self.assertEqual(1, len(seen))
-        self.assertIn("Broken failed", logged.output[0])
+            Observers([broken, works]).emit(finished())
+        works.emit.assert_called_once_with(finished())
+        self.assertIn("Mock failed", logged.output[0])

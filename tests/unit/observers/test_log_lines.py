@@ -55,65 +55,51 @@ class TestStreams(unittest.TestCase):
         """A log that Windows redirects was full of escapes."""
         with mock.patch.dict(os.environ):
             os.environ.pop("PYTHONIOENCODING", None)
-            written = self.streams("cp1252")
-            with log_lines.command_streams():
-                print("┌ 你好")
-                print("┌ 你好", file=sys.stderr)
-                sys.stdout.flush()
-                line = "┌ 你好".encode()
-                self.assertEqual([line] * 2, [written[0].getvalue().strip(), self.drained(written[1]).strip()])
+            self.assertEqual(["┌ 你好".encode()] * 2, self.printed("┌ 你好", "cp1252"))
 
     def test_the_encoding_of_pythonioencoding_stays(self) -> None:
         with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
-            written = self.streams("ascii")
-            with log_lines.command_streams():
-                print("ü")
-                print("ü", file=sys.stderr)
-                sys.stdout.flush()
-                self.assertEqual([b"?", b"\\xfc"], [written[0].getvalue().strip(), self.drained(written[1]).strip()])
+            self.assertEqual([b"?", b"\\xfc"], self.printed("ü", "ascii"))
 
-    def drained(self, file: io.BytesIO) -> bytes:
-        log_lines.drain(5)
-        return file.getvalue()
+    def printed(self, text: str, encoding: str) -> list[bytes]:
+        """The bytes that a command's stdout and stderr get of a text."""
+        written = self.streams(encoding)
+        with log_lines.command_streams():
+            print(text, flush=True)
+            print(text, file=sys.stderr)
+            log_lines.drain(5)
+            return [file.getvalue().strip() for file in written]
 
     def test_missing_standard_streams_are_replaced_while_a_command_runs(self) -> None:
         """Windows' pythonw starts programs so; what stood in their place was collected, and every chat answered 500."""
-        self.enterContext(mock.patch.object(sys, "stdout", None))
-        self.enterContext(mock.patch.object(sys, "stderr", None))
+        self.enterContext(mock.patch.multiple(sys, stdout=None, stderr=None))
         with log_lines.command_streams(), log_lines.serving_streams():
             gc.collect()
             print("not read", flush=True)
             print("nor this", file=sys.stderr, flush=True)
             # Windows calls its null device a terminal; it is none that shows colours.
             self.assertFalse(log_lines.has_colours())
-        self.assertIsNone(sys.stdout)
-        self.assertIsNone(sys.stderr)
+        self.assertEqual((None, None), (sys.stdout, sys.stderr))
 
-
-class TestColours(unittest.TestCase):
-    def colours(self, stream: object, name: str = "posix", understands: bool = False) -> bool:
-        with (
-            mock.patch.object(sys, "stderr", stream),
-            mock.patch.object(os, "name", name),
-            mock.patch.object(log_lines, "_understands_escapes", return_value=understands),
-        ):
-            return log_lines.has_colours()
-
-    def test_only_a_terminal_has_colours(self) -> None:
-        self.assertTrue(self.colours(mock.Mock(**{"isatty.return_value": True})))
-        self.assertFalse(self.colours(io.StringIO()))
-
-    def test_a_windows_console_has_colours_when_it_takes_escapes(self) -> None:
-        terminal = mock.Mock(**{"isatty.return_value": True})
-        for understands in (True, False):
-            self.assertEqual(understands, self.colours(terminal, "nt", understands))
-
-    def test_an_absent_or_closed_stderr_has_no_colours(self) -> None:
-        """Asking it was the end of every chat."""
-        closed = io.StringIO()
+    def test_only_a_terminal_that_takes_escapes_has_colours(self) -> None:
+        """Asking an absent or closed stderr was the end of every chat."""
+        terminal, closed = mock.Mock(**{"isatty.return_value": True}), io.StringIO()
         closed.close()
-        for stream in (None, closed):
-            self.assertFalse(self.colours(stream))
+        for name, stream, system, understands, expected in (
+            ("a terminal", terminal, "posix", False, True),
+            ("a console of Windows that takes escapes", terminal, "nt", True, True),
+            ("a console of Windows that does not", terminal, "nt", False, False),
+            ("a file", io.StringIO(), "posix", False, False),
+            ("absent", None, "posix", False, False),
+            ("closed", closed, "posix", False, False),
+        ):
+            with (
+                self.subTest(name),
+                mock.patch.object(sys, "stderr", stream),
+                mock.patch.object(os, "name", system),
+                mock.patch.object(log_lines, "_understands_escapes", return_value=understands),
+            ):
+                self.assertEqual(expected, log_lines.has_colours())
 
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
@@ -124,17 +110,17 @@ class TestLines(unittest.TestCase):
         self.log.propagate = False
         self.log.setLevel(logging.INFO)
 
-    def handle_by(self, handler: logging.Handler) -> None:
-        self.log.addHandler(handler)
+    def handle(self) -> None:
+        self.log.addHandler(handler := log_lines.LineHandler(self.stream))
         self.addCleanup(self.log.removeHandler, handler)
 
     def test_foreign_text_in_a_log_record_stays_on_its_line(self) -> None:
-        self.handle_by(log_lines.LineHandler(self.stream))
+        self.handle()
         self.log.getChild("child").warning("he said %s", "\x1b[2J\r\nforged line")
         self.assertEqual("he said \\x1b[2J\\r\\nforged line\n", self.stream.getvalue())
 
     def test_a_traceback_in_the_log_keeps_its_lines(self) -> None:
-        self.handle_by(log_lines.LineHandler(self.stream))
+        self.handle()
         try:
             raise LookupError("a bug")
         except LookupError:
@@ -142,7 +128,7 @@ class TestLines(unittest.TestCase):
         self.assertRegex(self.stream.getvalue(), r"\Ait failed\nTraceback [\s\S]+LookupError: a bug\n\Z")
 
     def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
-        self.handle_by(log_lines.LineHandler(self.stream))
+        self.handle()
         log_lines.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
