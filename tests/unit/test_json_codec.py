@@ -1,5 +1,6 @@
 import json
 import unittest
+from unittest import mock
 
 from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.errors import BadRequest
@@ -21,7 +22,7 @@ class TestEncoding(unittest.TestCase):
                 encode_json({"a": number})
 
     def test_a_stream_reply_asks_proxies_not_to_buffer(self) -> None:
-        self.assertIn(("X-Accel-Buffering", "no"), HttpReply.events(_NoBody()).headers)
+        self.assertIn(("X-Accel-Buffering", "no"), HttpReply.events(mock.Mock()).headers)
 
 
 class TestDecoding(unittest.TestCase):
@@ -86,8 +87,8 @@ class TestDecoding(unittest.TestCase):
                 body = b'{"a":' + opening * inner + b"1" + closing * inner + b"}"
                 with self.subTest(opening, depth=depth):
                     if is_read:
-                        self.assertEqual(body, encode_json(decode_json_object(body)))
-                        self.assertEqual(body, encode_json(decode_upstream_json(body)))
+                        for decode in (decode_json_object, decode_upstream_json):
+                            self.assertEqual(body, encode_json(decode(body)))
                     else:
                         with self.assertRaisesRegex(BadRequest, "nested too deeply: at most 200 levels"):
                             decode_json_object(body)
@@ -98,14 +99,14 @@ class TestDecoding(unittest.TestCase):
         body = encode_json({"text": "[{" * 5000, "wide": [[{}] for _ in range(5000)]})
         self.assertEqual(body, encode_json(decode_json_object(body)))
 
-    def test_a_body_with_a_byte_order_mark_is_decoded(self) -> None:
-        self.assertEqual({"a": 1}, decode_json_object(b'\xef\xbb\xbf{"a":1}'))
-
-    def test_the_last_of_equal_json_keys_wins(self) -> None:
-        self.assertEqual({"a": 2}, decode_json_object(b'{"a":1,"a":2}'))
-
-    def test_lone_surrogates_are_decoded(self) -> None:
-        self.assertEqual({"a": "\ud800"}, decode_json_object(b'{"a":"\\ud800"}'))
+    def test_unusual_json_is_decoded(self) -> None:
+        for name, body, value in (
+            ("a byte order mark", b'\xef\xbb\xbf{"a":1}', 1),
+            ("equal keys, of which the last wins", b'{"a":1,"a":2}', 2),
+            ("a lone surrogate", b'{"a":"\\ud800"}', "\ud800"),
+        ):
+            with self.subTest(name):
+                self.assertEqual({"a": value}, decode_json_object(body))
 
 
 class TestUpstreamDecoding(unittest.TestCase):
@@ -142,8 +143,7 @@ class TestSafeText(unittest.TestCase):
             (json.dumps(f"\x1b{key}"), '"\\u001bsk-***"'),
             ("task-management-list disk-usage-of-today sk-short", "task-management-list disk-usage-of-today sk-short"),
         ):
-            self.assertEqual(shown, redact_keys(text))
-            self.assertEqual(shown, safe_text(text))
+            self.assertEqual((shown, shown), (redact_keys(text), safe_text(text)))
 
     def test_safe_text_leaves_ordinary_text_unchanged(self) -> None:
         for text in ("deepseek-v4-pro · 思考", "你好\u3000世界", "👩‍💻 naïve 日本語 हिन्दी می‌خواهم"):
@@ -160,10 +160,3 @@ class TestSafeText(unittest.TestCase):
 
     def test_readable_json_has_no_keys(self) -> None:
         self.assertEqual('{"a": "\\nsk-*** 中"}', readable_json({"a": "\nsk-0123456789abcdef 中"}))
-
-
-class _NoBody:
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(())
-
-    def close(self) -> None: ...

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
-ME = b"m" * 32
+ME, KEY = b"m" * 32, b"k" * 32
 HOUR, DAY, YEAR = 3600.0, 24 * 3600.0, 365 * 24 * 3600.0
 NOW = 1_800_000_000.0
 
@@ -90,29 +90,32 @@ class TestStores(unittest.TestCase):
         self.clocks = Clocks()
         self.enterContext(mock.patch("deepseek_cursor_proxy.steady_clock.time", self))
         self.open()
-        self.reasonings.record([((b"k" * 32,), "why")])
-        self.responses.put(ME, StoredResponse({"id": "done", "status": "completed"}, []))
-        self.responses.put(ME, StoredResponse({"id": "job", "status": "in_progress"}, []))
+        self.reasonings.record([((KEY,), "why")])
+        self.put("done")
+        self.put("job", "in_progress")
+
+    def put(self, name: str, status: str = "completed") -> None:
+        self.responses.put(ME, StoredResponse({"id": name, "status": status}, []))
+
+    def complete_job(self) -> bool:
+        return self.responses.update(ME, StoredResponse({"id": "job", "status": "completed"}, []))
 
     def open(self) -> None:
         self.reasonings = ReasoningStore(self.path, max_age_seconds=30 * DAY)
         details: Any = {"max_age_seconds": 30 * DAY, "clock": self.reasonings.clock}
         self.responses = ResponseStore(self.reasonings.database, **details)
         self.chats = ConversationStore(self.reasonings.database, **details)
-        self.addCleanup(self.close, self.reasonings, self.responses, self.chats)
-
-    def close(self, reasonings: ReasoningStore, responses: ResponseStore, chats: ConversationStore) -> None:
-        responses.close()
-        chats.close()
-        reasonings.close()
+        for store in (self.reasonings, self.chats, self.responses):
+            self.addCleanup(store.close)
 
     def restart(self) -> None:
-        self.close(self.reasonings, self.responses, self.chats)
+        for store in (self.responses, self.chats, self.reasonings):
+            store.close()
         self.open()
 
     def assert_all_there(self) -> None:
         self.assertEqual([0, 0, 0], [each.prune() for each in (self.reasonings, self.responses, self.chats)])
-        self.assertEqual({b"k" * 32: ["why"]}, self.reasonings.find([b"k" * 32]))
+        self.assertEqual({KEY: ["why"]}, self.reasonings.find([KEY]))
         for name in ("done", "job"):
             self.assertIsNotNone(self.responses.get(ME, name))
 
@@ -122,7 +125,7 @@ class TestStores(unittest.TestCase):
             self.assert_all_there()
             self.clocks.pass_by(HOUR / 2)
             self.assert_all_there()
-            self.assertTrue(self.responses.update(ME, StoredResponse({"id": "job", "status": "completed"}, [])))
+            self.assertTrue(self.complete_job())
         self.assert_all_there()
 
     def test_a_wrong_clock_at_the_start_deletes_no_row(self) -> None:
@@ -138,7 +141,7 @@ class TestStores(unittest.TestCase):
     def test_rows_stored_while_the_clock_is_wrong_survive_its_correction(self) -> None:
         for number, jump in enumerate((YEAR, -YEAR)):
             self.clocks.wall += jump
-            self.responses.put(ME, StoredResponse({"id": f"new-{number}", "status": "completed"}, []))
+            self.put(f"new-{number}")
             self.clocks.pass_by(HOUR / 2)
             self.clocks.wall -= jump
             self.clocks.pass_by(2 * HOUR)
@@ -146,7 +149,7 @@ class TestStores(unittest.TestCase):
             self.assertIsNotNone(self.responses.get(ME, f"new-{number}"))
 
     def test_rows_that_are_really_old_are_pruned(self) -> None:
-        self.responses.update(ME, StoredResponse({"id": "job", "status": "completed"}, []))
+        self.complete_job()
         self.clocks.pass_by(31 * DAY)
         self.assertEqual([1, 2], [self.reasonings.prune(), self.responses.prune()])
 

@@ -74,6 +74,11 @@ class CliTest(unittest.TestCase):
             rows[key.strip()] = (value.strip(), origin)
         return rows
 
+    def settings_file(self, text: str) -> str:
+        path = self.home / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
     def fill_store(self, *texts: str) -> None:
         with contextlib.closing(ReasoningStore(self.store)) as store:
             store.record([([text.encode().ljust(32)], text) for text in texts])
@@ -91,9 +96,12 @@ class HelpTest(CliTest):
 
     def test_serve_help_lists_every_setting(self) -> None:
         text = self.output_of("serve", "--help")
-        for each in SETTINGS:
-            self.assertIn(f"  {each.flag}", text)
-        for flag in ("--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
+        for flag in (
+            *(f"  {each.flag}" for each in SETTINGS),
+            "--config FILE",
+            "--clear-reasoning-cache",
+            "--no-ngrok",
+        ):
             self.assertIn(flag, text)
 
     def test_serve_help_groups_the_settings(self) -> None:
@@ -117,7 +125,7 @@ class HelpTest(CliTest):
 
 class BenchCommandTest(CliTest):
     def bench_options(self, *flags: str) -> bench.Options:
-        """What the benchmark is bench_options for."""
+        """What the command makes of its flags."""
         with mock.patch("deepseek_cursor_proxy.lab.bench.run", return_value=1) as run:
             self.assertEqual(1, cli.main(["bench", *flags]))
         [options] = run.call_args.args
@@ -136,20 +144,11 @@ class BenchCommandTest(CliTest):
         )
 
     def test_bench_against_refuses_a_bad_value_with_an_example(self) -> None:
-        for text in (
-            "http://127.0.0.1:1",
-            "a",
-            "a=",
-            "=http://127.0.0.1:1",
-            "a=https://h:1",
-            "a=http://",
-            "a=http://h:x",
-        ):
+        one = "http://127.0.0.1:1"
+        for text in (one, "a", "a=", f"={one}", "a=https://h:1", "a=http://", "a=http://h:x"):
             with self.subTest(text):
-                self.assertIn(
-                    f"'{text}' is not NAME=URL, such as other=http://127.0.0.1:9001",
-                    self.refusal("bench", "--upstream-port=1", f"--against={text}"),
-                )
+                refusal = self.refusal("bench", "--upstream-port=1", f"--against={text}")
+                self.assertIn(f"'{text}' is not NAME=URL, such as other=http://127.0.0.1:9001", refusal)
 
     def test_bench_against_needs_an_upstream_port(self) -> None:
         self.assertIn("--against needs --upstream-port N", self.refusal("bench", "--against=a=http://127.0.0.1:1"))
@@ -157,11 +156,9 @@ class BenchCommandTest(CliTest):
             self.assertIn(f"'{port}' is no port", self.refusal("bench", f"--upstream-port={port}"))
 
     def test_bench_refuses_two_columns_of_the_same_name(self) -> None:
-        twice = ("--against=a=http://127.0.0.1:1", "--against=a=http://127.0.0.1:2")
-        self.assertIn("the same name", self.refusal("bench", "--upstream-port=1", *twice))
-        for name in ("direct", "this proxy"):
-            refusal = self.refusal("bench", "--upstream-port=1", f"--against={name}=http://127.0.0.1:1")
-            self.assertIn("the same name", refusal)
+        for names in (("a", "a"), ("direct",), ("this proxy",)):
+            others = [f"--against={name}=http://127.0.0.1:{port}" for port, name in enumerate(names, 1)]
+            self.assertIn("the same name", self.refusal("bench", "--upstream-port=1", *others), names)
 
     def test_bench_soak_refuses_other_columns(self) -> None:
         for flag in ("--json", "--upstream-port=1", "--against=a=http://127.0.0.1:1"):
@@ -184,12 +181,11 @@ class ConfigCommandTest(CliTest):
         self.assertEqual({origin for _, origin in self.show().values()}, {"default"})
 
     def test_config_show_prints_the_origin_of_each_value(self) -> None:
-        file = self.home / "mine.toml"
-        file.write_text('model = "of the file"\nport = 1\nhost = "of the file"\n')
+        file = self.settings_file('model = "of the file"\nport = 1\nhost = "of the file"\n')
         environment = {"DEEPSEEK_CURSOR_PROXY_PORT": "2", "DEEPSEEK_CURSOR_PROXY_HOST": "of the environment"}
         with mock.patch.dict(os.environ, environment):
-            shown = self.show("--config", str(file), "--port", "3", "--no-display-reasoning", "--cors")
-        self.assertEqual(shown["model"], ('"of the file"', str(file)))
+            shown = self.show("--config", file, "--port", "3", "--no-display-reasoning", "--cors")
+        self.assertEqual(shown["model"], ('"of the file"', file))
         self.assertEqual(shown["host"], ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"))
         self.assertEqual(shown["port"], ("3", "flag --port"))
         self.assertEqual(shown["display_reasoning"], ('"off"', "flag --display-reasoning"))
@@ -228,17 +224,14 @@ class AccessKeyTest(CliTest):
 
     def test_access_key_prints_the_sha256_digest_of_a_piped_key(self) -> None:
         for text in (f"{KEY}\n", KEY, f"  {KEY}  \r\nanother line"):
-            ran = self.piped(text)
             digest = hashlib.sha256(KEY.encode()).hexdigest()
-            self.assertEqual((ran.code, ran.out, ran.err), (0, f"sha256:{digest}\n", ""))
+            self.assertEqual(self.piped(text), Result(0, f"sha256:{digest}\n", ""))
 
     def test_access_key_reads_a_typed_key_without_echo(self) -> None:
-        with (
-            mock.patch("sys.stdin.isatty", return_value=True),
-            mock.patch("getpass.getpass", return_value=KEY) as bench_options,
-        ):
+        self.enterContext(mock.patch("sys.stdin.isatty", return_value=True))
+        with mock.patch("getpass.getpass", return_value=KEY) as ask:
             self.assertEqual(self.output_of("access-key"), f"{AccessKey.of(KEY).line}\n")
-        bench_options.assert_called_once_with("Key: ")
+        ask.assert_called_once_with("Key: ")
 
     def test_access_key_refuses_a_bad_key_without_repeating_it(self) -> None:
         for text in ("", "\n", "sk-two words\n", "sk-é\n", "sk-\x00\n"):
@@ -290,16 +283,15 @@ class StoreCommandTest(CliTest):
 
     def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
-        self.assertEqual(self.output_of("store", "clear"), "Cleared 2 stored reasonings.\n")
-        self.assertEqual(self.output_of("store", "clear"), "Cleared 0 stored reasonings.\n")
+        for count in (2, 0):
+            self.assertEqual(self.output_of("store", "clear"), f"Cleared {count} stored reasonings.\n")
 
     def test_store_stats_and_clear_include_responses(self) -> None:
         self.fill_store("one")
         with contextlib.closing(ReasoningStore(self.store)) as store:
-            responses = ResponseStore(store.database)
-            for name in ("a", "b"):
-                responses.put(bytes(32), StoredResponse({"id": name, "status": "completed"}, []))
-            responses.close()
+            with contextlib.closing(ResponseStore(store.database)) as responses:
+                for name in ("a", "b"):
+                    responses.put(bytes(32), StoredResponse({"id": name, "status": "completed"}, []))
         self.assertRegex(self.output_of("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
         self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
         self.assertRegex(self.output_of("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
@@ -327,9 +319,8 @@ class StoreCommandTest(CliTest):
             self.store.write_bytes(head + damaged[4096:])
             for command in ("stats", "clear"):
                 with self.subTest(command):
-                    self.assertRegex(
-                        self.refusal("store", command), "^cannot use .+: it is damaged .+; .+ move it away"
-                    )
+                    line = self.refusal("store", command)
+                    self.assertRegex(line, "^cannot use .+: it is damaged .+; .+ move it away")
                     self.assertEqual([self.store], list(self.directory.iterdir()))
 
     def test_store_clear_on_a_locked_store_is_refused_in_one_line(self) -> None:
@@ -343,11 +334,6 @@ class StoreCommandTest(CliTest):
 
 
 class RefusalTest(CliTest):
-    def test_an_unknown_flag_is_one_line_with_a_hint(self) -> None:
-        for line in (["--bogus"], ["serve", "--bogus"], ["config", "show", "--bogus"], ["demo", "--port", "1"]):
-            with self.subTest(line):
-                self.assertRegex(self.refusal(*line), "unrecognized arguments: .+ --help` lists what there is$")
-
     def test_an_unknown_flag_is_refused_with_the_nearest_flag_and_the_help_command(self) -> None:
         for line, near, command in (
             (["--prot", "1"], "--port", "serve"),
@@ -377,9 +363,13 @@ class RefusalTest(CliTest):
                 self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
                 self.assertTrue(self.output_of("--help").startswith(f"usage: {program} "))
 
-    def test_an_unknown_flag_like_no_other_gets_no_suggestion(self) -> None:
-        for line in (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "word"], ["demo", "--port", "1"]):
-            self.assertNotIn("did you mean", self.refusal(*line))
+    def test_an_unknown_flag_like_no_other_gets_a_hint_and_no_suggestion(self) -> None:
+        flags = (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "--bogus"], ["config", "show", "--bogus"])
+        for line in (*flags, ["serve", "word"], ["demo", "--port", "1"]):
+            with self.subTest(line):
+                refusal = self.refusal(*line)
+                self.assertRegex(refusal, "unrecognized arguments: .+ --help` lists what there is$")
+                self.assertNotIn("did you mean", refusal)
 
     def test_a_command_with_too_few_or_too_many_arguments_is_refused_in_one_line(self) -> None:
         for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
@@ -392,8 +382,8 @@ class RefusalTest(CliTest):
             for flag in ("--por", "--hos=x", "--verb", "--no-ngr", "--conf"):
                 with self.subTest(command, flag=flag):
                     self.assertIn("unrecognized arguments", self.refusal(*command, flag))
-        self.assertIn("unrecognized arguments", self.refusal("--vers"))
-        self.assertIn("unrecognized arguments", self.refusal("--clear-reasoning"))
+        for flag in ("--vers", "--clear-reasoning"):
+            self.assertIn("unrecognized arguments", self.refusal(flag))
 
     def test_a_bad_value_is_refused_in_one_line_by_every_command(self) -> None:
         for command in ([], ["serve"], ["config", "show"], ["store", "stats"], ["store", "clear"]):
@@ -442,10 +432,8 @@ class RefusalTest(CliTest):
             with self.subTest(line):
                 self.assertIn("write the whole path", self.refusal(*line, "--config", "~no-such-user/x.toml"))
 
-    def models_file(self, target: str, *settings: str) -> str:
-        path = self.home / "mine.toml"
-        path.write_text("\n".join([*settings, "[models]", f'"gpt-5.6*" = "{target}"']), encoding="utf-8")
-        return str(path)
+    def models_file(self, target: str) -> str:
+        return self.settings_file(f'[models]\n"gpt-5.6*" = "{target}"')
 
     def test_a_models_entry_for_an_unknown_model_is_refused_with_the_nearest(self) -> None:
         for target, hint in (
@@ -478,9 +466,9 @@ class RefusalTest(CliTest):
                 self.assertIn("in a home directory that does not exist", self.refusal(*line))
 
     def test_an_unknown_key_in_the_file_is_refused_with_the_nearest(self) -> None:
-        (self.home / "mine.toml").write_text("prot = 1")
-        line = self.refusal("config", "show", "--config", str(self.home / "mine.toml"))
-        self.assertEqual(line, f'config: unknown key "prot" ({self.home / "mine.toml"}); did you mean "port"?')
+        file = self.settings_file("prot = 1")
+        line = self.refusal("config", "show", "--config", file)
+        self.assertEqual(line, f'config: unknown key "prot" ({file}); did you mean "port"?')
 
 
 class EndingTest(CliTest):

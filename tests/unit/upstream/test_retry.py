@@ -1,15 +1,10 @@
 """When a call is tried again and when it is not, with an invented clock."""
 
 import unittest
+from unittest import mock
 
-from deepseek_cursor_proxy.errors import (
-    ClientGone,
-    ProxyError,
-    UpstreamDropped,
-    UpstreamFailed,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
+from deepseek_cursor_proxy import errors
+from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.retry import Retries
 
@@ -51,7 +46,7 @@ class TestTheRule(unittest.TestCase):
             self.assertTrue(0.35 <= time.pauses[0] <= 0.45, time.pauses)
 
     def test_only_temporary_failures_are_retried(self) -> None:
-        table: dict[ProxyError, bool] = {
+        table: dict[errors.ProxyError, bool] = {
             **{refused(status): True for status in (429, 500, 502, 503, 504)},
             **{refused(status): False for status in (400, 401, 402, 403, 404, 422, 501)},
             DROPPED: True,
@@ -81,8 +76,5 @@ class TestTheRule(unittest.TestCase):
         self.assertFalse(chances.wait(DROPPED, None))
 
     def test_a_client_that_leaves_ends_the_wait_for_a_retry(self) -> None:
-        def leave(seconds: float, peer: Peer | None) -> None:
-            raise ClientGone
-
         with self.assertRaises(ClientGone):
-            Retries(20, pause=leave).wait(DROPPED, None)
+            Retries(20, pause=mock.Mock(side_effect=ClientGone)).wait(DROPPED, None)
