@@ -41,7 +41,7 @@ class ChildProcess:
             return
         with contextlib.suppress(OSError):  # no shell: the child may outlive us, but it runs
             guard = ("/bin/sh", "-c", _GUARD)
-            self._guard = Popen(guard, 0, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+            self._guard = Popen(guard, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, bufsize=0)
         try:
             # Its own session: Ctrl-C in the terminal reaches only us, and we end the child when we choose.
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
