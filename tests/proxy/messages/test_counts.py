@@ -24,6 +24,9 @@ class TestCounting(MessagesTestCase):
     def test_thinking_is_counted_where_deepseek_reads_it_even_if_it_was_emptied(self) -> None:
         self.fake.answer(Answer("A long thought. " * 50, "Yes."))
         said = assistant(self.complete(self.running, tools=TOOLS))
+        # The usage of that answer changes what the same text counts, some moments later.
+        counter = self.running.server.services().counter
+        self.assertTrue(eventually(lambda: bool(counter._sampled) and counter._sampler is None))
         emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in said["content"]]
         whole = self.count(user("q"), said, user("go on"), tools=TOOLS)
         self.assertEqual(whole, self.count(user("q"), {**said, "content": emptied}, user("go on"), tools=TOOLS))
