@@ -1,4 +1,4 @@
-"""The law of this project, over generated answers: what the door writes, echoed as the client echoes it, is found.
+"""The law of this project over generated answers: what we encode, echoed as a client echoes it, is found again.
 
 For streaming and plain, display on (both forms) and off, with and without a notice. Seeded; no socket, no store.
 """
@@ -57,7 +57,7 @@ def generated(rng: random.Random) -> Answer:
 
 
 def chunks(answer: Answer, stream: bool) -> Batches:
-    """The answer as DeepSeek would send it, read through our own door to DeepSeek."""
+    """The answer as DeepSeek sends it, read by the package's own parser."""
     payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
     completion = Completion(answer, payload, PrefixCache(), "1", 0)
     if not stream:

@@ -1,7 +1,7 @@
-"""The law of this project across APIs: whoever wrote a talk and whoever goes on with it, DeepSeek gets all of it back.
+"""The law of this project across APIs: a chat begun with one API and continued with another keeps all reasoning.
 
-Two callers say the same to each other's letter, with the same ids, and think something else: nothing of one is ever
-seen in a request of the other. Seeded.
+Two callers send the same words and ids and get different reasonings: nothing of one is ever in a request of the other.
+Seeded.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ CALLERS = ("sk-alice-and-her-key", "sk-bob-and-his-key")
 
 
 class Visible:
-    """What can be seen of a talk, made up from a seed, so that two callers can have it each with other thoughts."""
+    """The visible part of a conversation, generated from a seed; two callers have it with different reasonings."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.rng = random.Random(f"{seed} {number}")
@@ -68,11 +68,11 @@ class TestAllApis(SocketTestCase):
         self.assertEqual([], self.fake.refused)
 
     def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
-        """The same talk of two callers, side by side, each through APIs of its own choice."""
+        """Run the same conversation for two callers, each with its own choice of APIs."""
         rng = random.Random(f"{seed} {number} who")
-        talks = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
+        conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
         for step in range(7):
-            for conversation, visible in talks:
+            for conversation, visible in conversations:
                 self.go_on(
                     conversation, visible, f"{conversation.key} thinks {step}: ", rng.choice(APIS), connection, rng
                 )
@@ -101,7 +101,7 @@ class TestAllApis(SocketTestCase):
         conversation.rounds[-1][1].append(turn)
 
     def check(self, conversation: Conversation, payload: dict[str, Any]) -> None:
-        """What DeepSeek got is the talk, and nothing of anybody else."""
+        """DeepSeek got this conversation and nothing of the other caller."""
         messages = payload["messages"]
         self.assertEqual({"role": "system", "content": SYSTEM}, messages[0])
         asked = [message["content"] for message in messages if message["role"] == "user"]

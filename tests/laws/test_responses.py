@@ -1,4 +1,4 @@
-"""The laws over generated chains: whichever door a turn comes through, all reasoning is there in the next request."""
+"""The law of this project over generated chains: every reasoning is restored, by id or by echoed items."""
 
 import contextlib
 import unittest

@@ -1,4 +1,4 @@
-"""The start stays quick: what the first small answer does not need is read in later."""
+"""The start is quick: modules that the first small answer does not need are imported later."""
 
 import os
 import subprocess

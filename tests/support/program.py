@@ -13,12 +13,12 @@ from subprocess import DEVNULL, PIPE, Popen
 from tests.support.systems import ROOT
 from tests.support.width import width
 
-# Less than ngrok gets to start, so that whoever waits for that is noticed.
+# Less than ngrok gets to start: a test that waits for that fails.
 PATIENCE = 15.0
-# Longer than any test may take: a process that ends did not wait for this.
+# Longer than any test may take: a process that ends has not waited for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
-# The same with less time in which two signals are one wish, and that time.
+# The same with less time in which a second signal counts as the first, and that time.
 DUPLICATE_SECONDS = width(0.2, 1.0)
 QUICK_COMMAND = (
     *COMMAND[:3],

@@ -1,4 +1,4 @@
-"""The benchmark's DeepSeek speaks like the real one, and never thinks the same twice."""
+"""Answers of the benchmark's DeepSeek look like the real one's, and no two have the same reasoning."""
 
 import json
 import unittest

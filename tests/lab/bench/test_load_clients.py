@@ -1,4 +1,4 @@
-"""Clients read answers to their end, and a crowd counts what it heard and what it did not."""
+"""Clients read responses to their end, and a crowd counts the chunks it received."""
 
 import json
 import socket

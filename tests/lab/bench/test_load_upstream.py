@@ -1,4 +1,4 @@
-"""The benchmark's DeepSeek answers each wish, keeps the pace in order, and leaves nothing behind."""
+"""The benchmark's DeepSeek answers each command, sends paced chunks in order, and leaves nothing open."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Whoever listens is found, and whoever was pinned to a core is free again afterwards."""
+"""The processes that listen on a port are found, and every pinned process gets back its cores."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Everybody takes turns; strangers may fail, the direct way and this proxy may not."""
+"""Every round asks each target once; other proxies may fail, the direct way and this proxy may not."""
 
 import os
 import sys

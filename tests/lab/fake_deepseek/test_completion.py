@@ -1,4 +1,4 @@
-"""The bill of an answer: what the context cache gives back, and to whom."""
+"""The usage of an answer: which tokens the context cache gives back, and to whom."""
 
 import json
 import unittest

@@ -1,4 +1,4 @@
-"""The made-up DeepSeek is as strict on its Responses API as on chat completions."""
+"""The fake DeepSeek is as strict on its Responses API as on chat completions."""
 
 import json
 import unittest

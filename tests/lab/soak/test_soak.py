@@ -1,4 +1,4 @@
-"""The soak's verdict, and that a short one runs; never how much anything takes."""
+"""The verdict of a soak, and that a short soak runs."""
 
 import contextlib
 import io

@@ -1,7 +1,7 @@
-"""Matching under attack: forged histories, guessed ids, prefixes made to collide, marks of ours in foreign text.
+"""Restoring under attack: forged histories, guessed ids, colliding prefixes, our markers in a user's text.
 
-The same laws as in test_laws, against somebody who knows how turns are recognised and wants what is not theirs. Whoever
-records and whoever asks are the same words to the proxy unless a key, a history or an id tells them apart.
+The same laws as in tests/laws, against a caller that knows how turns are identified and wants another's. A key, a history
+or an id must tell the two apart.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""What a process lets slip: its output, its files and its replies after an hour of bad company, in a second.
+"""No secret leaves the process: its output, its files and its responses after a minute of hostile requests.
 
-One run is quiet, one verbose, both write traces. Strangers put the key, terminal commands and line breaks wherever HTTP
-and JSON let them, and a made-up DeepSeek that quotes the key it was called with answers with the same. Every test looks
-at the same remains.
+One run is quiet, one verbose, both write traces. Clients put the key, terminal escapes and line breaks wherever HTTP
+and JSON let them, and the fake DeepSeek quotes the key it was called with. Every test looks at the same output.
 """
 
 import contextlib

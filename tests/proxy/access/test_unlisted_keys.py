@@ -1,4 +1,4 @@
-"""Strangers at the door, over real sockets: who gets in, what it costs those who do not, whose key goes where."""
+"""Access over real sockets: which keys are served, what a refusal costs, and which key goes to which upstream."""
 
 import contextlib
 import json

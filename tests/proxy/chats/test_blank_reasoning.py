@@ -1,4 +1,4 @@
-"""Reasoning that a client sends back blank, trimmed or without its spaces: the remembered bytes go up, on every API."""
+"""Reasoning that a client sends back blank or trimmed: DeepSeek gets the stored bytes, on every API."""
 
 import http.client
 import json

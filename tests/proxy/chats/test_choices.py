@@ -1,3 +1,5 @@
+"""Several choices of one request: one call each, one answer."""
+
 import itertools
 import json
 import threading

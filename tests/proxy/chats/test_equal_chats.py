@@ -1,4 +1,4 @@
-"""Chats in the same words: what was sent in a chat goes on being sent there, whatever other chats say meanwhile."""
+"""Chats in the same words: each keeps its own prefix, whatever other chats say meanwhile."""
 
 import http.client
 import json

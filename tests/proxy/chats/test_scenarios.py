@@ -1,7 +1,7 @@
-"""What clients do to real chats, one history each; the numbers are those of our collection of tricky histories.
+"""What clients do to the histories of real chats; the numbers are those of our collection of tricky histories.
 
-Display is off unless the scenario is about it, so that nothing but the memory can restore a turn. Every scenario runs
-against the strict fake, which refuses what DeepSeek refuses: a scenario that ends well was accepted.
+Display is off unless the scenario is about it, so that only the store can restore a turn. Every scenario runs against
+the strict fake, which refuses what DeepSeek refuses: a scenario that ends well was accepted.
 """
 
 import copy

@@ -1,3 +1,5 @@
+"""The trace file of a request."""
+
 import json
 import os
 import stat

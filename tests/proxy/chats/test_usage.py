@@ -1,4 +1,4 @@
-"""The usage of streamed chats: where OpenAI's clients look for it, and nowhere else."""
+"""The usage of streamed chats stands where OpenAI's clients look for it, and nowhere else."""
 
 import json
 from typing import Any

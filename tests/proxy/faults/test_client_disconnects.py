@@ -1,7 +1,7 @@
-"""The client leaves: in every phase, through every door, DeepSeek's call ends and nothing stays open.
+"""A client that disconnects ends the call to DeepSeek in every phase and on every API, and nothing stays open.
 
-A user who presses Stop pays for what is generated until the call is closed. The fake tells when it found its client
-gone; where nothing would end an answer but that, it stalls for ever, so a call that is not closed fails the test.
+A user who presses Stop pays for what is generated until the call is closed. The fake records when its client was gone;
+where only that would end an answer it stalls for ever, so a call that is not closed fails the test.
 """
 
 import contextlib

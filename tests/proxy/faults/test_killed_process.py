@@ -1,8 +1,8 @@
-"""Killed at any moment, the proxy loses nothing that a client has seen complete.
+"""A proxy killed at any moment loses no reasoning of a turn that a client got complete.
 
 The real process, killed with SIGKILL at random moments while several chats stream through it. A turn counts from the
 moment a client has read its finish_reason; after the next start every one of them must be restored, byte for byte:
-the thinking is not shown, and with `reject` a turn that is missing is an error instead of a recovery.
+the thinking is not shown, and with `reject` a missing reasoning is an error instead of a recovery.
 """
 
 import itertools

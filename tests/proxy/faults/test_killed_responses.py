@@ -1,4 +1,4 @@
-"""Killed or stopped in the middle of a response, the proxy leaves a row that tells the truth to the next one."""
+"""A proxy killed or stopped in the middle of a response leaves a row with its true status."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""Whatever happens to the store's file: the proxy starts, answers every chat, says so once and comes back by itself.
+"""Whatever happens to the file of the store, the proxy starts, answers every chat, logs it once and recovers by itself.
 
-Each fault is made by real means and walked through over sockets: a chat with a tool loop is answered, and its reasoning
-is restored within the run. The strict fake refuses a tool turn whose reasoning is missing, and the thinking is not
-shown, so nothing but the store can bring it back.
+Each fault is real, and a chat with a tool loop runs through it over sockets: it is answered, and its reasoning is
+restored within the run. The strict fake refuses a tool turn whose reasoning is missing, and the thinking is not shown,
+so only the store can restore it.
 """
 
 import contextlib

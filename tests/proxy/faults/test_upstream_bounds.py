@@ -1,4 +1,4 @@
-"""What an upstream can make us wait for, hold or lose: time, memory, places, and the privacy of TLS."""
+"""Bounds on what an upstream can cost: time, memory, slots, and the privacy of TLS."""
 
 import os
 import threading

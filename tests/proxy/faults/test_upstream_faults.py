@@ -1,4 +1,4 @@
-"""An upstream that fails at any byte: the client is told, in time and in order, and nothing is left behind.
+"""An upstream that fails at any byte: the client gets a whole answer or an error in time, and nothing stays open.
 
 The widest run (see `tests.support.width`) tries every byte; otherwise every byte of the head and a seeded sample of
 the rest are tried, or a sample of both.

@@ -1,4 +1,4 @@
-"""A call that DeepSeek queues: its keep-alives are no silence, and the client hears a sign of life meanwhile."""
+"""A call that DeepSeek queues: its keep-alives are no silence, and the client gets heartbeats meanwhile."""
 
 import json
 import threading

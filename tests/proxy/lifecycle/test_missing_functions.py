@@ -1,4 +1,4 @@
-"""The demo, which is a whole chat, on a Python that lacks what other systems lack."""
+"""The demo, which is a whole chat, on a Python without the functions that other systems lack."""
 
 import json
 import subprocess

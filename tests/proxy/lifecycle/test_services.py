@@ -1,4 +1,4 @@
-"""What a proxy is made of, as far as it is wired here: stored responses and jobs, from the start to the end."""
+"""The services of a proxy over its life: stored responses and background jobs, from start to stop."""
 
 import logging
 import tempfile

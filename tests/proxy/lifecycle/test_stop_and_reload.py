@@ -1,4 +1,4 @@
-"""How the proxy stops, is hurried, and takes new settings while it runs: a process, its signals, its last words."""
+"""Signals to the process: stop, a second signal, reload, and a terminal that closes."""
 
 import contextlib
 import http.client

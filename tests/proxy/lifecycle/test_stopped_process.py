@@ -1,4 +1,4 @@
-"""A process that stood still (SIGSTOP, a laptop's sleep) for longer than any deadline loses nothing that is there."""
+"""A process stopped for longer than any deadline (SIGSTOP, a laptop's sleep) goes on with every request."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Many at once, and those who take their time: everybody is served or dropped, and memory has a bound.
+"""Many clients at once and slow clients: each is served or dropped, and memory is bounded.
 
-Small versions of what a laptop behind a public tunnel may meet. How fast any of it is, is measured elsewhere.
+Small versions of the load on a laptop behind a public tunnel. The benchmark measures how fast it is.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""How long a request is: counted without asking DeepSeek, for whoever has a key."""
+"""count_tokens: answered without a call to DeepSeek."""
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user

@@ -1,4 +1,4 @@
-"""How messages end: what they cost, why they stopped, and every way to fail, in the shape of this API."""
+"""The ends of messages: usage, stop reasons, and every failure in the error shape of this API."""
 
 import json
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Whatever is asked of the Messages API, a message or an error in its shape comes out; see fuzzing."""
+"""Any request to the Messages API gets a message or an error in its shape; see fuzzing."""
 
 import json
 import random

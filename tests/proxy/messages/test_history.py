@@ -1,4 +1,4 @@
-"""What clients keep of messages and how they send it back: DeepSeek gets the same history, byte for byte."""
+"""Histories as clients of the Messages API send them back: DeepSeek gets the same bytes."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Messages over real sockets: what is asked, what DeepSeek gets to see, what comes back."""
+"""Messages over real sockets: the request, what DeepSeek gets, the response."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""Requests for messages that are wrong, odd or huge: the right status, this API's error shape, nothing lost."""
+"""Wrong, odd or huge requests for messages: the right status, this API's error shape, no content lost."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages while they are written: silence, comments, clients that leave, crowds."""
+"""Message streams: silence, comments, disconnects, many at once."""
 
 import contextlib
 import threading

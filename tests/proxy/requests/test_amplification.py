@@ -1,4 +1,4 @@
-"""A small request that would become a large one: what it names, repeats or refers to is bounded, on every API."""
+"""A small request never becomes a large one: what it names, repeats or refers to is bounded, on every API."""
 
 import json
 from typing import Any

@@ -1,6 +1,6 @@
-"""Whatever comes in, an answer in the right shape comes out, and it does not depend on how the bytes were split.
+"""Any bytes get a response in the right shape, however they are split.
 
-Seeded and bounded, see fuzzing. The log is part of the verdict: an error in it is a bug, however good the answer.
+Seeded and bounded, see fuzzing. The log is part of the verdict: an error in it is a bug, however good the response.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Hostile and odd requests over a real socket: each is answered once, in the error shape, and ends its connection.
 
-The rules themselves, and that they hold however the bytes are split, are in test_http1; here is what a client sees.
-Every case is followed by a second request on the same connection: after a refusal it must not be answered, because a
-reader in front of us may have taken it for a part of the first.
+The rules themselves are in tests/unit/http1; here is what a client gets. Every case is followed by a second request on
+the same connection: after a refusal it must not be answered, because a proxy in front of us may have taken it for a
+part of the first.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The edge: what clients may send in the way of bytes, and that everything they can send gets an answer."""
+"""HTTP as clients use it: endpoints, bodies and connections, and that every request gets a response."""
 
 import builtins
 import errno

@@ -1,4 +1,4 @@
-"""Models that are asked elsewhere: what goes there, what comes back, and what never does."""
+"""Models with a route of their own: the request there, its answer, and what never leaves."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Requests by their path and method: what each gets."""
+"""Responses to requests by their path and method."""
 
 import json
 from typing import Any

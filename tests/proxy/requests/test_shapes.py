@@ -1,7 +1,7 @@
 """Bodies of every shape over real sockets: client says → DeepSeek must see → DeepSeek answers → client must see.
 
-Scenarios 33 to 38 of what Cursor sends: Responses items, mixed tools, ApplyPatch, Anthropic blocks, roles, pictures.
-The fake keeps DeepSeek's contract, so whatever it accepts is a chat that DeepSeek takes.
+Scenarios 33 to 38 of what Cursor sends: Responses items, mixed tools, ApplyPatch, Anthropic blocks, roles, images.
+The fake keeps DeepSeek's contract, so DeepSeek takes every chat that the fake accepts.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Responses in the background: they outlive whoever asked, can be followed by anybody of the same key, and end once."""
+"""Background responses: they outlive their client, every client of the key can read their events, and they end once."""
 
 import contextlib
 import threading

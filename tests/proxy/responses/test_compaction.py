@@ -1,4 +1,4 @@
-"""What a history is before it is answered: how many tokens it has, and the summary that can go on in its place."""
+"""The token count of an input, and its compaction to a summary that continues in its place."""
 
 import json
 import secrets

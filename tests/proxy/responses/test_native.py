@@ -1,4 +1,4 @@
-"""Responses by way of DeepSeek's own Responses API: everything is as by way of chats, only the words to it differ."""
+"""Responses by DeepSeek's own Responses API: everything is as by chat completions."""
 
 import http.client
 import json

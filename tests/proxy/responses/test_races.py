@@ -1,4 +1,4 @@
-"""Ends that race each other: whoever wins, a response has one end, and everybody is told the same one."""
+"""Ends that race each other: a response has one end, the same for every client."""
 
 import functools
 import threading

@@ -1,4 +1,4 @@
-"""Requests for responses that are wrong, odd or huge: the right status, OpenAI's error shape, all others served."""
+"""Wrong, odd or huge requests for responses: the right status and OpenAI's error shape."""
 
 import json
 import time

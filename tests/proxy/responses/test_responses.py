@@ -1,4 +1,4 @@
-"""Responses over real sockets: made, chained, asked for again, deleted; each caller for himself."""
+"""Responses over real sockets: created, chained, retrieved, deleted; each caller sees only its own."""
 
 import contextlib
 import json

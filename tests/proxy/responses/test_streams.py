@@ -1,4 +1,4 @@
-"""Responses while they are written: silence, breaks, clients that leave, crowds; and what clients keep sealed."""
+"""Response streams: silence, breaks, disconnects, many at once; and encrypted content."""
 
 import http.client
 import json

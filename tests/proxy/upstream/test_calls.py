@@ -1,4 +1,4 @@
-"""What DeepSeek (or whatever sits in its place) may do to a call, and what becomes of it."""
+"""What an upstream may do to a call, and how the call ends."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""From nothing to a connection: names, addresses, proxies and certificates that fail, and clients that do not wait."""
+"""Opening a connection: names, addresses, proxies and certificates that fail, and clients that disconnect meanwhile."""
 
 import errno
 import json

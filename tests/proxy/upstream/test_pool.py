@@ -1,3 +1,5 @@
+"""The pool of upstream connections: which are reused and which are not."""
+
 import socket
 import ssl
 import threading

@@ -1,4 +1,4 @@
-"""A call that fails in passing is tried again, and the client sees nothing of it."""
+"""A call that fails for a moment is retried, and the client sees nothing of it."""
 
 import itertools
 import json
