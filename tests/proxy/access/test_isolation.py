@@ -1,7 +1,7 @@
 """Restoring under attack: forged histories, guessed ids, colliding prefixes, our markers in a user's text.
 
-The same laws as in tests/laws, against a caller that knows how turns are identified and wants another's. A key, a history
-or an id must tell the two apart.
+The same laws as in tests/laws, against a caller that knows how turns are identified and wants another's. A key, a
+history or an id must tell the two apart.
 """
 
 import contextlib
