@@ -55,7 +55,6 @@ class Caller(NamedTuple):
     address: Address = Address()
 
     def __repr__(self) -> str:
-        """Without the key itself."""
         return f"Caller({self.key}, {self.source!r})"
 
 
@@ -212,7 +211,6 @@ class _Failures(NamedTuple):
 
     @property
     def seconds_to_wait(self) -> int:
-        """Seconds until one more try is allowed."""
         return max(0, math.ceil((self.number + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
 
 

@@ -129,7 +129,6 @@ class Lookup(Generic[Item, Result]):
 
     @property
     def count(self) -> int:
-        """How many of the items are known."""
         return len(self.entry.items) if self.entry is not None else 0
 
     @property

@@ -200,7 +200,6 @@ class Reply:
         return found is not None and found.has_content
 
     def message(self, choice: int = 0) -> Message:
-        """The assistant message so far."""
         return self._choices.get(choice, _Choice()).message()
 
     def reasoning_before_calls(self, choice: int = 0) -> str | None:

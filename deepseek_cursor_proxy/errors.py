@@ -62,7 +62,6 @@ class ProxyError(Exception):
         self.message = self.message.replace(secret, "***")
 
     def add(self, sentence: str) -> None:
-        """Append a sentence to the message."""
         self.message = f"{self.message} {sentence}"
 
     def payload(self) -> dict[str, Any]:
@@ -152,8 +151,6 @@ class QueueFull(ProxyError):
 
 
 class ProtocolError(ProxyError):
-    """The client's bytes are not the HTTP we accept: answered once, then the connection ends."""
-
     type = "invalid_request_error"
     code = "invalid_http"
 
@@ -163,8 +160,6 @@ class ProtocolError(ProxyError):
 
 
 class InternalError(ProxyError):
-    """A bug of ours; the log names it."""
-
     type_in_stream = "server_error"
 
     def __init__(self) -> None:
@@ -178,8 +173,6 @@ class Overloaded(ProxyError):
 
 
 class ProxyStopping(ProxyError):
-    """The proxy is being stopped while this request runs."""
-
     status = 503
     type = "server_error"
     code = "proxy_stopping"

@@ -17,8 +17,6 @@ _API = PassthroughApi("/chat/completions", StreamEnds(re.compile(rb"data: \[DONE
 
 
 class ChatEndpoint(Endpoint):
-    """Called by handler threads; see Endpoint."""
-
     def create(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 

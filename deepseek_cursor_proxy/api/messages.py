@@ -27,8 +27,6 @@ _API = PassthroughApi("/messages", StreamEnds(_LAST_EVENT, lambda error: failure
 
 
 class MessagesEndpoint(Endpoint):
-    """Called by handler threads; see Endpoint."""
-
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 

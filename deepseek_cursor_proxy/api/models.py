@@ -30,7 +30,6 @@ def retrieve_model(config: ProxyConfig, request: HttpRequest, name: str) -> Http
 
 
 def _model(name: str, request: HttpRequest) -> dict[str, Any]:
-    """A model in the shape of Anthropic's API for its clients, in OpenAI's for all others."""
     if request.header("anthropic-version") is None:
         return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
     return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}

@@ -22,8 +22,6 @@ _CANCEL_SECONDS = 5.0
 
 
 class StoredEndpoint(Endpoint):
-    """Called by handler threads; see Endpoint."""
-
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self._namespace(request)
         number = stored.starting_after(request.query)

@@ -46,7 +46,6 @@ class RequestOutline(NamedTuple):
     messages: tuple[MessageOutline, ...]
 
     def with_tools(self, names: Sequence[str]) -> "RequestOutline":
-        """The same with its tools in another order."""
         if tuple(self.tools) == tuple(names):
             return self
         return self._replace(tools={name: self.tools[name] for name in names})
@@ -100,7 +99,6 @@ class Divergence:
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:
-    """The outline of a client's request."""
     leading = sum(1 for _ in takewhile(lambda message: message.role == "system", request.messages))
     messages = tuple(map(_message_outline, request.messages, history.digests))
     return RequestOutline(

@@ -310,7 +310,6 @@ def _key_to_paste(config: ProxyConfig, access: Access) -> str:
 
 
 def _access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
-    """Lines on who is served."""
     if config.access_keys:
         yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
         if access.held_key is not None:

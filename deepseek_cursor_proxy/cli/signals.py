@@ -61,7 +61,6 @@ class Signals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def wait(self) -> SignalRequest:
-        """The next request."""
         while True:
             # With a timeout: on Windows a wait without one blocks Ctrl-C.
             with contextlib.suppress(queue.Empty):

@@ -308,7 +308,6 @@ def _get(url: str) -> object:
 
 
 def _explain(error: str, port: int) -> str:
-    """One line with ngrok's error and the remedy."""
     code = _ERROR_CODE.search(error)
     if code and code[1] in _REMEDIES:
         return f"ngrok: {_REMEDIES[code[1]]} ({code[0]})"

@@ -43,7 +43,6 @@ class AccessKey:
 
 
 def is_credential(text: str) -> bool:
-    """Whether this text can be sent as a key."""
     return _CREDENTIAL.fullmatch(text) is not None
 
 

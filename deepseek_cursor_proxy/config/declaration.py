@@ -167,7 +167,6 @@ def quote(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one."""
     # Imported late: only a mistake needs it, and the start is faster without.
     import difflib
 
@@ -207,8 +206,6 @@ def table(help: str, entry: EntryParser, *example: str) -> Any:
 
 
 class Table(NamedTuple):
-    """One declared table."""
-
     field: str
     help: str
     entry: EntryParser
@@ -219,7 +216,6 @@ class Table(NamedTuple):
         return self.field
 
     def parse(self, value: Any, origin: str) -> Mapping[str, Any]:
-        """Check every name and parse every entry."""
         if not isinstance(value, dict):
             raise refusal(self.key, value, f"is not a table; write [{self.key}] into the configuration file", origin)
         return {name: self._entry(name, entry, origin) for name, entry in value.items()}
@@ -240,14 +236,12 @@ def freeze(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> 
 
 
 def model_name(key: str, value: Any, origin: str) -> str:
-    """Parse an entry of [models]."""
     if not (isinstance(value, str) and _is_model_name(value)):
         raise refusal(key, value, "is not a model's name such as deepseek-v4-pro", origin)
     return value
 
 
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
-    """Parse an entry of [passthrough]."""
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table with base_url and key_env", origin)
     for name in value:

@@ -255,8 +255,6 @@ class ProxyConfig:
 
 
 class LoadedConfig(NamedTuple):
-    """A configuration and the origin of each field's value."""
-
     config: ProxyConfig
     origins: Mapping[str, str]
 
@@ -290,10 +288,8 @@ def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> Non
 
 
 def template() -> str:
-    """A configuration file with every setting at its default, commented out."""
     return sources.template(DECLARATIONS)
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table."""
     return sources.settings_table(DECLARATIONS)

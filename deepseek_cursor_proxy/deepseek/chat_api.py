@@ -22,7 +22,6 @@ _MAX_INDEX = 128
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
-    """The body of the upstream call."""
     body: dict[str, Any] = {
         "model": request.model,
         "messages": messages(request),

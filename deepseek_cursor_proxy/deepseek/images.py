@@ -68,7 +68,6 @@ def check(messages: Iterable[Message]) -> None:
 
 
 def attachments(message: Message) -> list[Mapping[str, Any]]:
-    """The images and files of a message."""
     return [] if isinstance(message.content, str) else [part for part in message.content if part["type"] != "text"]
 
 

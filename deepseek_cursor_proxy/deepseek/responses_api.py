@@ -41,7 +41,6 @@ ItemKey = int | str
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
-    """The body of the upstream call."""
     body: dict[str, Any] = {
         "model": request.model,
         "input": [item for message in chat_api.messages(request) for item in _items(message)],
@@ -234,8 +233,6 @@ def _string(value: object) -> str:
 
 
 class ResponseReader(EventReader):
-    """Reads one stream of response events."""
-
     def __init__(self) -> None:
         super().__init__()
         self._items = ItemReader()

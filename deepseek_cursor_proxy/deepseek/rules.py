@@ -46,7 +46,6 @@ def can_see_images(model: str) -> bool:
 
 
 def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
-    """The need of every message."""
     if not request.thinking:
         return [ReasoningNeed.NONE] * len(request.messages)
     otherwise = ReasoningNeed.SOFT if request.tools else ReasoningNeed.NONE

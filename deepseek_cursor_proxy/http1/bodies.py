@@ -30,7 +30,6 @@ class BodyDecoder:
     rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in these bytes."""
         return data
 
     def end(self) -> None:

@@ -94,8 +94,6 @@ class Observer(Protocol):
 
 
 class Observers:
-    """All observers as one observer."""
-
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)
 

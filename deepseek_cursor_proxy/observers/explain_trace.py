@@ -33,7 +33,6 @@ _PROOFS = {
 
 
 def explain(path: Path) -> str:
-    """The report on a trace."""
     return "\n".join(_report(_read(path)))
 
 

@@ -111,7 +111,6 @@ def _encode_any_text() -> None:
 
 
 def _is_same_file() -> bool:
-    """Whether stdout and stderr are the same file."""
     try:
         out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):

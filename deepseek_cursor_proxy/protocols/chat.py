@@ -106,7 +106,6 @@ class ChunkWriter:
 
 
 def failure_events(error: ProxyError) -> bytes:
-    """The last events of a stream that failed."""
     fields = {"message": error.message, "type": error.type_in_stream, "param": None, "code": error.code}
     return sse.event(encode_json({"error": fields})) + sse.DONE
 

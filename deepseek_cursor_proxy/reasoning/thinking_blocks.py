@@ -38,8 +38,6 @@ class BlockWriter(Protocol):
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write a thinking block."""
-
     opening: str
     closing: str
     tag: str

@@ -53,7 +53,6 @@ class Tokenizer:
         return total
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the text's tokens."""
         found: list[int] = []
         for part, is_special in self._parts(text):
             if is_special:

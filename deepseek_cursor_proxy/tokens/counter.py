@@ -57,7 +57,6 @@ class TokenCounter:
         self._stop = threading.Event()
 
     def count(self, request: ChatRequest) -> int:
-        """Count the tokens of this request's prompt."""
         if self._path is not None and self._is_loaded(self._path):
             return count_prompt(request, self._count_exactly)
         return round(estimate_prompt(request) * self._ratios.ratio(request.model))

@@ -109,7 +109,6 @@ def estimate_prompt(request: ChatRequest) -> int:
 
 
 def estimate_text(text: str) -> float:
-    """About how many tokens a text has."""
     classes = _START + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     total = sum([classes.count(pattern) * weight for pattern, weight in _ASCII])
     if not text.isascii():

@@ -23,8 +23,6 @@ def content_length(data: bytes | bytearray, end: int) -> int | None:
 
 
 class ResponseReader:
-    """Reads one response."""
-
     __slots__ = ("_head", "_is_chunked", "_left", "closes", "tail")
 
     def __init__(self) -> None:

@@ -84,7 +84,6 @@ class Client:
         return self._exchange(request, is_stream, lambda data: None)
 
     def fetch(self, request: bytes) -> Any:
-        """Send a request and return the JSON of its response."""
         pieces: list[bytes] = []
         self._exchange(request, False, pieces.append)
         try:
@@ -125,8 +124,6 @@ def requests_per_second(url: str, clients: int, request: bytes, seconds: float) 
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """One of many clients."""
-
     sock: socket.socket
     reader: ResponseReader = field(default_factory=ResponseReader)
 
@@ -239,8 +236,6 @@ def run_crowd(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> CrowdR
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One stream of the crowd."""
-
     sock: socket.socket
     reader: ResponseReader = field(default_factory=ResponseReader)
     count: int = 0

@@ -195,8 +195,6 @@ class _Connection:
 
 
 class _Paced:
-    """A stream whose chunks have their moments."""
-
     __slots__ = ("_chunks", "_counts_usage", "_mark", "_sent", "connection", "interval")
 
     def __init__(self, connection: _Connection, command: Command) -> None:

@@ -44,7 +44,6 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 
 def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """The time until a stream begins."""
     body = question("bench:stream 8", stream=True)
     with contest.clients() as clients:
         rounds = contest.run_rounds(
@@ -56,7 +55,6 @@ def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 
 def throughput(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """Small requests from many clients at once."""
     body = question("bench:plain")
 
     def burst(target: Target) -> float:

@@ -59,7 +59,6 @@ class Row:
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
 
     def ratio(self, other: str) -> float | None:
-        """Ours to another proxy's; None where a figure is missing."""
         ours, theirs = self.figures.get(OURS), self.figures.get(other)
         return ours.value / theirs.value if ours and theirs and theirs.value > 0 else None
 
@@ -71,8 +70,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines of a table that compares this proxy with others."""
-
     others: Sequence[str] = ()
 
     def heading(self) -> str:

@@ -231,8 +231,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One kept-alive connection."""
-
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server

@@ -75,7 +75,6 @@ class PrefixCache:
         return Prompt(digest, tokens, hit)
 
     def keep(self, prompt: Prompt, message: Mapping[str, Any]) -> None:
-        """Cache the prompt with its answer."""
         self._prefixes.add(hashlib.sha256(prompt.digest + _normal(message)).digest())
 
 
@@ -92,7 +91,6 @@ class Completion:
         self._finish = answer.finish_reason or ("tool_calls" if answer.calls else "stop")
 
     def body(self) -> bytes:
-        """The answer as one object."""
         message = self._message()
         self._cache.keep(self._prompt, message)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
@@ -138,7 +136,6 @@ class Completion:
 
 
 def model_entry(name: str) -> dict[str, Any]:
-    """A model as GET /models lists it."""
     modalities = ["text", "image"] if name in VISION_MODELS else ["text"]
     return {
         "id": name,

@@ -231,5 +231,4 @@ def _judge_drift(samples: list[tuple[float, float]]) -> Finding:
 
 
 def _median_point(samples: list[tuple[float, float]]) -> tuple[float, float]:
-    """The median moment and the median value."""
     return statistics.median(gone for gone, _ in samples), statistics.median(value for _, value in samples)

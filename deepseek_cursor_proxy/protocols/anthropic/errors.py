@@ -26,7 +26,6 @@ _FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
 
 
 def status(error: ProxyError) -> int:
-    """The status that this API has for a failure."""
     if error.status == 503 or error.code == "insufficient_system_resource":
         return 529
     return error.status if error.status < 500 else 500
@@ -37,7 +36,6 @@ def is_final(error: ProxyError) -> bool:
 
 
 def failure(error: ProxyError, request_id: str) -> dict[str, Any]:
-    """The JSON of a failure."""
     kind = _TYPES.get(status(error), "api_error" if error.status >= 500 else "invalid_request_error")
     payload = error.payload()["error"]
     details = {"details": {"error_code": THREADS}} if error.code == THREADS else {}

@@ -220,7 +220,6 @@ class PlainMessageWriter(MessageWriter):
 
 
 def failure_event(error: ProxyError, request_id: str) -> bytes:
-    """The last event of a stream that failed."""
     return sse.event(encode_json(errors.failure(error, request_id)), "error")
 
 

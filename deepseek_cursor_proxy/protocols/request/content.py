@@ -32,7 +32,6 @@ def read(content: Any, param: str) -> str | Parts:
 
 
 def join_parts(parts: Sequence[Json]) -> str | Parts:
-    """Parts as one text if all of them are text."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return tuple(parts)

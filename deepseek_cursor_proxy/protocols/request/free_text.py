@@ -98,7 +98,6 @@ class FreeTextReader:
 
 
 def read_free_text(arguments: str) -> str:
-    """The free text of complete arguments."""
     reader = FreeTextReader()
     return reader.feed(arguments) + reader.end()
 

@@ -43,7 +43,6 @@ _PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
 def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> History:
-    """The history in a list of messages."""
     lookup = memory.look_up(_PARSE, messages)
     known = lookup.result
     found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], MessageReader())
@@ -105,7 +104,6 @@ class MessageReader:
         self.dropped: list[str] = []
 
     def copy(self) -> "MessageReader":
-        """An independent reader in the same state."""
         twin = MessageReader()
         twin._legacy = replace(self._legacy)
         twin.dropped = self.dropped.copy()
@@ -147,7 +145,6 @@ class MessageReader:
 
 
 def arguments_text(arguments: Any) -> str:
-    """The arguments of a call as a string."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else json_text(arguments)

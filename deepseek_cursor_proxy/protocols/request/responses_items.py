@@ -133,7 +133,6 @@ class _Reader:
         self._turn = _Turn()
 
     def copy(self) -> "_Reader":
-        """An independent reader in the same state."""
         twin = _Reader(self._upstream_names)
         twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
         twin._chat, twin._turn = self._chat.copy(), self._turn.copy()

@@ -36,7 +36,6 @@ class ThinkingOptions(NamedTuple):
 
 
 def read(body: Json) -> ThinkingOptions:
-    """The options in a body."""
     if NAMES.isdisjoint(body):
         return ThinkingOptions()
     extra = optional(body, "extra_body", dict, "an object") or {}

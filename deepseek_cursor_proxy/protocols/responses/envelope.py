@@ -289,7 +289,6 @@ class Frame:
 
 
 def echoed_fields(body: Json) -> dict[str, Any]:
-    """The fields of a request that its response repeats."""
     echoed = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in _ECHOED.items()}
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     echoed["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
@@ -329,7 +328,6 @@ def state(status: str, **known: Any) -> dict[str, Any]:
 
 
 def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """DeepSeek's usage in the fields of this API."""
     if found is None:
         return None
     prompt, completion = _count(found, "prompt_tokens"), _count(found, "completion_tokens")

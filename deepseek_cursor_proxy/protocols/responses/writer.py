@@ -299,7 +299,6 @@ def failure_event(error: ProxyError) -> bytes:
 
 
 def error_object(error: ProxyError) -> dict[str, str]:
-    """A failure as the `error` of a response."""
     code = error_code(error)
     if code not in _CODES:
         code = _CODES_BY_STATUS.get(error.status, "server_error")
