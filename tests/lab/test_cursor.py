@@ -25,8 +25,8 @@ class ClientCase(unittest.TestCase):
         return client
 
 
-class Requests(ClientCase):
-    def test_it_sends_cursors_fields_to_the_base_url_it_was_given(self) -> None:
+class TestRequests(ClientCase):
+    def test_a_request_has_cursors_fields(self) -> None:
         for prefix in ("", "/v1", "/v1/"):
             self.client(prefix, tools=WEATHER_TOOLS, system="Be kind.").post()
         self.assertEqual(
@@ -51,8 +51,8 @@ class Requests(ClientCase):
         self.assertEqual(self.fake.connections, 1)
 
 
-class Answers(ClientCase):
-    def test_streamed_or_whole_the_client_sees_the_same_answer(self) -> None:
+class TestAnswers(ClientCase):
+    def test_a_streamed_answer_equals_the_whole_one(self) -> None:
         answer = Answer("Where?", "Looking.", (CALL, Call("call_01_def", "get_weather", "{}")), piece=3)
         self.fake.answer(answer, answer)
         streamed, whole = self.client().post(), self.client(stream=False).post()
@@ -97,7 +97,7 @@ class Answers(ClientCase):
         self.assertFalse(turn.final.is_whole)
 
 
-class Echoes(unittest.TestCase):
+class TestEchoes(unittest.TestCase):
     def test_cursor_echoes_what_it_showed_and_drops_the_reasoning(self) -> None:
         shown = "<details>\n<summary>Thinking</summary>\n\nHmm.\n</details>\n\nHi. "
         self.assertEqual(
@@ -113,7 +113,7 @@ class Echoes(unittest.TestCase):
         )
 
 
-class WeatherLoop(ClientCase):
+class TestWeatherLoop(ClientCase):
     def test_the_fake_refuses_cursors_stripped_history(self) -> None:
         """The bug this project exists for, played without the proxy."""
         self.use(responder=weather_responder)

@@ -42,13 +42,13 @@ class DemoCase(unittest.TestCase):
             self.assertFalse(thread.is_alive(), thread)
 
 
-class ItWorks(DemoCase):
+class TestDemo(DemoCase):
     def test_without_the_proxy_the_chat_ends_in_deepseeks_own_words(self) -> None:
         self.play()
         self.assertEqual(self.text.count(f"HTTP 400  {MISSING_REASONING}"), 1)
         self.assertIn("request 2", self.text.partition("HTTP 400")[0])
 
-    def test_with_it_every_turn_is_accepted_and_every_reasoning_put_back(self) -> None:
+    def test_through_the_proxy_every_turn_is_accepted_with_its_reasoning(self) -> None:
         self.assertEqual(self.play(), 0)
         put_back = re.findall(r'turn (\d): "After (\d) messages .*  exact', self.text)
         first, second, third = ("1", "2"), ("2", "4"), ("3", "6")
@@ -56,14 +56,14 @@ class ItWorks(DemoCase):
         self.assertEqual(self.text.count("accepted it"), 4)
         self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", self.text)
 
-    def test_it_shows_what_cursor_saw_and_what_cursor_stripped(self) -> None:
+    def test_the_demo_shows_what_cursor_got_and_what_it_dropped(self) -> None:
         self.play()
         self.assertEqual(len(re.findall(r"Cursor shows +\[Thinking\] After \d messages", self.text)), 4)
         for words in ("-> runs get_location({})", "It is cloudy in Hangzhou", "Yes, take an umbrella."):
             self.assertIn(words, self.text)
         self.assertEqual(re.findall(r"Cursor stripped +(.*)", self.text)[::3], ["nothing yet", _STRIPPED_LAST])
 
-    def test_colour_is_for_terminals(self) -> None:
+    def test_only_a_terminal_gets_colours(self) -> None:
         self.play()
         self.assertNotIn("\x1b", self.text)
         plain = self.text
@@ -72,21 +72,21 @@ class ItWorks(DemoCase):
         self.assertNotEqual(self.text, plain)
 
 
-class ItNotices(DemoCase):
-    def test_a_memory_that_mixes_turns_up(self) -> None:
+class TestFailures(DemoCase):
+    def test_a_store_that_mixes_up_turns_fails_the_demo(self) -> None:
         with patch.object(ReasoningStore, "find", lambda self, keys: {key: ["Something else."] for key in keys}):
             self.assertEqual(self.play(), 1)
         self.assertIn('turn 1: "Something else.…"  NOT what DeepSeek had thought', self.text)
         self.assertIn("4 of 4 requests accepted, 0 of 6", self.text)
 
-    def test_a_memory_that_forgets(self) -> None:
+    def test_a_store_that_forgets_fails_the_demo(self) -> None:
         """Without the blocks in the text, or they would tell the proxy what it forgot."""
         without_display = partial(ProxyConfig, display_reasoning=False)
         with patch.object(ReasoningStore, "find", return_value={}), patch.object(demo, "ProxyConfig", without_display):
             self.assertEqual(self.play(), 1)
         self.assertIn("turn 1: nothing  NOT what DeepSeek had thought", self.text)
 
-    def test_an_answer_that_never_came(self) -> None:
+    def test_a_missing_answer_fails_the_demo(self) -> None:
         with patch.object(demo, "_DeepSeek", OverloadedDeepSeek):
             self.assertEqual(self.play(), 1)
         self.assertIn("Cursor got 503 Try later.", self.text)

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.lab.soak import clients
 made_up = partial(processes.running_deepseek, module=load_upstream.__name__)
 
 
-class Processes(unittest.TestCase):
+class TestProcesses(unittest.TestCase):
     def setUp(self) -> None:
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
 

@@ -75,12 +75,12 @@ class LabTest(unittest.TestCase):
         return found
 
 
-class Measurements(LabTest):
+class TestMeasures(LabTest):
     def setUp(self) -> None:
         super().setUp()
         self.contest = Contest(self.direct, self.ours, (self.other,))
 
-    def test_small_requests(self) -> None:
+    def test_small_requests_yield_their_rows(self) -> None:
         rows = self.assert_rows(
             requests.small_requests(self.contest, TINY),
             "small request, keep-alive: answer p50",
@@ -94,10 +94,10 @@ class Measurements(LabTest):
         # Nothing is known about the other's processes.
         self.assertIsNone(rows[-1].figures["other"])
 
-    def test_first_events(self) -> None:
+    def test_first_events_yield_their_row(self) -> None:
         self.assert_rows(requests.first_events(self.contest, TINY), "first stream event: added p50")
 
-    def test_other_doors(self) -> None:
+    def test_the_other_apis_yield_their_rows(self) -> None:
         chain = (
             "response 1 of a chain: CPU (mean)",
             "response 4 of it (mean)",
@@ -117,10 +117,10 @@ class Measurements(LabTest):
             "slots still taken at the end",
         )
 
-    def test_many_clients(self) -> None:
+    def test_many_clients_yield_their_row(self) -> None:
         self.assert_rows(requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")
 
-    def test_a_paced_stream(self) -> None:
+    def test_a_paced_stream_yields_its_rows(self) -> None:
         self.assert_rows(
             benchmark_streams.paced_stream(self.contest, TINY),
             "paced 200 chunks/s: chunk delay p50",
@@ -128,14 +128,14 @@ class Measurements(LabTest):
             "CPU per chunk (mean)",
         )
 
-    def test_an_unpaced_stream(self) -> None:
+    def test_an_unpaced_stream_yields_its_rows(self) -> None:
         self.assert_rows(
             benchmark_streams.unpaced_stream(self.contest, TINY),
             "unpaced stream of 5 chunks",
             "CPU per 10,000 chunks (mean)",
         )
 
-    def test_crowds(self) -> None:
+    def test_crowds_yield_their_rows(self) -> None:
         each = ("share of direct", "failed streams", "lag p99", "CPU per chunk (mean)")
         each += ("memory meanwhile", "threads meanwhile", "memory per stream")
         names = (f"{streams} streams x 20 chunks/s: delivered" for streams in TINY.crowds)
@@ -147,7 +147,7 @@ class Measurements(LabTest):
                 values = {name: figure and figure.value for name, figure in row.figures.items()}
                 self.assertEqual(set(values.values()), {1 if "share" in row.measure else 0}, values)
 
-    def test_streams_that_fail_are_no_obstacle(self) -> None:
+    def test_failed_streams_are_counted_and_noted(self) -> None:
         nobody = Target("other", "http://127.0.0.1:9")
         contest = Contest(self.direct, self.ours, (nobody,))
         rows = {row.measure.strip(): row for row in benchmark_streams.crowds(contest, TINY)}
@@ -157,7 +157,7 @@ class Measurements(LabTest):
         self.assertIn("other: 2 streams: 2 failed, 2 with: ", contest.notes[-1])
 
 
-class Remembering(LabTest):
+class TestMemoryMeasures(LabTest):
     """With this proxy as a process of its own, beside one that restores nothing."""
 
     def setUp(self) -> None:
@@ -167,7 +167,7 @@ class Remembering(LabTest):
         self.proxy = self.enterContext(start_proxy(CpuPinning(), self.upstream, self.place / "proxy", *flags))
         self.contest = Contest(self.direct, self.proxy, (self.other,))
 
-    def test_growing_chats(self) -> None:
+    def test_growing_chats_yield_their_rows(self) -> None:
         self.assert_rows(
             chats.growing_chats(self.contest, TINY, self.store),
             "1 cached tool turns: CPU per request (mean)",
@@ -181,7 +181,7 @@ class Remembering(LabTest):
             self.contest.notes[0], "other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning"
         )
 
-    def test_stored_turns_and_starting(self) -> None:
+    def test_stored_turns_and_startup_yield_their_rows(self) -> None:
         self.assert_rows(
             chats.stored_turns(self.contest, TINY, self.place),
             "storing a tool-call turn, small store: added p50",
@@ -194,8 +194,8 @@ class Remembering(LabTest):
         )
 
 
-class Chats(LabTest):
-    def test_the_chat_is_as_large_as_it_says(self) -> None:
+class TestChats(LabTest):
+    def test_a_chat_has_the_size_it_names(self) -> None:
         chat = Chat(1)
         with closing(Client(self.direct.url)) as client:
             for _ in range(3):
@@ -209,11 +209,11 @@ class Chats(LabTest):
             self.assertEqual(result["tool_call_id"], answer["tool_calls"][0]["id"])
             self.assertTrue(2000 <= len(result["content"]) <= 4000)
 
-    def test_a_proxy_of_ours_that_forgets_is_not_measured(self) -> None:
+    def test_a_proxy_that_restores_nothing_fails_the_benchmark(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "only 0 of 1 turns"):
             list(chats.growing_chats(Contest(self.direct, self.ours), TINY, self.place / "store"))
 
-    def test_another_proxy_that_takes_too_long_is_given_up(self) -> None:
+    def test_another_proxy_that_takes_too_long_is_dropped(self) -> None:
         contest = Contest(self.direct, self.ours, (self.other,))
         grown = chats._GrowthSamples({"other": {}})
         is_whole = chats._measure_growth(contest, Scale(chat_patience=-1), self.other, Chat(1), grown)
@@ -222,7 +222,7 @@ class Chats(LabTest):
         self.assertEqual(grown.cpu, {"other": {}})
 
 
-class Running(unittest.TestCase):
+class TestRun(unittest.TestCase):
     """What a run prints and how it ends; the proxy and its DeepSeek are started for real."""
 
     def run_with(self, measure: Any, options: Options = Options(quick=True)) -> tuple[int, str, str]:  # noqa: B008
@@ -237,7 +237,7 @@ class Running(unittest.TestCase):
         assert scale.requests == QUICK.requests
         yield from (Row(f"row {number}", "s", {OURS: Figure.of([number])}) for number in (1, 2))
 
-    def test_it_prints_the_machine_the_columns_the_rows_and_the_notes(self) -> None:
+    def test_the_benchmark_prints_machine_columns_rows_and_notes(self) -> None:
         code, out, errors = self.run_with(self.two_rows)
         machine, blank, columns, *rows, second_blank, note = out.splitlines()
         self.assertEqual((code, errors, blank, second_blank, note), (0, "", "", "", "a note"))
@@ -245,7 +245,7 @@ class Running(unittest.TestCase):
         self.assertEqual(columns.split()[-3:], ["direct", "this", "proxy"])
         self.assertEqual([row[:5] for row in rows], ["row 1", "row 2"])
 
-    def test_json_says_the_same(self) -> None:
+    def test_the_json_of_the_benchmark_has_the_same_rows(self) -> None:
         code, out, _ = self.run_with(self.two_rows, Options(quick=True, as_json=True))
         told = json.loads(out)
         self.assertEqual((code, told["quick"], told["columns"]), (0, True, [DIRECT, OURS]))
@@ -261,7 +261,7 @@ class Running(unittest.TestCase):
         self.assertEqual(1, len(notes))
         self.assertIn("400 streams: not measured, a process may open 256 files here", notes[0])
 
-    def test_what_cannot_be_measured_is_one_line_and_exit_code_1(self) -> None:
+    def test_a_failed_benchmark_is_one_line_and_exit_code_1(self) -> None:
         def measure(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
             yield Row("first", "s", {})
             raise BenchmarkFailed("the proxy\ndid not answer")
@@ -283,14 +283,14 @@ class Running(unittest.TestCase):
         self.assertEqual((code, seen), (0, [("a", f"{other.url}/v1"), ("b", f"{other.url}/v2")]))
         self.assertIn("ours / b", out)
 
-    def test_another_proxy_that_does_not_answer_is_told_with_the_remedy(self) -> None:
+    def test_another_proxy_that_does_not_answer_is_an_error_with_the_remedy(self) -> None:
         code, _, errors = self.run_with(self.two_rows, Options(quick=True, others=(("a", "http://127.0.0.1:9"),)))
         self.assertEqual(code, 1)
         self.assertRegex(
             errors, r"\Abench: a does not answer at .*; start it with http://127\.0\.0\.1:\d+ for [^\n]+\n\Z"
         )
 
-    def test_interrupted_it_ends_what_was_started_and_leaves_no_file(self) -> None:
+    def test_an_interrupted_benchmark_ends_its_processes_and_leaves_no_file(self) -> None:
         before = None if not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
         for end, raised in (
             (lambda: (_ for _ in ()).throw(KeyboardInterrupt), KeyboardInterrupt),

@@ -11,8 +11,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\ne
 EMPTY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 
 
-class Readings(unittest.TestCase):
-    def test_the_end_is_where_it_is_whole_byte_by_byte_and_cut_anywhere(self) -> None:
+class TestResponseReader(unittest.TestCase):
+    def test_the_end_of_a_response_is_found_however_it_is_split(self) -> None:
         for answer in (SIZED, CHUNKED, EMPTY):
             self.assertTrue(ResponseReader().feed(answer))
             by_byte = ResponseReader()
@@ -23,7 +23,7 @@ class Readings(unittest.TestCase):
                 reader = ResponseReader()
                 self.assertEqual((reader.feed(answer[:cut]), reader.feed(answer[cut:])), (False, True))
 
-    def test_whether_a_stream_ended_properly_is_known(self) -> None:
+    def test_a_stream_without_its_last_event_is_not_done(self) -> None:
         completed, failed = b'"usage":{"total_tokens":12}}}\n\n', b'"usage":null}}\n\n'
         for answer, is_done in (
             (CHUNKED, True),
@@ -37,7 +37,7 @@ class Readings(unittest.TestCase):
                 reader.feed(answer)
                 self.assertEqual(reader.is_done_stream, is_done)
 
-    def test_a_connection_is_used_again_unless_the_answer_says_otherwise(self) -> None:
+    def test_a_connection_is_reused_unless_the_response_closes_it(self) -> None:
         closing = SIZED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         for answer, closes in ((SIZED, False), (CHUNKED, False), (closing, True), (SIZED.replace(b".1", b".0"), True)):
             reader = ResponseReader()
@@ -50,17 +50,17 @@ class Readings(unittest.TestCase):
         self.assertTrue(reader.feed(b""))
         self.assertTrue(reader.closes)
 
-    def test_one_that_has_a_length_does_not(self) -> None:
+    def test_a_response_with_a_length_that_is_cut_is_a_failure(self) -> None:
         for answer in (b"", b"HTTP/1.1 200", SIZED[:-1], CHUNKED[:-1]):
             reader = ResponseReader()
             with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
                 reader.feed(answer)
                 reader.feed(b"")
 
-    def test_a_refusal_is_told(self) -> None:
+    def test_a_status_other_than_200_is_a_failure(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "503.*Busy"):
             ResponseReader().feed(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nBusy.")
 
-    def test_a_body_is_what_was_said(self) -> None:
+    def test_the_body_is_returned_without_its_chunk_sizes(self) -> None:
         self.assertEqual(http_reader.body(SIZED), b"hello")
         self.assertEqual(http_reader.body(CHUNKED), b"hellodata: [DONE]\n\n")

@@ -1,4 +1,4 @@
-"""Answers of the benchmark's DeepSeek look like the real one's, and no two have the same reasoning."""
+"""TestAnswers of the benchmark's DeepSeek look like the real one's, and no two have the same reasoning."""
 
 import json
 import unittest
@@ -23,8 +23,8 @@ def events(answer: bytes) -> list[Any]:
         found.append("[DONE]" if chunk == b"data: [DONE]\n\n" else json.loads(chunk[6:]))
 
 
-class Wishes(unittest.TestCase):
-    def test_the_last_words_say_what_is_wanted(self) -> None:
+class TestCommands(unittest.TestCase):
+    def test_the_last_command_of_a_request_counts(self) -> None:
         for words, wanted in (
             (b"bench:plain", Command("plain")),
             (b"bench:turn for file 3", Command("turn")),
@@ -36,30 +36,30 @@ class Wishes(unittest.TestCase):
             with self.subTest(words):
                 self.assertEqual(parse_command(b'{"content":"' + words + b'"}'), wanted)
 
-    def test_anything_else_is_no_wish(self) -> None:
+    def test_other_text_is_no_command(self) -> None:
         for words in (b"", b"hello", b"bench:", b"bench:dance", b"bench:paced 20", b"bench:paced 0/s 5"):
             self.assertIsNone(parse_command(words))
 
-    def test_only_reasoning_that_says_something_counts(self) -> None:
+    def test_blank_reasoning_is_not_counted(self) -> None:
         said = [{"reasoning_content": each} for each in ("a", " b", "\nc", '"', "", " ", "\n \t", None)]
         quoted = {"role": "tool", "content": json.dumps({"reasoning_content": "quoted"})}
         self.assertEqual(load_answers.count_reasonings(json.dumps([*said, quoted]).encode()), 4)
         self.assertEqual(load_answers.count_reasonings(json.dumps(said, separators=(",", ":")).encode()), 4)
 
 
-class Answers(unittest.TestCase):
+class TestAnswers(unittest.TestCase):
     def whole(self, answer: bytes) -> Any:
         head, _, body = answer.partition(b"\r\n\r\n")
         self.assertEqual(http_reader.content_length(answer, len(head)), len(body))
         return json.loads(body)
 
-    def test_plain_answers_differ_in_what_they_think(self) -> None:
+    def test_plain_answers_have_different_reasonings(self) -> None:
         first, second = (self.whole(load_answers.plain(serial))["choices"][0] for serial in (1, 99999))
         self.assertEqual(first["finish_reason"], "stop")
         self.assertEqual(first["message"]["content"], second["message"]["content"])
         self.assertNotEqual(first["message"]["reasoning_content"], second["message"]["reasoning_content"])
 
-    def test_a_turn_thinks_and_calls_under_an_id_of_its_own(self) -> None:
+    def test_a_turn_has_reasoning_and_a_call_with_its_own_id(self) -> None:
         first, second = (self.whole(load_answers.turn(serial))["choices"][0] for serial in (1, 2))
         self.assertEqual(first["finish_reason"], "tool_calls")
         calls = [each["message"]["tool_calls"][0] for each in (first, second)]
@@ -73,8 +73,8 @@ class Answers(unittest.TestCase):
         self.assertIn("deepseek-v4-pro", [model["id"] for model in self.whole(load_answers.MODELS)["data"]])
 
 
-class Streams(unittest.TestCase):
-    def test_the_first_half_thinks_and_the_second_speaks(self) -> None:
+class TestStreams(unittest.TestCase):
+    def test_the_first_half_of_a_stream_is_reasoning_and_the_second_text(self) -> None:
         for chunks in (2, 8, 9):
             opening, *deltas, last, done = events(load_answers.stream(chunks, 7, False))
             self.assertEqual(opening["choices"][0]["delta"]["role"], "assistant")
@@ -88,15 +88,15 @@ class Streams(unittest.TestCase):
         answer = load_answers.stream(1000, 7, False)
         self.assertTrue(250 < len(answer) / 1000 < 300, len(answer))
 
-    def test_two_streams_do_not_think_the_same(self) -> None:
+    def test_two_streams_have_different_reasonings(self) -> None:
         self.assertNotEqual(load_answers.stream(8, 7, False), load_answers.stream(8, 8, False))
 
-    def test_usage_is_named_in_every_chunk_for_those_who_asked(self) -> None:
+    def test_requested_usage_is_null_in_every_chunk(self) -> None:
         for counts in (True, False):
             _, first, *_ = events(load_answers.stream(2, 7, counts))
             self.assertEqual("usage" in first, counts)
 
-    def test_a_marked_chunk_tells_its_moment(self) -> None:
+    def test_a_marked_chunk_contains_its_moment(self) -> None:
         for is_thinking, name in ((True, "reasoning_content"), (False, "content")):
             chunk = load_answers.marked_chunk(123456789, is_thinking, False)
             [event] = events(b"\r\n\r\n" + chunk + b"0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Clients read responses to their end, and a crowd counts the chunks it received."""
+"""TestClient read responses to their end, and a crowd counts the chunks it received."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
 
 
-class Requests(unittest.TestCase):
+class TestRequests(unittest.TestCase):
     def test_a_base_url_may_have_a_path(self) -> None:
         self.assertTrue(
             post("http://a:1/v1/", b"{}").startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a:1\r\n")
@@ -37,7 +37,7 @@ class FakeTest(unittest.TestCase):
         self.plain, self.stream = post(self.fake.url, PLAIN), post(self.fake.url, STREAM)
 
 
-class Clients(FakeTest):
+class TestClient(FakeTest):
     def test_answers_of_both_kinds_are_read_to_their_end_over_one_connection(self) -> None:
         for request in (self.stream, self.plain, self.stream, self.plain):
             timing = self.client.ask(request, is_stream=request is self.stream)
@@ -50,13 +50,13 @@ class Clients(FakeTest):
         self.client.ask(self.stream, is_stream=True)
         self.assertEqual((len(self.fake.accepted), self.fake.connections), (2, 1))
 
-    def test_an_answer_can_be_had_as_json(self) -> None:
+    def test_fetch_returns_the_json_of_a_response(self) -> None:
         self.fake.answer(Answer("Hm.", "Hello."))
         self.assertEqual(self.client.fetch(self.plain)["choices"][0]["message"]["content"], "Hello.")
         self.fake.answer(Raw(HEAD + b'2\r\n{"\r\n5\r\na":1}\r\n' + END, then_close=False))
         self.assertEqual(self.client.fetch(self.plain), {"a": 1})
 
-    def test_what_is_no_json_is_told(self) -> None:
+    def test_a_response_without_json_is_a_failure(self) -> None:
         self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{]"))
         with self.assertRaisesRegex(BenchmarkFailed, "no JSON"):
             self.client.fetch(self.plain)
@@ -87,32 +87,32 @@ class Clients(FakeTest):
         self.assertEqual(self.fake.connections, 2)
 
 
-class ManyClients(FakeTest):
-    def test_they_are_answered_over_kept_connections(self) -> None:
+class TestManyClients(FakeTest):
+    def test_many_clients_use_kept_alive_connections(self) -> None:
         self.assertGreater(requests_per_second(self.fake.url, 3, self.plain, 0.01), 0)
         # One of them may still be waiting to be let in.
         self.assertLessEqual(self.fake.connections, 3)
 
-    def test_those_whose_connection_was_closed_come_again(self) -> None:
+    def test_clients_whose_connection_was_closed_reconnect(self) -> None:
         self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"), Failure(503))
         with self.assertRaisesRegex(BenchmarkFailed, "503"):
             requests_per_second(self.fake.url, 1, self.plain, 30)
         self.assertEqual(self.fake.connections, 2)
 
-    def test_a_refusal_is_no_answer(self) -> None:
+    def test_a_refusal_to_many_clients_is_a_failure(self) -> None:
         self.fake.answer(Failure(503, "Busy."))
         with self.assertRaisesRegex(BenchmarkFailed, "503"):
             requests_per_second(self.fake.url, 2, self.plain, 30)
 
 
-class Crowds(FakeTest):
+class TestCrowds(FakeTest):
     def heard_of(self, *chunks: bytes) -> tuple[int, list[str]]:
         """What a crowd of one hears when three chunks are due."""
         self.fake.answer(Raw(b"".join(chunks)))
         result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 100))
         return len(result.lags), result.failures
 
-    def test_every_chunk_of_every_stream_is_heard_once(self) -> None:
+    def test_every_chunk_of_every_stream_counts_once(self) -> None:
         with LoadUpstream() as upstream:
             request = post(upstream.url, question("bench:paced 200/s 5", stream=True))
             midway: list[bool] = []
@@ -137,7 +137,7 @@ class Crowds(FakeTest):
         [failure] = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 100)).failures
         self.assertIn("503", failure)
 
-    def test_streams_that_nobody_answers_have_failed(self) -> None:
+    def test_streams_without_an_answer_have_failed(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             result = run_crowd(Crowd(url, self.stream, 2, 1, 1000, grace=0.01))

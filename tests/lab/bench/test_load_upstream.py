@@ -38,8 +38,8 @@ class UpstreamTest(unittest.TestCase):
         return data
 
 
-class Answering(UpstreamTest):
-    def test_every_wish_is_answered_over_one_connection(self) -> None:
+class TestAnswers(UpstreamTest):
+    def test_every_command_is_answered_over_one_connection(self) -> None:
         url = self.upstream.url
         for _ in range(2):
             plain = self.client.fetch(post(url, question("bench:plain")))
@@ -69,17 +69,17 @@ class Answering(UpstreamTest):
         self.assertTrue(first.startswith(b"HTTP/1.1 200"))
         self.assertEqual(both.count(b"HTTP/1.1 200"), 2)
 
-    def test_what_asks_for_nothing_is_refused(self) -> None:
+    def test_a_request_without_a_command_is_refused(self) -> None:
         with self.assertRaisesRegex(BenchmarkFailed, "400.*only answers the benchmark"):
             self.client.ask(post(self.upstream.url, question("hello")))
 
-    def test_it_tells_how_many_reasonings_the_last_turn_had(self) -> None:
+    def test_restored_counts_the_reasonings_of_the_last_turn(self) -> None:
         turns = [{"role": "assistant", "reasoning_content": each} for each in ("a", "b", "")]
         body = encode_json({"messages": [{"role": "user", "content": "bench:turn"}, *turns]})
         self.client.ask(post(self.upstream.url, body))
         self.assertEqual(self.client.fetch(get(self.upstream.url, "/restored")), 2)
 
-    def test_whoever_leaves_in_the_middle_of_a_stream_does_no_harm(self) -> None:
+    def test_a_client_that_disconnects_from_a_stream_does_no_harm(self) -> None:
         address = urlsplit(self.upstream.url)
         for command in ("bench:stream 40000", "bench:paced 1000/s 5000"):
             with socket.create_connection((address.hostname, address.port), 10) as sock:
@@ -88,7 +88,7 @@ class Answering(UpstreamTest):
         self.client.ask(post(self.upstream.url, question("bench:plain")))
 
 
-class Pacing(UpstreamTest):
+class TestPacedStreams(UpstreamTest):
     def test_chunks_come_in_the_order_of_their_moments_and_not_before(self) -> None:
         began = time.monotonic_ns()
         data = self.said(post(self.upstream.url, question("bench:paced 500/s 20", stream=True)))
@@ -109,14 +109,14 @@ class Pacing(UpstreamTest):
         self.assertEqual(3, len(set(marks)), marks)
 
 
-class Starting(unittest.TestCase):
-    def test_a_port_that_is_taken_is_told_in_a_line(self) -> None:
+class TestProcess(unittest.TestCase):
+    def test_a_port_in_use_is_one_line(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with self.assertRaisesRegex(SystemExit, f"port {port} cannot be used.*--upstream-port"):
                 load_upstream.serve_deepseek(port)
 
-    def test_the_process_tells_where_it_is_and_ends_with_its_input(self) -> None:
+    def test_the_process_prints_its_url_and_ends_with_its_input(self) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as out, patch("sys.stdin", io.StringIO()):
             with patch("signal.signal"):
                 load_upstream.serve_deepseek()

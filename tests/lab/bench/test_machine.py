@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
 ON_LINUX = unittest.skipUnless(sys.platform == "linux", "only Linux tells")
 
 
-class Listening(unittest.TestCase):
+class TestListeners(unittest.TestCase):
     @ON_LINUX
     def test_the_process_behind_a_port_is_found_while_it_listens(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -19,13 +19,13 @@ class Listening(unittest.TestCase):
             self.assertEqual(find_listeners(url), (os.getpid(),))
         self.assertEqual(find_listeners(url), ())
 
-    def test_nobody_is_known_on_another_machine(self) -> None:
+    def test_no_process_is_found_on_another_machine(self) -> None:
         self.assertEqual(find_listeners("http://192.0.2.1:80"), ())
 
 
-class Pinned(unittest.TestCase):
+class TestCpuPinning(unittest.TestCase):
     @ON_LINUX
-    def test_everybody_gets_back_what_they_had(self) -> None:
+    def test_every_process_gets_back_its_cores(self) -> None:
         before = os.sched_getaffinity(0)
         with CpuPinning() as pinning:
             if len(before) < 2:
@@ -62,12 +62,12 @@ class Pinned(unittest.TestCase):
         thread.join()
         self.assertEqual((len(cores[0]), cores[1]), (1, before))
 
-    def test_before_it_is_entered_it_moves_nobody(self) -> None:
+    def test_pinning_moves_no_process_before_it_is_entered(self) -> None:
         pinning = CpuPinning()
         with pinning.on_measured_core():
             self.assertEqual(str(pinning), "not pinned")
 
-    def test_a_process_that_is_gone_is_no_obstacle(self) -> None:
+    def test_pinning_ignores_a_process_that_is_gone(self) -> None:
         with CpuPinning() as pinning:
             # Beyond the largest process number there is.
             pinning.pin_measured(2**27)

@@ -6,7 +6,7 @@ import unittest
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, format_value, quantile
 
 
-class Statistics(unittest.TestCase):
+class TestStatistics(unittest.TestCase):
     def test_the_median_is_the_middle_or_between_the_two_in_the_middle(self) -> None:
         self.assertEqual(quantile([5, 1, 3], 0.5), 3)
         self.assertEqual(quantile([4, 1, 2, 3], 0.5), 2.5)
@@ -33,13 +33,13 @@ class Statistics(unittest.TestCase):
     def test_without_samples_there_is_no_figure(self) -> None:
         self.assertEqual((Figure.of([]), Figure.mean([]), Figure.single(None)), (None, None, None))
 
-    def test_a_mean_counts_what_happens_now_and_then(self) -> None:
+    def test_a_mean_includes_rare_samples(self) -> None:
         figure = Figure.mean([1.0, 1.0, 7.0])
         assert figure is not None
         self.assertEqual(figure.value, 3.0)
 
 
-class Rows(unittest.TestCase):
+class TestRows(unittest.TestCase):
     row = Row("speed", "ms", {DIRECT: Figure.of([1.0, 2.0, 3.0]), OURS: Figure.of([4.0]), "other": Figure.of([8.0])})
 
     def cells(self, line: str) -> list[str]:
@@ -48,7 +48,7 @@ class Rows(unittest.TestCase):
     def test_a_line_has_medians_and_spread(self) -> None:
         self.assertEqual(self.cells(Table().line(self.row)), ["speed, ms", "2.00 (1.10 - 2.90)", "4.00"])
 
-    def test_beside_others_it_has_the_ratio(self) -> None:
+    def test_a_line_beside_other_proxies_has_the_ratio(self) -> None:
         table = Table(["other", "gone"])
         self.assertEqual(
             self.cells(table.heading())[1:], ["direct", "this proxy", "other", "gone", "ours / other", "ours / gone"]
@@ -75,7 +75,7 @@ class Rows(unittest.TestCase):
         self.assertEqual((f"{'m' * 70}, requests/s", "1.00"), (measure, ratio))
         self.assertEqual([str(wide)] * 3, figures)
 
-    def test_nothing_is_compared_with_nothing(self) -> None:
+    def test_a_missing_figure_has_no_ratio(self) -> None:
         self.assertEqual(self.row.ratio("other"), 0.5)
         self.assertIsNone(self.row.ratio("gone"))
         self.assertIsNone(Row("failed", "", {OURS: Figure.of([1.0]), "other": Figure.of([0.0])}).ratio("other"))
@@ -91,7 +91,7 @@ class Rows(unittest.TestCase):
         self.assertNotIn("ratios", self.row.as_json([]))
         self.assertEqual(Row("  memory", "MB", {OURS: None}).as_json([])["figures"], {OURS: None})
 
-    def test_figures_have_as_many_digits_as_they_can_vouch_for(self) -> None:
+    def test_figures_have_their_significant_digits(self) -> None:
         values = (2158687.0, 1234.5, 123.4, 12.34, 1.234, 0.1234, -0.5, 0.0123, 0.00001, 0)
         self.assertEqual(
             [format_value(value) for value in values],

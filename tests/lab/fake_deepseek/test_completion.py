@@ -14,7 +14,7 @@ OTHER = {"type": "function", "function": {"name": "listen"}}
 PAST = {"role": "assistant", "content": "Hello.", "reasoning_content": "Hmm."}
 
 
-class ContextCache(unittest.TestCase):
+class TestContextCache(unittest.TestCase):
     def setUp(self) -> None:
         self.cache = PrefixCache()
 
@@ -38,7 +38,7 @@ class ContextCache(unittest.TestCase):
         parts = usage["prompt_cache_hit_tokens"] + usage["prompt_cache_miss_tokens"]
         self.assertEqual((usage["prompt_tokens"], usage["total_tokens"]), (parts, parts + 3))
 
-    def test_a_history_sent_back_whole_is_known_up_to_its_last_answer(self) -> None:
+    def test_a_history_sent_back_whole_hits_the_cache_up_to_its_last_answer(self) -> None:
         self.assertEqual(self.hit(USER, tools=[TOOL]), 0)
         prompt = self.hit(USER, tools=[TOOL])
         self.assertGreater(self.hit(USER, PAST, USER, tools=[TOOL]), prompt)
@@ -50,7 +50,7 @@ class ContextCache(unittest.TestCase):
             with self.subTest(reasoning):
                 self.assertEqual(self.hit(USER, PAST | {"reasoning_content": reasoning}, USER), prompt)
 
-    def test_the_way_a_message_is_written_down_does_not_matter(self) -> None:
+    def test_key_order_and_empty_fields_do_not_change_a_prefix(self) -> None:
         self.hit(USER)
         prompt = self.hit(USER)
         rewritten: Payload = {**dict(reversed(PAST.items())), "tool_calls": [], "name": None}

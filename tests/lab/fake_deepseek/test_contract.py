@@ -54,7 +54,7 @@ class ContractCase(unittest.TestCase):
         self.assertIn(words, found.message)
 
 
-class AcceptedBodies(ContractCase):
+class TestAcceptedBodies(ContractCase):
     def test_what_a_careful_client_sends_is_accepted(self) -> None:
         bodies = {
             "one question": body(USER),
@@ -91,7 +91,7 @@ class AcceptedBodies(ContractCase):
         self.assert_refused(body(USER, tools=[strict, TOOL | {"function": {"name": "b"}}]), "all of them", beta=True)
 
 
-class RefusedTypes(ContractCase):
+class TestRefusedTypes(ContractCase):
     def test_a_value_of_the_wrong_type_is_named_with_its_place(self) -> None:
         bodies = {
             "invalid type: sequence, expected a map": [],
@@ -155,7 +155,7 @@ class RefusedTypes(ContractCase):
         )
 
 
-class RefusedFields(ContractCase):
+class TestRefusedFields(ContractCase):
     def test_a_field_out_of_bounds_is_refused(self) -> None:
         limits = "Invalid max_tokens value, the valid range of max_tokens is [1, 393216]"
         pattern = "Invalid 'user_id': string does not match pattern"
@@ -195,7 +195,7 @@ class RefusedFields(ContractCase):
         self.assert_refused(body(USER, {**says(), "reasoning_details": []}, USER), "unknown field `reasoning_details`")
 
 
-class ToolHistories(ContractCase):
+class TestToolHistories(ContractCase):
     def test_every_call_needs_its_result_before_anything_else(self) -> None:
         rows: list[tuple[str, Payload]] = [
             ("no result at all", body(USER, calls("a"))),
@@ -233,7 +233,7 @@ class ToolHistories(ContractCase):
                 self.assert_refused(payload, words)
 
 
-class Reasoning(ContractCase):
+class TestReasoning(ContractCase):
     bare = staticmethod(lambda *ids: calls(*ids, reasoning=None))
     plain = says(reasoning=None)
 
@@ -275,7 +275,7 @@ class Reasoning(ContractCase):
         self.assert_refused(empty, MISSING_REASONING, refuse_empty=True)
         self.assert_accepted(space, refuse_empty=True)
 
-    def test_the_history_is_judged_before_its_thoughts(self) -> None:
+    def test_the_order_of_a_history_is_judged_before_its_reasoning(self) -> None:
         self.assert_refused(body(USER, self.bare("a"), USER, tools=[TOOL]), contract.UNANSWERED_CALLS)
 
     def test_an_unknown_rule_is_a_mistake_of_the_test(self) -> None:

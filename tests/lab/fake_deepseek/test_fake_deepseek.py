@@ -61,7 +61,7 @@ class FakeCase(unittest.TestCase):
         return data
 
 
-class Refusals(FakeCase):
+class TestRefusals(FakeCase):
     def test_a_refusal_has_deepseeks_envelope_and_spends_no_answer(self) -> None:
         self.fake.answer(Answer(content="Kept."))
         past = {"role": "assistant", "content": "Hi."}
@@ -74,7 +74,7 @@ class Refusals(FakeCase):
         self.assertEqual(self.fake.accepted, [])
         self.assertEqual(self.ask(body())["choices"][0]["message"]["content"], "Kept.")
 
-    def test_the_rules_it_was_given_are_the_rules_it_keeps(self) -> None:
+    def test_the_fake_keeps_the_rule_it_was_given(self) -> None:
         past = {"role": "assistant", "content": "Hi.", "reasoning_content": ""}
         self.use(rule="april")
         self.assertEqual(self.send(body(USER, past | {"reasoning_content": None}, USER, tools=[TOOL])).status, 200)
@@ -111,7 +111,7 @@ class Refusals(FakeCase):
         self.assertLessEqual({model["id"] for model in models["data"]}, set(MODELS))
 
 
-class WholeAnswers(FakeCase):
+class TestWholeAnswers(FakeCase):
     def test_an_answer_carries_everything_the_model_said(self) -> None:
         self.fake.answer(Answer("Hmm.", "Looking.", CALLS))
         answer = self.ask(body(tools=[TOOL]))
@@ -139,7 +139,7 @@ class WholeAnswers(FakeCase):
         self.assertTrue(data.startswith(b'\n\n\n{"object"'))
 
 
-class Streams(FakeCase):
+class TestStreams(FakeCase):
     def test_a_stream_has_deepseeks_deltas_in_deepseeks_order(self) -> None:
         self.fake.answer(Answer("Think", "Text", CALLS[:1], piece=4))
         look = {"name": "look", "arguments": ""}
@@ -167,7 +167,7 @@ class Streams(FakeCase):
         thoughts = [delta.get("reasoning_content") for delta in deltas(self.stream())]
         self.assertEqual(thoughts, ["", None, None])
 
-    def test_usage_rides_on_the_chunk_that_finishes(self) -> None:
+    def test_usage_is_in_the_last_chunk(self) -> None:
         for options, earlier in (({"include_usage": True}, {None}), (None, {"absent"})):
             with self.subTest(options):
                 *chunks, last, done = events(self.stream(stream_options=options))
@@ -176,7 +176,7 @@ class Streams(FakeCase):
                 self.assertEqual(last["usage"]["total_tokens"], sum_of(last["usage"]))
                 self.assertEqual(done, "[DONE]")
 
-    def test_every_chunk_says_whose_it_is(self) -> None:
+    def test_every_chunk_has_the_id_and_the_model(self) -> None:
         *chunks, _ = events(self.stream())
         for field in ("id", "created", "model", "system_fingerprint"):
             self.assertEqual(len({chunk[field] for chunk in chunks}), 1, field)
@@ -203,7 +203,7 @@ def sum_of(usage: Payload) -> int:
     return int(hit + miss + usage["completion_tokens"])
 
 
-class Faults(FakeCase):
+class TestFaults(FakeCase):
     def test_a_failure_is_played_even_to_a_request_that_breaks_the_contract(self) -> None:
         self.fake.answer(Failure(503, "Busy.", headers=(("Retry-After", "7"),)))
         response = self.send(body(), key="sk-test")
@@ -266,7 +266,7 @@ class Faults(FakeCase):
         self.fake.release.set()
         self.assertEqual(json.loads(response.read())["choices"][0]["message"]["content"], "Hi.")
 
-    def test_a_client_that_leaves_a_stalled_stream_is_noticed(self) -> None:
+    def test_a_client_that_disconnects_from_a_stalled_stream_is_noticed(self) -> None:
         self.fake.answer(Answer(content="Hi.", stall_after=1))
         self.send(body(stream=True)).close()
         self.connection.close()
@@ -291,7 +291,7 @@ class Faults(FakeCase):
         fake.close()
         response.close()
 
-    def test_a_client_that_leaves_a_long_stream_is_noticed(self) -> None:
+    def test_a_client_that_disconnects_from_a_long_stream_is_noticed(self) -> None:
         # More than the buffers of both sides hold, so the fake is still writing when the client goes.
         self.fake.answer(Answer("x" * 20_000_000, piece=500_000))
         self.send(body(stream=True)).close()
@@ -299,7 +299,7 @@ class Faults(FakeCase):
         self.assertTrue(self.fake.wait_for_hangup())
 
 
-class Bookkeeping(FakeCase):
+class TestRequests(FakeCase):
     def test_requests_share_a_connection_that_is_kept_alive(self) -> None:
         for stream in (True, False, True):
             self.send(body(stream=stream)).read()

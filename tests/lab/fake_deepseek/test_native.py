@@ -37,7 +37,7 @@ def refused(asked: Any) -> str | None:
 
 
 class TestRefusals(unittest.TestCase):
-    def test_what_is_taken(self) -> None:
+    def test_native_bodies_of_a_careful_client_are_accepted(self) -> None:
         picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
         for name, asked in {
             "a question": body(),
@@ -56,7 +56,7 @@ class TestRefusals(unittest.TestCase):
             with self.subTest(name):
                 self.assertIsNone(refused(asked))
 
-    def test_reasoning_that_is_missing(self) -> None:
+    def test_a_native_body_without_its_reasoning_is_refused(self) -> None:
         no_summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
         for name, items in {
             "none before a call": (USER, call("a"), output("a")),
@@ -69,7 +69,7 @@ class TestRefusals(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(native.MISSING_REASONING_TEXT, refused(body(*items, tools=[TOOL])))
 
-    def test_everything_else(self) -> None:
+    def test_other_wrong_native_bodies_are_refused(self) -> None:
         both = {"type": "input_image", "image_url": "x", "file_id": "y"}
         for name, asked, words in (
             ("wedged in", body(USER, thought(), call("a"), SAID, output("a")), native.NO_OUTPUT),
@@ -98,7 +98,7 @@ class TestAnswers(FakeCase):
         self.assertNotIn("[DONE]", data)
         return [json.loads(block.partition("\ndata: ")[2]) for block in data.split("\n\n") if block]
 
-    def test_plain(self) -> None:
+    def test_a_native_plain_answer_has_all_its_items(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(Call("call_a", "look", "{}"),)))
         whole = self.ask(body(), path="/v1/responses")
         self.assertEqual(("response", "completed"), (whole["object"], whole["status"]))
@@ -108,7 +108,7 @@ class TestAnswers(FakeCase):
             whole["usage"]["input_tokens"] + whole["usage"]["output_tokens"], whole["usage"]["total_tokens"]
         )
 
-    def test_streamed(self) -> None:
+    def test_a_native_stream_has_all_its_events(self) -> None:
         self.fake.answer(Answer(reasoning="Hm, hm.", content="Hi.", calls=(Call("call_a", "look", "{}"),), piece=2))
         events = self.told()
         self.assertEqual(list(range(len(events))), [event["sequence_number"] for event in events])
@@ -119,13 +119,13 @@ class TestAnswers(FakeCase):
         self.assertEqual("response.completed", events[-1]["type"])
         self.assertEqual(3, len(events[-1]["response"]["output"]))
 
-    def test_early_ends(self) -> None:
+    def test_a_native_answer_that_ends_early_is_incomplete_or_failed(self) -> None:
         for finish, kind in (("length", "incomplete"), ("content_filter", "incomplete"), ("aborted", "failed")):
             self.fake.answer(Answer(content="Hi", finish_reason=finish))
             last = self.told()[-1]
             self.assertEqual((f"response.{kind}", kind), (last["type"], last["response"]["status"]))
 
-    def test_what_it_saw_is_a_chat_whichever_api_it_came_by(self) -> None:
+    def test_a_native_request_is_seen_as_a_chat(self) -> None:
         self.ask(body(USER, thought(), SAID, USER), path="/responses")
         (seen,) = self.fake.seen
         self.assertEqual("/responses", seen.path)
