@@ -15,12 +15,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
@@ -57,9 +59,7 @@ def _run(words: list[str]) -> int:
         return 130
     except BrokenPipeError:
         # `… | head` has closed the pipe.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        redirect_to_null([sys.stdout.fileno()])
         return 0
 
 
@@ -222,16 +222,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_serve)
 
 
-def _add_subcommands(parser: argparse.ArgumentParser, *commands: tuple[str, str, Callable[..., None]]) -> None:
+def _add_subcommands(commands: Sequence[tuple[str, str, Callable[..., None]]], parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     for name, help, command in commands:
         _add_settings(added := what.add_parser(name, help=help))
         added.set_defaults(command=command)
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    show = ("show", "effective values and where each comes from", _config_show)
-    _add_subcommands(parser, show, ("path", "where the configuration file is", _config_show_path))
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -242,11 +237,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_access_key(access: argparse.ArgumentParser) -> None:
     access.add_argument("--new", action="store_true", help="make one up")
     access.set_defaults(command=_access_key)
-
-
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    stats, clear = ("stats", "how much is stored", _store_stats), ("clear", "delete all of it", _store_clear)
-    _add_subcommands(parser, stats, clear)
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -292,14 +282,19 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(negated, dest=each.key, default=default, action="store_const", const="off", help=help)
 
 
+_CONFIG_COMMANDS = (
+    ("show", "effective values and where each comes from", _config_show),
+    ("path", "where the configuration file is", _config_show_path),
+)
+_STORE_COMMANDS = (("stats", "how much is stored", _store_stats), ("clear", "delete all of it", _store_clear))
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
     ("serve", "run the proxy (the default)", _add_serve),
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),
-    ("config", "look at the settings", _add_config),
+    ("config", "look at the settings", partial(_add_subcommands, _CONFIG_COMMANDS)),
     ("explain", "tell what a trace says about the reasoning of each turn", _add_explain),
     ("access-key", "print the digest of a key, or a new key, for access_keys", _add_access_key),
-    ("store", "look after the stored reasoning and responses", _add_store),
+    ("store", "look after the stored reasoning and responses", partial(_add_subcommands, _STORE_COMMANDS)),
 )
 
 

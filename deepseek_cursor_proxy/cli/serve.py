@@ -22,7 +22,6 @@ from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SET
 from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import log_lines
-from deepseek_cursor_proxy.observers.log_lines import LineHandler
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
@@ -137,8 +136,7 @@ def ensure_config_file() -> None:
             private_files.make_directory(path.parent)
             private_files.write(path, template().encode())
     except OSError as error:
-        line = f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults"
-        _warn(line)
+        _warn(f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults")
 
 
 def with_usable_store(config: ProxyConfig) -> ProxyConfig:
@@ -198,21 +196,17 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
-    stopping = threading.Event()
     # Imports what a chat needs, so that the first one does not wait for it.
-    threading.Thread(target=_warm_up, args=(server, stopping), name="warm-up", daemon=True).start()
+    warm_up = threading.Timer(_SECONDS_BEFORE_WARM_UP, server.warm_up)
+    warm_up.daemon = True
+    warm_up.start()
     try:
         yield
     finally:
-        stopping.set()
+        warm_up.cancel()
         server.shutdown()
         thread.join()
         server.drain(server.config.shutdown_grace)
-
-
-def _warm_up(server: DeepSeekProxyServer, stopping: threading.Event) -> None:
-    if not stopping.wait(_SECONDS_BEFORE_WARM_UP):
-        server.warm_up()
 
 
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
@@ -276,7 +270,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     log = logging.getLogger("deepseek_cursor_proxy")
-    log.handlers = [LineHandler(sys.stderr)]
+    log.handlers = [log_lines.LineHandler(sys.stderr)]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 

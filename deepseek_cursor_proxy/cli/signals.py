@@ -46,7 +46,7 @@ class Signals:
         # Called from a handler before the process ends at once; they must neither wait nor take locks.
         self.kill_hooks: list[Callable[[], None]] = []
         self._requests: queue.SimpleQueue[SignalRequest] = queue.SimpleQueue()
-        self._on_stop: Callable[[], None] = _do_nothing
+        self._on_stop: Callable[[], None] | None = None
         self._before: dict[signal.Signals, object] = {}
         self._terminal: list[int] = []
 
@@ -73,7 +73,7 @@ class Signals:
         try:
             yield
         finally:
-            self._on_stop = _do_nothing
+            self._on_stop = None
 
     # In the handler …
 
@@ -89,7 +89,8 @@ class Signals:
         self.is_stopping = True
         self._stopped_at = time.monotonic()
         self._requests.put(SignalRequest.STOP)
-        self._on_stop()
+        if self._on_stop is not None:
+            self._on_stop()
 
     def _hang_up(self) -> None:
         # A closed one is no terminal any more.
@@ -113,10 +114,6 @@ class Signals:
             log_lines.drain(_LAST_LINE_SECONDS)
         # The exit code of a shell for a program that died of this signal.
         os._exit(128 + number)
-
-
-def _do_nothing() -> None:
-    """The default for `on_stop`."""
 
 
 def redirect_to_null(descriptors: list[int]) -> None:

@@ -48,7 +48,8 @@ class Console:
                 is_remarkable = event.prepared.missing_count or event.prepared.is_recovered
                 self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
-                text = f"sent       {_format_sent(event)}"
+                parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
+                text = f"sent       {' · '.join(parts)}"
                 self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
                 if self._verbose:
                     self._print_body("sent to DeepSeek", event.payload())
@@ -111,11 +112,6 @@ def _format_restored(event: Restored) -> str:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
         parts[: 2 + len(from_client)] = ["thinking is off for this request"]
-    return " · ".join(parts)
-
-
-def _format_sent(event: Sent) -> str:
-    parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
     return " · ".join(parts)
 
 

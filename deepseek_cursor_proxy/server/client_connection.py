@@ -9,7 +9,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Protocol
 
@@ -182,21 +182,20 @@ class ClientConnection:
 
     def _read_head(self) -> heads.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        self._begin_idle()
-        try:
+        with self._idle():
             return self._await_head()
-        finally:
-            self._end_idle()
 
-    def _begin_idle(self) -> None:
+    @contextlib.contextmanager
+    def _idle(self) -> Iterator[None]:
         with self._lock:
             self._is_idle = True
             if self._is_stopping:
                 self._shut(socket.SHUT_RD)
-
-    def _end_idle(self) -> None:
-        with self._lock:
-            self._is_idle = False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_idle = False
 
     def _await_head(self) -> heads.RequestHead | None:
         config = self._server.config
@@ -307,13 +306,9 @@ class ClientConnection:
         """Discard what the client still sends, so that it comes to reading our reply."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
-        self._begin_idle()
-        try:
-            while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))):
-                if deadline.is_over:
-                    return
-        finally:
-            self._end_idle()
+        with self._idle():
+            while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))) and not deadline.is_over:
+                pass
 
 
 def encode_refusal(error: ProxyError) -> bytes:

@@ -172,9 +172,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         deadline = Deadline.after(seconds)
         self.connections.stop(Stage.FINISH_RESPONSES)
         self.connections.wait_until_empty(seconds)
-        with self._building:
-            services = self._services
-        if services is not None:
+        if (services := self._built_services()) is not None:
             # Before END_RESPONSES, so that clients that follow a job receive how it ended.
             services.jobs.stop(deadline.left)
         self.connections.stop(Stage.END_RESPONSES)
@@ -186,7 +184,9 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections.wait_until_empty(_ABORT_SECONDS)
         self.connections.close()
         self.stream_loop.close()
-        with self._building:
-            services = self._services
-        if services is not None:
+        if (services := self._built_services()) is not None:
             services.close()
+
+    def _built_services(self) -> "Services | None":
+        with self._building:
+            return self._services

@@ -54,7 +54,8 @@ class Database:
         """No file is touched before `open`. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
         self._durability = durability
-        self._on_fault = on_fault
+        # Also called by a store that has something pending, to have the file opened again soon.
+        self.request_reopen = on_fault
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == ":memory:" else threading.RLock()
         self._writer: Connection | None = None
@@ -136,7 +137,7 @@ class Database:
         self._write_fault = fault
         if not is_writing or isinstance(fault, (Lost, Damaged)):
             self._read_fault = fault
-        self._on_fault()
+        self.request_reopen()
 
     def _set_busy_timeout(self, connection: Connection, seconds: float) -> None:
         if seconds != connection.busy_seconds:
@@ -148,7 +149,7 @@ class Database:
         if self._file_identity is None:
             return
         try:
-            is_unmoved = file_check.file_identity(self._name) == self._file_identity
+            is_unmoved = file_check.file_identity(self._file) == self._file_identity
         except PermissionError:
             # The folder was closed to us; the file in it stays open.
             return
@@ -160,10 +161,6 @@ class Database:
     def on_reopen(self, write_pending: Callable[[], None]) -> None:
         """Register a store's function that writes what waited for the file; it uses `transaction(is_retry=True)`."""
         self._pending_writers.append(write_pending)
-
-    def request_reopen(self) -> None:
-        """A store has something pending: have the file opened again soon."""
-        self._on_fault()
 
     def reopen(self) -> None:
         """Open the file, let every store write what waited, and only then let other writes through; raises Unusable."""
@@ -313,10 +310,6 @@ class Database:
     def _file(self) -> Path:
         """The file behind any links, where SQLite also keeps its side files."""
         return Path(os.path.realpath(Path(self.path).expanduser()))
-
-    @cached_property
-    def _name(self) -> str:
-        return str(self._file)
 
 
 _NOT_OPEN = Lost("it is not open", "open it")

@@ -212,7 +212,7 @@ class FileIdentity(NamedTuple):
     log: tuple[int, int] | None
 
 
-def file_identity(path: Path | str) -> FileIdentity:
+def file_identity(path: Path) -> FileIdentity:
     """Differs once the file or its log was deleted, emptied or replaced; PermissionError when that cannot be seen."""
     return FileIdentity(_inode(str(path), empty_is_absent=True), _inode(f"{path}-wal"))
 

@@ -4,16 +4,13 @@ Body and input are compressed JSON (zlib's fastest level leaves a tenth of a lon
 what is asked without unpacking: caller, status, age and size.
 """
 
-import json
 import sqlite3
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
-
-from deepseek_cursor_proxy.json_codec import encode_json
+from typing import NamedTuple
 
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.
@@ -52,14 +49,6 @@ def unpack(packed: bytes) -> bytes:
         return zlib.decompress(packed)
     except zlib.error as error:
         raise ValueError(f"a stored response is damaged ({error})") from None
-
-
-def pack_json(value: Any) -> bytes:
-    return pack(encode_json(value))
-
-
-def unpack_json(packed: bytes) -> Any:
-    return json.loads(unpack(packed))
 
 
 def read(connection: sqlite3.Connection, caller: bytes, response_id: str, *, with_events: bool) -> Row | None:

@@ -25,18 +25,7 @@ from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.pruner import Pruner
-from deepseek_cursor_proxy.storage.response_rows import (
-    Change,
-    PendingChanges,
-    ResponseStats,
-    Row,
-    Unfinished,
-    pack,
-    pack_json,
-    read,
-    unpack,
-    unpack_json,
-)
+from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +140,7 @@ class ResponseStore:
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
-        packed = pack(raw)
+        packed = response_rows.pack(raw)
         # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
         memory = len(packed) + 4 * len(raw) + 100 * count_value_starts(raw)
         self._unpacked.keep(packed, _Unpacked(value, len(raw), memory))
@@ -162,7 +151,7 @@ class ResponseStore:
         known = self._unpacked.get(packed)
         if known is not None:
             return known
-        raw = unpack(packed)
+        raw = response_rows.unpack(packed)
         return _Unpacked(json.loads(raw), len(raw), 0)
 
     def _change(self, change: Change) -> bool:
@@ -195,7 +184,7 @@ class ResponseStore:
     def _is_gone(self, change: Change) -> bool:
         """Whether there is surely no such row; a file that cannot be read proves nothing."""
         with self._faults.guard("look up"), self._database.reader() as connection:
-            return read(connection, change.caller, change.id, with_events=False) is None
+            return response_rows.read(connection, change.caller, change.id, with_events=False) is None
         return False
 
     def _write_pending(self) -> None:
@@ -238,7 +227,7 @@ class ResponseStore:
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
         """The row in the file; None when the file cannot be read."""
         with self._faults.guard("look up"), self._database.reader() as connection:
-            return read(connection, caller, response_id, with_events=with_events)
+            return response_rows.read(connection, caller, response_id, with_events=with_events)
         return None
 
     def _is_current(self, row: Row) -> bool:
@@ -267,14 +256,15 @@ class ResponseStore:
             self._has_orphans = False
             return failed
 
-    def _fail_orphan(self, orphan: Unfinished, is_retry: bool) -> bool:
+    def _fail_orphan(self, orphan: response_rows.Unfinished, is_retry: bool) -> bool:
         try:
-            body = pack_json({**unpack_json(orphan.body), "status": "failed", "error": _RESTARTED})
+            body = json.loads(response_rows.unpack(orphan.body))
+            packed = response_rows.pack(encode_json({**body, "status": "failed", "error": _RESTARTED}))
         except ValueError:
             # Unreadable, but it must not stay unfinished for ever.
-            body = orphan.body
+            packed = orphan.body
         with self._database.transaction(is_retry=is_retry) as connection:
-            return response_rows.fail(connection, orphan.number, body)
+            return response_rows.fail(connection, orphan.number, packed)
 
     # Pruning …
 

@@ -123,7 +123,7 @@ class _PoolHandler(urllib.request.BaseHandler):
         try:
             connection = self._pool.take(call.destination.origin, call.peer, fresh=fresh)
             connection.send(request, self._config.write_timeout, call.peer)
-            return UpstreamResponse.begin(connection, self._pool, self._config, call.peer, call.destination)
+            return UpstreamResponse(connection, self._pool, self._config, call.peer, call.destination)
         except (ClientGone, ProxyError):
             _close(connection)
             raise

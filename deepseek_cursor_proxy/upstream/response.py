@@ -49,11 +49,12 @@ _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", 
 
 
 class UpstreamResponse:
-    """A response whose head was read. Used by one thread at a time; must be closed. A WaitHandle while it streams."""
+    """Used by one thread at a time; must be closed. A WaitHandle while it streams."""
 
     def __init__(
         self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
     ) -> None:
+        """Read the head; OSError, TimeoutError or ValueError when there is none."""
         self._connection = connection
         self._pool = pool
         self._config = config
@@ -74,29 +75,10 @@ class UpstreamResponse:
         self._has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
-        self._is_ended = False
         # Released when the response is closed.
         self.slot: Slot | None = None
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        # Received, but not given to the decoder of the body yet.
-        self._unread = b""
-        self._body: bodies.BodyDecoder
-
-    @classmethod
-    def begin(
-        cls, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
-    ) -> "UpstreamResponse":
-        """Read the head; OSError, TimeoutError or ValueError when there is none."""
-        response = cls(connection, pool, config, peer, to)
-        response._read_head()
-        return response
-
-    # The head …
-
-    def _read_head(self) -> None:
-        deadline = Deadline.after(self._config.request_timeout)
-        head, self._unread = response_head.read(self._connection, self._peer, deadline)
+        # The rest was received, but not given to the decoder of the body yet.
+        head, self._unread = response_head.read(connection, peer, Deadline.after(config.request_timeout))
         self.status, self.headers = head.status, head.headers
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400

@@ -1,13 +1,14 @@
 """The law of this project over generated chains: every reasoning is restored, by id or by echoed items."""
 
 import contextlib
+import json
 import unittest
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
-from deepseek_cursor_proxy.storage.response_rows import unpack_json
+from deepseek_cursor_proxy.storage.response_rows import unpack
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width
@@ -22,7 +23,7 @@ class TestChains(unittest.TestCase):
 
         def checked(store: ResponseStore, packed: bytes) -> Any:
             found = remembered(store, packed)
-            self.assertEqual(repr(unpack_json(packed)), repr(found.value))
+            self.assertEqual(repr(json.loads(unpack(packed))), repr(found.value))
             return found
 
         self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))

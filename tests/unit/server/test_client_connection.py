@@ -153,10 +153,10 @@ class TestStop(ConnectionTestCase):
 
     def test_what_has_arrived_when_the_server_stops_is_still_read(self) -> None:
         connection, client = self.connect()
-        connection._begin_idle()
         client.sendall(get())
-        self.server.stopping.set()
-        self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
+        with connection._idle():
+            self.server.stopping.set()
+            self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
 
 
 class TestSend(ConnectionTestCase):

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage import responses, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.response_rows import pack_json
+from deepseek_cursor_proxy.storage.response_rows import pack
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from tests.support.databases import DatabaseTestCase, StoreFileTestCase, run_at_once
 from tests.support.polling import PATIENCE, eventually
@@ -445,7 +445,7 @@ class TestFaults(StoreTestCase):
 
     def test_a_damaged_response_is_not_found(self) -> None:
         self.store.put(ME, response("r"))
-        for damage in (b"", b"\x00", pack_json([])[:-2], b"x\x9c"):
+        for damage in (b"", b"\x00", pack(b"[]")[:-2], b"x\x9c"):
             with self.database.transaction() as connection:
                 connection.execute("UPDATE responses SET input = ?", (damage,))
             self.store._faults._warned_at = float("-inf")

@@ -70,7 +70,7 @@ class ResponseTestCase(unittest.TestCase):
         self.connection = Connection(self.clock, head, *script)
         config = ProxyConfig(**{"heartbeat_interval": 10, "request_timeout": 60, **settings})
         destination = Destination("http://x/chat/completions", "DeepSeek", "--base-url")
-        return UpstreamResponse.begin(self.connection, self.pool, config, None, destination)  # type: ignore[arg-type]
+        return UpstreamResponse(self.connection, self.pool, config, None, destination)  # type: ignore[arg-type]
 
 
 class TestStream(ResponseTestCase):
