@@ -10,6 +10,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN, 
 from tests.support.width import width
 
 FORMS = (COLLAPSIBLE, PLAIN)
+CALL = Delta(calls=(CallPiece(0, "a", "b"),))
 
 
 def source(*items: Delta | Heartbeat, fails: bool = False) -> Batches:
@@ -26,19 +27,14 @@ def display(*items: Delta | Heartbeat, form: Form | None = COLLAPSIBLE, notice: 
 
 class TestDisplay(unittest.TestCase):
     def test_the_display_writes_one_delta_per_delta_and_closes_the_block_before_text(self) -> None:
+        deltas = [Delta(reasoning=text) for text in ("", "I ", "think")]
         self.assertEqual(
             [None, "<details>\n<summary>Thinking</summary>\n\nI ", "think", "\n</details>\n\nFinal.", None],
-            display(
-                Delta(reasoning=""),
-                Delta(reasoning="I "),
-                Delta(reasoning="think"),
-                Delta(text="Final."),
-                Delta(finish_reason="stop"),
-            ),
+            display(*deltas, Delta(text="Final."), Delta(finish_reason="stop")),
         )
 
     def test_a_tool_call_or_the_end_closes_the_displayed_block(self) -> None:
-        for last in (Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="length")):
+        for last in (CALL, Delta(finish_reason="length")):
             self.assertEqual("\n</details>\n\n", display(Delta(reasoning="x"), last)[-1])
 
     def test_empty_text_beside_reasoning_does_not_close_the_displayed_block(self) -> None:
@@ -48,15 +44,15 @@ class TestDisplay(unittest.TestCase):
         )
 
     def test_reasoning_after_a_call_opens_no_displayed_block(self) -> None:
-        self.assertIsNone(display(Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late"))[-1])
+        self.assertIsNone(display(CALL, Delta(reasoning="late"))[-1])
 
     def test_displayed_reasoning_is_in_the_text_or_in_its_field_never_both(self) -> None:
-        call, late = Delta(calls=(CallPiece(0, "a", "b"),)), Delta(reasoning="late")
+        late = Delta(reasoning="late")
         for name, deltas, expected in (
             ("in the block", (Delta(reasoning="a"), Delta(reasoning="b", text="c"), Delta(text="d")), [None] * 3),
-            ("no room for a block", (call, late), [None, "late"]),
+            ("no room for a block", (CALL, late), [None, "late"]),
             # A client would send the part back as if it were the whole.
-            ("a part that does not fit", (Delta(reasoning="a"), call, late), [None] * 3),
+            ("a part that does not fit", (Delta(reasoning="a"), CALL, late), [None] * 3),
         ):
             with self.subTest(name):
                 batches = show_reasoning(source(*deltas), COLLAPSIBLE)
@@ -67,17 +63,8 @@ class TestDisplay(unittest.TestCase):
         deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
         for form in FORMS:
             written = "".join(text or "" for text in display(*deltas, form=form))
-            self.assertEqual(
-                form.opening
-                + "a"
-                + form.closing
-                + "b\n\n"
-                + form.opening
-                + form.escape("c </det")
-                + form.closing
-                + "d",
-                written,
-            )
+            blocks = [form.opening + form.escape(reasoning) + form.closing for reasoning in ("a", "c </det")]
+            self.assertEqual(blocks[0] + "b\n\n" + blocks[1] + "d", written)
             found = thinking_blocks.find_blocks(written)
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
             self.assertEqual("bd", thinking_blocks.cut(written, found))
@@ -91,15 +78,10 @@ class TestDisplay(unittest.TestCase):
         self.assertEqual(1, len(thinking_blocks.find_blocks("x" + ("\n\n" + COLLAPSIBLE.opening) * 5_000)))
 
     def test_an_answer_without_text_gets_a_note_in_the_display(self) -> None:
-        self.assertEqual(
-            NO_ANSWER, (display(Delta(reasoning="all of it"), Delta(finish_reason="stop"))[-1] or "")[-len(NO_ANSWER) :]
-        )
-        for deltas in (
-            (Delta(reasoning="x"), Delta(text="y"), Delta(finish_reason="stop")),
-            (Delta(reasoning="x"), Delta(calls=(CallPiece(0, "a", "b"),)), Delta(finish_reason="stop")),
-            (Delta(reasoning="x"), Delta(finish_reason="length")),
-            (Delta(finish_reason="stop"),),
-        ):
+        thought, stop = Delta(reasoning="x"), Delta(finish_reason="stop")
+        self.assertTrue((display(thought, stop)[-1] or "").endswith(NO_ANSWER))
+        others = ((thought, Delta(text="y"), stop), (thought, CALL, stop), (thought, Delta(finish_reason="length")))
+        for deltas in (*others, (stop,)):
             self.assertNotIn(NO_ANSWER, display(*deltas)[-1] or "")
 
     def test_an_unusual_finish_reason_is_explained_in_the_display(self) -> None:
@@ -111,10 +93,11 @@ class TestDisplay(unittest.TestCase):
             [COLLAPSIBLE.opening + "x", "\n</details>\n\nNOTICE Hi", "again"],
             display(Delta(reasoning="x"), Delta(text="Hi"), Delta(text="again"), notice="NOTICE "),
         )
-        self.assertEqual(
-            [None, "NOTICE Hi"], display(Delta(reasoning="x"), Delta(text="Hi"), form=None, notice="NOTICE ")
-        )
-        self.assertEqual(["NOTICE "], display(Delta(calls=(CallPiece(0, "a", "b"),)), form=None, notice="NOTICE "))
+        for deltas, expected in (
+            ((Delta(reasoning="x"), Delta(text="Hi")), [None, "NOTICE Hi"]),
+            ((CALL,), ["NOTICE "]),
+        ):
+            self.assertEqual(expected, display(*deltas, form=None, notice="NOTICE "))
 
     def test_without_display_and_notice_deltas_stay_unchanged(self) -> None:
         delta = Delta(reasoning="x", text="y")
@@ -122,30 +105,25 @@ class TestDisplay(unittest.TestCase):
 
     def test_heartbeats_and_usage_pass_the_display(self) -> None:
         usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
-        self.assertEqual(
-            [[Heartbeat()], [usage]],
-            list(show_reasoning(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")),
-        )
+        batches = show_reasoning(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")
+        self.assertEqual([[Heartbeat()], [usage]], list(batches))
 
     def test_each_choice_has_a_displayed_block_of_its_own(self) -> None:
-        texts = display(
-            Delta(reasoning="a"), Delta(choice=1, reasoning="b"), Delta(text="x"), Delta(choice=1, text="y")
-        )
+        thoughts = (Delta(reasoning="a"), Delta(choice=1, reasoning="b"))
         opening, closing = COLLAPSIBLE.opening, COLLAPSIBLE.closing
-        self.assertEqual([opening + "a", opening + "b", closing + "x", closing + "y"], texts)
+        texts = [opening + "a", opening + "b", closing + "x", closing + "y"]
+        self.assertEqual(texts, display(*thoughts, Delta(text="x"), Delta(choice=1, text="y")))
 
-    def test_an_open_displayed_block_is_closed_before_a_failure(self) -> None:
-        batches = show_reasoning(source(Delta(reasoning="half <"), fails=True), COLLAPSIBLE)
-        next(batches)
-        self.assertEqual([[Delta(text="<\n</details>\n\n")]], [next(batches)])
-        with self.assertRaises(UpstreamFailed):
+    def test_only_an_open_displayed_block_is_closed_before_a_failure(self) -> None:
+        for delta, closing in (
+            (Delta(reasoning="half <"), [[Delta(text="<\n</details>\n\n")]]),
+            (Delta(text="half"), []),
+        ):
+            batches = show_reasoning(source(delta, fails=True), COLLAPSIBLE)
             next(batches)
-
-    def test_a_failure_after_the_displayed_block_adds_no_text(self) -> None:
-        batches = show_reasoning(source(Delta(text="half"), fails=True), COLLAPSIBLE)
-        next(batches)
-        with self.assertRaises(UpstreamFailed):
-            next(batches)
+            self.assertEqual(closing, [next(batches) for _ in closing])
+            with self.assertRaises(UpstreamFailed):
+                next(batches)
 
     def test_closing_the_display_closes_its_source(self) -> None:
         batches = source(Delta(text="a"), Delta(text="b"))
@@ -166,11 +144,7 @@ class TestDisplay(unittest.TestCase):
 
     def test_many_backslashes_are_displayed_in_linear_time(self) -> None:
         """Every piece once made all earlier pieces be read again."""
-        pieces = [
-            Delta(reasoning="<"),
-            *(Delta(reasoning="\\" * 8) for _ in range(20_000)),
-            Delta(reasoning="/details>"),
-        ]
+        pieces = [Delta(reasoning=text) for text in ("<", *["\\" * 8] * 20_000, "/details>")]
         read = 0
         split = thinking_blocks.Form.split_unfinished
 

@@ -20,8 +20,18 @@ def _all(history: identity.History) -> set[bytes]:
     return {key for keys in history.keys if keys is not None for key in keys.record_keys()}
 
 
-def tail(*messages: Message, namespace: bytes = ME) -> bytes:
-    return identity.identify(namespace, messages).chains.exact
+def tail(*messages: Message) -> bytes:
+    return identity.identify(ME, messages).chains.exact
+
+
+def call_tail(arguments: str) -> bytes:
+    return tail(assistant("", ("a", "f", arguments)))
+
+
+def keys_of(messages: Sequence[Message], index: int, conversation: str | None = None) -> identity.TurnKeys:
+    found = identity.identify(ME, messages, conversation).keys[index]
+    assert found is not None
+    return found
 
 
 class TestIdentity(unittest.TestCase):
@@ -30,16 +40,12 @@ class TestIdentity(unittest.TestCase):
         for index, message in enumerate(CHAT):
             if message.role == "assistant":
                 recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
-                found = identity.identify(ME, CHAT).keys[index]
-                assert found is not None
-                self.assertEqual(recorded.record_keys(), found.record_keys())
+                self.assertEqual(recorded.record_keys(), keys_of(CHAT, index).record_keys())
 
     def test_computing_the_keys_of_an_answer_does_not_change_the_history(self) -> None:
         history = identity.identify(ME, CHAT)
-        self.assertEqual(
-            history.answer_keys(assistant("a")).record_keys(), history.answer_keys(assistant("a")).record_keys()
-        )
-        self.assertEqual(tail(*CHAT), history.chains.exact)
+        first, second = (history.answer_keys(assistant("a")).record_keys() for _ in range(2))
+        self.assertEqual((first, tail(*CHAT)), (second, history.chains.exact))
 
     def test_only_assistant_messages_have_keys(self) -> None:
         keys = identity.identify(ME, CHAT).keys
@@ -77,58 +83,35 @@ class TestIdentity(unittest.TestCase):
     def test_every_difference_in_a_message_gives_another_history_digest(self) -> None:
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
-        histories = [
-            (),
-            (user("hi"),),
-            (system("hi"),),
-            (assistant("hi"),),
-            (result("hi", "hi"),),
-            (user("hi "),),
-            (user("Hi"),),
-            (user("h"), user("i")),
-            (user("hi"), user("hi")),
-            (user(""), user("hi")),
-            (user("hi"), user("")),
-            (Message("user", "hi", name="hi"),),
-            (Message("user", "", name="hi"),),
-            (Message("user", (image,)),),
-            (Message("user", (other,)),),
-            (Message("user", (image, image)),),
-            (Message("user", ({"type": "text", "text": "hi"}, image)),),
-            (user("é"),),
-            (user("e\u0301"),),
-            (user("\ud800"),),
-            (user("\udc00"),),
-            (assistant("hi", ("a", "f", "{}")),),
-            (assistant("hi", ("b", "f", "{}")),),
-            (assistant("hi", ("a", "g", "{}")),),
-            (assistant("hi", ("a", "f", "{ }x")),),
-            (assistant("hi", ("a", "f", '{"x":1}')),),
-            (assistant("hi", ("a", "f", '{"x":"1"}')),),
-            (assistant("hi", ("a", "f", "{}"), ("a", "f", "{}")),),
-            (assistant("hi"), assistant("", ("a", "f", "{}"))),
-            (assistant("", ("a", "fcall", "{}")),),
-            (assistant("", ("acall", "f", "{}")),),
-            (result("a", "b"),),
-            (result("b", "a"),),
+        texts = ("hi", "hi ", "Hi", "é", "e\u0301", "\ud800", "\udc00")
+        parts = ((image,), (other,), (image, image), ({"type": "text", "text": "hi"}, image))
+        call, arguments = ("a", "f", "{}"), ("{}", "{ }x", '{"x":1}', '{"x":"1"}')
+        calls = (("b", "f", "{}"), ("a", "g", "{}"), *(("a", "f", each) for each in arguments))
+        pairs = ((user("h"), user("i")), (user("hi"), user("hi")), (user(""), user("hi")), (user("hi"), user("")))
+        single = [
+            *map(user, texts),
+            *(Message("user", each) for each in parts),
+            *(assistant("hi", each) for each in calls),
         ]
+        single += [Message("user", text, name="hi") for text in ("hi", "")]
+        single += [system("hi"), assistant("hi"), result("hi", "hi"), result("a", "b"), result("b", "a")]
+        single += [
+            assistant("hi", call, call),
+            assistant("", ("a", "fcall", "{}")),
+            assistant("", ("acall", "f", "{}")),
+        ]
+        histories = [(), *((each,) for each in single), *pairs, (assistant("hi"), assistant("", call))]
+        self.assertEqual(33, len(histories))
         for one, two in itertools.combinations(histories, 2):
             with self.subTest(one=one, two=two):
                 self.assertNotEqual(tail(*one), tail(*two))
 
     def test_harmless_edits_of_an_assistant_message_keep_its_identity(self) -> None:
         call = ("a", "f", '{"x": 1, "y": [1, 2]}')
-        same = [
-            assistant("done", call),
-            assistant("done\n", call),
-            assistant("  done", call),
-            assistant("done", ("a", "f", '{"y":[1,2],"x":1}')),
-            assistant("done", ("a", "f", '{"y":[1.0,2e0],"x":1.0}')),
-            assistant(COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + "done", call),
-            assistant(PLAIN.opening + "x" + PLAIN.closing + "done", call),
-            assistant(NOTICE + "done", call),
-            assistant(COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing + NOTICE + "done", call),
-        ]
+        block, plain = (form.opening + "x" + form.closing for form in (COLLAPSIBLE, PLAIN))
+        texts = ("done", "done\n", "  done", block + "done", plain + "done", NOTICE + "done", block + NOTICE + "done")
+        same = [assistant(text, call) for text in texts]
+        same += [assistant("done", ("a", "f", each)) for each in ('{"y":[1,2],"x":1}', '{"y":[1.0,2e0],"x":1.0}')]
         self.assertEqual(1, len({tail(user("hi"), message) for message in same}))
 
     def test_thinking_blocks_in_other_roles_count_as_text(self) -> None:
@@ -138,26 +121,22 @@ class TestIdentity(unittest.TestCase):
 
     def test_free_text_of_a_custom_call_has_the_identity_of_its_object(self) -> None:
         for text in ("*** Begin Patch", "[1]"):
-            wrapped = json.dumps({"input": text})
-            self.assertEqual(tail(assistant("", ("a", "f", text))), tail(assistant("", ("a", "f", wrapped))))
+            self.assertEqual(call_tail(text), call_tail(json.dumps({"input": text})))
 
     def test_arguments_that_are_no_json_are_identified_as_text(self) -> None:
-        self.assertNotEqual(tail(assistant("", ("a", "f", '{"half'))), tail(assistant("", ("a", "f", '{"hal'))))
+        self.assertNotEqual(call_tail('{"half'), call_tail('{"hal'))
         deep = "[" * 100_000
-        self.assertEqual(tail(assistant("", ("a", "f", deep))), tail(assistant("", ("a", "f", deep))))
+        self.assertEqual(call_tail(deep), call_tail(deep))
 
     def test_numbers_that_javascript_rounds_have_the_same_identity(self) -> None:
         for one, two in (("12345678901234567890", "12345678901234567000"), ("1e21", "1e+21"), ("1.0", "1")):
-            self.assertEqual(
-                tail(assistant("", ("a", "f", f'{{"n":{one}}}'))), tail(assistant("", ("a", "f", f'{{"n":{two}}}')))
-            )
-        self.assertNotEqual(tail(assistant("", ("a", "f", '{"n":1}'))), tail(assistant("", ("a", "f", '{"n":2}'))))
-        huge = assistant("", ("a", "f", '{"n":' + "9" * 400 + "}"))
-        self.assertEqual(tail(huge), tail(huge))
+            self.assertEqual(call_tail(f'{{"n":{one}}}'), call_tail(f'{{"n":{two}}}'))
+        self.assertNotEqual(call_tail('{"n":1}'), call_tail('{"n":2}'))
+        huge = '{"n":' + "9" * 400 + "}"
+        self.assertEqual(call_tail(huge), call_tail(huge))
 
     def test_empty_arguments_have_one_identity_however_they_are_written(self) -> None:
-        same = {tail(assistant("", ("a", "f", written))) for written in ("", "{}", " { } ")}
-        self.assertEqual(1, len(same))
+        self.assertEqual(1, len({call_tail(written) for written in ("", "{}", " { } ")}))
 
     def test_the_identity_of_a_history_never_changes_between_releases(self) -> None:
         """A change loses all stored reasoning: raise the version in identity, and change this digest."""
@@ -174,9 +153,7 @@ class TestTurnKeys(unittest.TestCase):
     """Which key finds a turn after which edit: the reason for each key, and for their order."""
 
     def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
-        recorded = identity.identify(ME, before).answer_keys(turn)
-        looked_up = identity.identify(ME, [*now, turn]).keys[-1]
-        assert looked_up is not None
+        recorded, looked_up = identity.identify(ME, before).answer_keys(turn), keys_of([*now, turn], -1)
         kinds = ("exact", "calls", "results", "dialogue", "round")
         shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
         return [name for name in kinds if shared[name]]
@@ -209,24 +186,17 @@ class TestTurnKeys(unittest.TestCase):
                 self.assertEqual(expected, self.proofs(before, turn, now))
 
     def test_turns_with_different_text_calls_or_arguments_share_no_key(self) -> None:
-        for other in (
-            assistant("", (OTHER_ID, "read", '{"a":1}')),
-            assistant("", (ID, "write", '{"a":1}')),
-            assistant("", (ID, "read", '{"a":2}')),
-        ):
-            self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(identity.identify(ME, (U, other))))
+        for call in ((OTHER_ID, "read", '{"a":1}'), (ID, "write", '{"a":1}'), (ID, "read", '{"a":2}')):
+            other = identity.identify(ME, (U, assistant("", call)))
+            self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(other))
 
     def test_each_of_parallel_calls_is_a_key_of_its_turn(self) -> None:
         both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
-        split = identity.identify(ME, (U, assistant("", (OTHER_ID, "b", "{}")))).keys[1]
-        assert split is not None
+        split = keys_of((U, assistant("", (OTHER_ID, "b", "{}"))), 1)
         self.assertLess(set(split.calls), set(both.calls))
 
     def test_a_conversation_id_makes_keys_narrower_and_never_wider(self) -> None:
-        named = identity.identify(ME, (U, SAID, U2, SAID), "chat-1").keys[3]
-        other = identity.identify(ME, (U, SAID, U2, SAID), "chat-2").keys[3]
-        assert named is not None
-        assert other is not None
+        named, other = (keys_of((U, SAID, U2, SAID), 3, chat) for chat in ("chat-1", "chat-2"))
         self.assertEqual(named.exact, other.exact)
         self.assertFalse({*named.dialogue, *named.round} & {*other.dialogue, *other.round})
 
@@ -250,37 +220,27 @@ class TestTurnKeys(unittest.TestCase):
     def test_a_turn_stored_with_a_conversation_id_is_found_without_one(self) -> None:
         recorded = set(identity.identify(ME, (U, SAID, U2), "chat-1").answer_keys(SAID).record_keys())
         for conversation, is_found in ((None, True), ("chat-1", True), ("chat-2", False)):
-            keys = identity.identify(ME, (system("new"), U, SAID, U2, SAID), conversation).keys[4]
-            assert keys is not None
+            keys = keys_of((system("new"), U, SAID, U2, SAID), 4, conversation)
             self.assertEqual(is_found, bool({*keys.dialogue, *keys.round} & recorded))
 
     def test_a_short_previous_text_gives_a_turn_no_round_key(self) -> None:
         """However long the turn itself is: another agent may answer the same to "go on"."""
         for turn in (assistant("ok"), assistant("", ("call_0", "read", '{"path":"src/deepseek/parser.py"}'))):
-            keys = identity.identify(ME, (U, assistant("ok"), U2, turn)).keys[3]
-            assert keys is not None
-            self.assertEqual((), keys.round)
+            self.assertEqual((), keys_of((U, assistant("ok"), U2, turn), 3).round)
 
     def test_only_random_looking_call_ids_count_as_unique(self) -> None:
-        for call_id, is_unique in {
-            ID: True,
-            "call_abcDEF123ghiJKL456mnoPQ": True,
-            "toolu_01A09q90qw90lq917835lq9": True,
-            "550e8400-e29b-41d4-a716-446655440000": True,
-            "chatcmpl-tool-9f86d081884c7d659a2feaa0c55ad015": True,
-            "": False,
-            "call_0": False,
-            "call_1": False,
-            "functions.read_file:0": False,
-            "call_00_short": False,
-            "call_000000000000000000000001": False,
-            "12345678901234567890": False,
-            "call_aaaaaaaaaaaaaaaaaaaaaaaa": False,
-            "subagent-tool-call-0001": False,
-            "call_readfilefromdiskandreport": False,
-        }.items():
-            with self.subTest(call_id):
-                self.assertEqual(is_unique, identity.is_unique_id(call_id))
+        unique = f"""
+            {ID} call_abcDEF123ghiJKL456mnoPQ toolu_01A09q90qw90lq917835lq9 550e8400-e29b-41d4-a716-446655440000
+            chatcmpl-tool-9f86d081884c7d659a2feaa0c55ad015
+        """
+        others = """
+            call_0 call_1 functions.read_file:0 call_00_short call_000000000000000000000001 12345678901234567890
+            call_aaaaaaaaaaaaaaaaaaaaaaaa subagent-tool-call-0001 call_readfilefromdiskandreport
+        """
+        for is_unique, ids in ((True, unique.split()), (False, ["", *others.split()])):
+            for call_id in ids:
+                with self.subTest(call_id):
+                    self.assertEqual(is_unique, identity.is_unique_id(call_id))
 
     def test_base64url_call_ids_are_unique_and_words_with_counters_are_not(self) -> None:
         rng = random.Random(0)
@@ -291,17 +251,13 @@ class TestTurnKeys(unittest.TestCase):
             self.assertGreater(taken, 940, prefix)
         for unique in ("V1StGXR8_Z5jdHi6B-myT", "call_V1StGXR8_Z5jdHi6B-myT", "toolu_3q2-7wRt_9ZxK4bLm8vQnA"):
             self.assertTrue(identity.is_unique_id(unique), unique)
-        for counted in (
-            "call_read_file_for_the_user_12",
-            "getUserByIdAndNameV2_call_001",
-            "2026-11-17T10-25-00_000001_Ab",
-            "Agent-7_Step-12_ReadFile-3_v2",
-            "my-app_v1-0-2_Run-A1_B2_C3_D4",
-            "1763372700123_readFile_01-0002",
-            "call_V1StGXR8_Z5jdHi6",
-            "a-" * 20,
-        ):
-            self.assertFalse(identity.is_unique_id(counted), counted)
+        counted = f"""
+            call_read_file_for_the_user_12 getUserByIdAndNameV2_call_001 2026-11-17T10-25-00_000001_Ab
+            Agent-7_Step-12_ReadFile-3_v2 my-app_v1-0-2_Run-A1_B2_C3_D4 1763372700123_readFile_01-0002
+            call_V1StGXR8_Z5jdHi6 {"a-" * 20}
+        """
+        for each in counted.split():
+            self.assertFalse(identity.is_unique_id(each), each)
 
 
 class TestGrownHistory(unittest.TestCase):

@@ -20,32 +20,19 @@ class TestMessageDigest(unittest.TestCase):
     def test_a_memoized_digest_equals_a_computed_one(self) -> None:
         for message in MESSAGES:
             with self.subTest(message):
-                computed = message_digest._compute(message)
-                self.assertEqual(
-                    [computed, computed],
-                    [message_digest.digest_message(message), message_digest.digest_message(message)],
-                )
+                found = [message_digest.digest_message(message) for _ in range(2)]
+                self.assertEqual([message_digest._compute(message)] * 2, found)
 
     def test_every_field_of_a_message_changes_its_digest(self) -> None:
         one = assistant("x", ("call_1", "read", "{}"))
-        others = [
-            one._replace(content="y"),
-            one._replace(role="user"),
-            one._replace(name="n"),
-            one._replace(tool_call_id=""),
-            one._replace(tool_calls=()),
-            assistant("x", ("call_1", "read", '{"a":1}')),
-            assistant("x", ("call_1", "write", "{}")),
-            assistant("x", ("call_2", "read", "{}")),
-        ]
-        self.assertEqual(
-            1 + len(others), len({message_digest.digest_message(message).digest for message in (one, *others)})
-        )
+        fields = {"content": "y", "role": "user", "name": "n", "tool_call_id": "", "tool_calls": ()}
+        calls = (("call_1", "read", '{"a":1}'), ("call_1", "write", "{}"), ("call_2", "read", "{}"))
+        others = [one._replace(**{name: value}) for name, value in fields.items()]
+        others += [assistant("x", call) for call in calls]
+        self.assertEqual(9, len({message_digest.digest_message(message).digest for message in (one, *others)}))
 
     def test_the_digest_of_a_message_never_changes(self) -> None:
         """Rows of older versions are found by these bytes."""
         message = assistant(SHOWN + "done", ("call_1", "read", '{"b": 1.0, "a": "…"}'))
-        self.assertEqual(
-            "37cca1265d2265daee4551be15850fa6a515fb9c81d20385df596b7bf89fc944",
-            message_digest.digest_message(message).digest.hex(),
-        )
+        digest = "37cca1265d2265daee4551be15850fa6a515fb9c81d20385df596b7bf89fc944"
+        self.assertEqual(digest, message_digest.digest_message(message).digest.hex())

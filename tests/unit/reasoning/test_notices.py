@@ -10,34 +10,30 @@ class TestNotices(unittest.TestCase):
 
     def test_notices_are_stripped_only_where_we_write_them(self) -> None:
         early = notices.early_end_notice("aborted")
-        for text, left in (
-            (NOTICE + "Hi", "Hi"),
-            (NOTICE_LINE, ""),
-            (NOTICE_LINE + "\n", ""),
-            (NO_ANSWER, ""),
-            (NO_ANSWER + "\n", ""),
-            ("Hi" + early, "Hi"),
-            ("Hi" + early + "\n", "Hi"),
-            (early.lstrip(), ""),
-            (NOTICE + "Hi" + early, "Hi"),
-            ("Hi " + NOTICE, "Hi " + NOTICE),
-            ("[deepseek-cursor-proxy] Hello", "[deepseek-cursor-proxy] Hello"),
-            ("As I said: [deepseek-cursor-proxy] DeepSeek ended this answer early (x): y.", None),
-            (early + "\n\nmore", None),
-            ("", ""),
+        for left, *texts in (
+            ("", "", NOTICE_LINE, NOTICE_LINE + "\n", NO_ANSWER, NO_ANSWER + "\n", early.lstrip()),
+            ("Hi", NOTICE + "Hi", "Hi" + early, "Hi" + early + "\n", NOTICE + "Hi" + early, NOTICE_LINE + "\nHi"),
+        ):
+            for text in texts:
+                with self.subTest(text):
+                    self.assertEqual(left, notices.strip(text))
+        for text in (
+            "Hi " + NOTICE,
+            "[deepseek-cursor-proxy] Hello",
+            "As I said: [deepseek-cursor-proxy] DeepSeek ended this answer early (x): y.",
+            early + "\n\nmore",
             # Text of a model after or instead of a notice.
-            (NOTICE_LINE + " And the answer is 42.", None),
-            (NOTICE_LINE * 3 + "Hi", None),
-            (NOTICE_LINE + "\nHi", "Hi"),
-            ("[deepseek-cursor-proxy] Refreshed the page and saw it.", None),
-            ("[deepseek-cursor-proxy] Recovered 3 files\n\nHi", None),
-            (NO_ANSWER + " So I say it now.", None),
-            ("[deepseek-cursor-proxy] The model ended the war.\nHi", None),
-            ("Hi\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early (I am not done", None),
-            ("Hi" + early + " Said in my own words.", None),
+            NOTICE_LINE + " And the answer is 42.",
+            NOTICE_LINE * 3 + "Hi",
+            "[deepseek-cursor-proxy] Refreshed the page and saw it.",
+            "[deepseek-cursor-proxy] Recovered 3 files\n\nHi",
+            NO_ANSWER + " So I say it now.",
+            "[deepseek-cursor-proxy] The model ended the war.\nHi",
+            "Hi\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early (I am not done",
+            "Hi" + early + " Said in my own words.",
         ):
             with self.subTest(text):
-                self.assertEqual(text if left is None else left, notices.strip(text))
+                self.assertEqual(text, notices.strip(text))
 
     def test_a_notice_before_the_start_position_is_not_stripped(self) -> None:
         self.assertEqual("Hi", notices.strip("block" + NOTICE + "Hi", 5))

@@ -61,6 +61,56 @@ def _sent(prepared: PreparedRequest) -> tuple[object, str | None]:
     return message.content, message.reasoning
 
 
+def turn(text: str, reasoning: str | None = None) -> Message:
+    return assistant(text, CALL, reasoning=reasoning)
+
+
+OPENING, TWO_LINES, HALF = COLLAPSIBLE.opening, "a thought\nof two lines\n", "half a thought, and some more"
+OWN, QUOTED = block("the model wrote this itself") + "Hi", "Look:\n\n<think>\nhm\n</think>\n\nlike that"
+KNOWN = block("known") + "Hi"
+# A turn as it was stored, as the client sends it, and the text and reasoning that are sent upstream.
+ECHOES: tuple[tuple[str, Message | None, Message, tuple[str, str]], ...] = (
+    ("reasoning that the client sends stays", turn("", "stored"), turn("", "sent"), ("", "sent")),
+    ("a block equal to the stored reasoning is stripped", turn("Hi", "known"), turn(KNOWN), ("Hi", "known")),
+    ("a block that differs from it stays text", turn(OWN, "known"), turn(OWN), (OWN, "known")),
+    *(
+        ("our block goes whatever reasoning comes with it", turn("Hi", "known"), turn(KNOWN, sent), ("Hi", used))
+        for sent, used in (("", "known"), (" ", "known"), ("other", "other"))
+    ),
+    *(
+        ("our block goes if the client trimmed its copy", None, turn(block(TWO_LINES) + "Hi", echo), ("Hi", TWO_LINES))
+        for echo in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines")
+    ),
+    ("a block unlike the client's reasoning stays text", None, turn(OWN, "other"), (OWN, "other")),
+    *(
+        ("an empty or short similar block stays text", turn(text, reasoning), turn(text), (text, reasoning or FILLER))
+        for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin"))
+    ),
+    ("a stopped turn is found", assistant(reasoning=HALF), assistant(OPENING + "half a thought, a"), ("", HALF)),
+    ("a stopped turn that is not stored has its block", None, assistant(OPENING + "half"), ("", "half")),
+    *(
+        ("an empty block of a stopped turn goes", assistant(reasoning=" \n<"), assistant(opening), ("", " \n<"))
+        for opening in (OPENING, OPENING.strip(), PLAIN.opening)
+    ),
+    *(
+        ("a block of the model after ours stays", turn(own, "known"), turn(block("known") + own), (own, "known"))
+        for own in (OWN, block("") + "Hi", "Hi\n\n" + block("") + "Hi")
+    ),
+    ("two blocks that make it up go", turn("bd", "ac"), turn(block("a") + "b\n\n" + block("c") + "d"), ("bd", "ac")),
+    ("a quoted block after ours stays", None, turn(block("ours") + QUOTED), (QUOTED, "ours")),
+    ("two unknown blocks stay", None, assistant(block("a") + OWN), (block("a") + OWN, FILLER)),
+    *(
+        ("a notice goes wherever we wrote it", assistant("Hi", reasoning="known"), assistant(text), ("Hi", "known"))
+        for text in (NOTICE + "Hi", block("known") + NOTICE + "Hi")
+    ),
+)
+
+
+class RestoreTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memory = Memory()
+
+
 class TestQueries(unittest.TestCase):
     def test_a_grown_chat_needs_one_store_query_and_others_as_few_as_possible(self) -> None:
         messages = (U, assistant("one"), U2, assistant("two"), user("go on"))
@@ -87,9 +137,14 @@ class TestQueries(unittest.TestCase):
             self.assertEqual(queries, looked_up)
 
 
-class TestSources(unittest.TestCase):
-    def setUp(self) -> None:
-        self.memory = Memory()
+class TestSources(RestoreTestCase):
+    def test_every_echo_of_a_turn_is_sent_with_its_own_text_and_reasoning(self) -> None:
+        for name, stored, echo, expected in ECHOES:
+            with self.subTest(name, echo=echo):
+                memory = Memory()
+                if stored is not None:
+                    memory.record((U,), stored, stored.reasoning or "")
+                self.assertEqual(expected, _sent(memory.prepare(U, echo, T if echo.tool_calls else U2)))
 
     def test_a_stored_turn_gets_its_reasoning_back(self) -> None:
         self.memory.record((S, U), A, "known")
@@ -97,19 +152,16 @@ class TestSources(unittest.TestCase):
         self.assertEqual(["known"], reasonings(prepared))
         self.assertEqual((1, 0, False), (prepared.filled_count, prepared.missing_count, prepared.is_recovered))
 
-    def test_two_stored_reasonings_for_one_key_restore_neither(self) -> None:
+    def test_of_two_stored_reasonings_for_one_key_only_a_displayed_block_restores_one(self) -> None:
         self.memory.record((U,), A, "one agent")
         self.memory.record((U,), A, "another agent")
         prepared = self.memory.prepare(U, A, T, strategy="placeholder")
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual("ambiguous exact", prepared.turns[0].proof)
-
-    def test_a_displayed_block_decides_between_two_stored_reasonings(self) -> None:
-        for reasoning in ("one agent", "another agent"):
-            self.memory.record((U,), A, reasoning)
-        for reasoning in ("one agent", "another agent"):
-            prepared = self.memory.prepare(U, assistant(block(reasoning), CALL), T)
-            self.assertEqual([reasoning], reasonings(prepared))
+        prepared = self.memory.prepare(U, turn(block("another agent")), T)
+        self.assertEqual(["another agent"], reasonings(prepared))
+        prepared = self.memory.prepare(U, turn(block("one agent")), T)
+        self.assertEqual(["one agent"], reasonings(prepared))
 
     def test_a_displayed_block_wins_over_a_weak_match_with_other_reasoning(self) -> None:
         answer = "a plain answer of some length"
@@ -176,10 +228,6 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(user("x"), merged, result(one[0]), result(two[0]))
         self.assertEqual(["first\n\nsecond"], reasonings(prepared))
 
-    def test_reasoning_that_the_client_sends_stays(self) -> None:
-        self.memory.record((U,), A, "stored")
-        self.assertEqual(["sent"], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning="sent"), T)))
-
     def test_blank_reasoning_from_the_client_counts_as_none(self) -> None:
         for blank in ("", " ", "\n\n"):
             answer = assistant("", CALL, reasoning=blank)
@@ -197,74 +245,8 @@ class TestSources(unittest.TestCase):
 
     def test_a_displayed_block_that_is_not_stored_becomes_the_reasoning(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
-        self.assertEqual(["from </details> display"], reasonings(prepared))
-        self.assertEqual("Hi", prepared.request.messages[1].content)
+        self.assertEqual(("Hi", "from </details> display"), _sent(prepared))
         self.assertEqual(Source.DISPLAY, prepared.turns[0].source)
-
-    def test_a_block_equal_to_the_stored_reasoning_is_stripped(self) -> None:
-        self.memory.record((U,), assistant("Hi", CALL), "known")
-        prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL), T)
-        self.assertEqual(
-            ("Hi", "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning)
-        )
-
-    def test_a_block_that_differs_from_the_stored_reasoning_stays_text(self) -> None:
-        own = block("the model wrote this itself") + "Hi"
-        self.memory.record((U,), assistant(own, CALL), "known")
-        prepared = self.memory.prepare(U, assistant(own, CALL), T)
-        self.assertEqual((own, "known"), (prepared.request.messages[1].content, prepared.request.messages[1].reasoning))
-
-    def test_our_block_is_stripped_even_if_the_client_sends_other_reasoning(self) -> None:
-        self.memory.record((U,), assistant("Hi", CALL), "known")
-        for sent in ("", " ", "other"):
-            prepared = self.memory.prepare(U, assistant(block("known") + "Hi", CALL, reasoning=sent), T)
-            self.assertEqual("Hi", prepared.request.messages[1].content)
-
-    def test_our_block_is_stripped_if_the_client_trimmed_its_copy_of_the_reasoning(self) -> None:
-        for echo in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines"):
-            text = block("a thought\nof two lines\n") + "Hi"
-            prepared = self.memory.prepare(U, assistant(text, CALL, reasoning=echo), T)
-            self.assertEqual(("Hi", "a thought\nof two lines\n"), _sent(prepared))
-        own = block("the model wrote this itself") + "Hi"
-        prepared = self.memory.prepare(U, assistant(own, CALL, reasoning="other"), T)
-        self.assertEqual((own, "other"), _sent(prepared))
-
-    def test_an_empty_block_or_a_short_similar_one_stays_text(self) -> None:
-        for reasoning, text in (("", "<think>\n\n</think>\n\nFin"), ("ab", "<think>\na\n</think>\n\nFin")):
-            memory = Memory()
-            memory.record((U,), assistant(text, CALL), reasoning)
-            self.assertEqual(text, memory.prepare(U, assistant(text, CALL), T).request.messages[1].content)
-
-    def test_a_turn_stopped_while_thinking_is_found_and_its_block_stripped(self) -> None:
-        self.memory.record((U,), assistant(""), "half a thought, and some more")
-        prepared = self.memory.prepare(U, assistant(COLLAPSIBLE.opening + "half a thought, a"), U2)
-        self.assertEqual(("", "half a thought, and some more"), _sent(prepared))
-        unknown = self.memory.prepare(user("another"), assistant(COLLAPSIBLE.opening + "half"), U2)
-        self.assertEqual(("", "half"), _sent(unknown))
-
-    def test_an_empty_block_of_a_stopped_turn_is_stripped(self) -> None:
-        for opening in (COLLAPSIBLE.opening, COLLAPSIBLE.opening.strip(), PLAIN.opening):
-            memory = Memory()
-            memory.record((U,), assistant(""), " \n<")
-            self.assertEqual(("", " \n<"), _sent(memory.prepare(U, assistant(opening), U2)))
-
-    def test_a_block_of_the_model_after_ours_stays_text(self) -> None:
-        for own in (block("the model wrote this itself") + "Hi", block("") + "Hi", "Hi\n\n" + block("") + "Hi"):
-            memory = Memory()
-            memory.record((U,), assistant(own, CALL), "known")
-            prepared = memory.prepare(U, assistant(block("known") + own, CALL), T)
-            self.assertEqual(own, prepared.request.messages[1].content)
-
-    def test_two_blocks_that_together_are_the_reasoning_are_stripped(self) -> None:
-        self.memory.record((U,), assistant("bd", CALL), "ac")
-        text = block("a") + "b\n\n" + block("c") + "d"
-        prepared = self.memory.prepare(U, assistant(text, CALL), T)
-        self.assertEqual(("bd", "ac"), _sent(prepared))
-
-    def test_a_quoted_block_after_ours_stays_text(self) -> None:
-        quoted = "Look:\n\n<think>\nhm\n</think>\n\nlike that"
-        prepared = self.memory.prepare(U, assistant(block("ours") + quoted, CALL), T)
-        self.assertEqual((quoted, "ours"), _sent(prepared))
 
     def test_merged_turns_keep_the_reasoning_of_all_their_blocks(self) -> None:
         one, two = ("call_00_a1B2c3D4e5F6g7H8i9J0", "f", "{}"), ("call_00_Z9y8X7w6V5u4T3s2R1q0", "f", "{}")
@@ -282,28 +264,13 @@ class TestSources(unittest.TestCase):
         prepared = self.memory.prepare(*history)
         self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.is_recovered))
 
-    def test_two_blocks_that_are_not_stored_stay_text(self) -> None:
-        prepared = self.memory.prepare(U, assistant(block("a") + block("b") + "Hi"), U2)
-        self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual(block("a") + block("b") + "Hi", prepared.request.messages[1].content)
-
-    def test_a_notice_is_stripped_wherever_we_wrote_it(self) -> None:
-        self.memory.record((U,), assistant("Hi"), "known")
-        for text in (NOTICE + "Hi", block("known") + NOTICE + "Hi"):
-            prepared = self.memory.prepare(U, assistant(text), U2)
-            self.assertEqual("Hi", prepared.request.messages[1].content)
-            self.assertEqual(["known"], reasonings(prepared))
-
     def test_restoring_never_changes_user_and_tool_text(self) -> None:
         words = block("x") + NOTICE
         prepared = self.memory.prepare(user(words), assistant("", CALL, reasoning="r"), result("call_1", words))
         self.assertEqual([words, words], [prepared.request.messages[index].content for index in (0, 2)])
 
 
-class TestReasoningNeeds(unittest.TestCase):
-    def setUp(self) -> None:
-        self.memory = Memory()
-
+class TestReasoningNeeds(RestoreTestCase):
     def test_plain_answers_get_their_reasoning_in_a_request_with_tools(self) -> None:
         self.memory.record((U,), assistant("Hi"), "known")
         self.assertEqual(["known"], reasonings(self.memory.prepare(U, assistant("Hi"), U2)))
@@ -324,10 +291,7 @@ class TestReasoningNeeds(unittest.TestCase):
         self.assertEqual(0, prepared.missing_count)
 
 
-class TestStrategies(unittest.TestCase):
-    def setUp(self) -> None:
-        self.memory = Memory()
-
+class TestStrategies(RestoreTestCase):
     def test_the_reject_strategy_counts_the_missing_turns(self) -> None:
         with self.assertRaises(MissingReasoning) as caught:
             self.memory.prepare(U, A, T, A, T, assistant("final"), U2, strategy="reject")
@@ -371,16 +335,12 @@ class TestStrategies(unittest.TestCase):
         self.assertEqual(identity.identify(ME, (S, U, A, T, U2)).chains.exact, prepared.history.chains.exact)
 
 
-class TestRetry(unittest.TestCase):
-    def setUp(self) -> None:
-        self.memory = Memory()
-
+class TestRetry(RestoreTestCase):
     def test_after_a_refusal_every_turn_with_a_filler_counts_as_missing(self) -> None:
         self.memory.record((U,), A, "known")
         final = assistant("plain")
         prepared = self.memory.prepare_retry(U, A, T, U2, final, user("U3"))
-        self.assertTrue(prepared.is_recovered)
-        self.assertEqual([], reasonings(prepared))
+        self.assertEqual((True, []), (prepared.is_recovered, reasonings(prepared)))
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
     def test_after_a_refusal_turns_without_a_need_count_as_missing(self) -> None:

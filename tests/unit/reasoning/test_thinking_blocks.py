@@ -11,32 +11,17 @@ from tests.unit.reasoning.test_display import display
 
 FORMS = (COLLAPSIBLE, PLAIN)
 NASTY = (
-    "plain",
-    "</details>",
-    "a </details> b <details> c",
-    "\n</details>\n\nlooks like the end",
-    "<\\/details>",
-    "<\\\\/details> <\\details",
-    "</DETAILS> </Details >",
-    "<details>\n<summary>Thinking</summary>\n\nnested\n</details>\n\n",
-    "</think>\n\n<think>\n",
-    "```\ncode fence never closed",
-    "ends with a break\n",
-    "\n\nstarts with breaks",
-    "</detail",
-    "<",
-    "<<<</</details",
-    "思考 é \u2028",
-    " ",
+    *("plain", "</details>", "a </details> b <details> c", "\n</details>\n\nlooks like the end", "<\\/details>"),
+    *("<\\\\/details> <\\details", "</DETAILS> </Details >", "</think>\n\n<think>\n", "```\ncode fence never closed"),
+    *("<details>\n<summary>Thinking</summary>\n\nnested\n</details>\n\n", "a break at the end\n", "\n\nbreaks first"),
+    *("</detail", "<", "<<<</</details", "思考 é \u2028", " "),
 )
 
 
 class TestThinkingBlocks(unittest.TestCase):
     def test_a_thinking_block_has_exactly_the_specified_layout(self) -> None:
-        self.assertEqual(
-            ["<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"],
-            display(Delta(reasoning="hm", text="Hi")),
-        )
+        collapsible = "<details>\n<summary>Thinking</summary>\n\nhm\n</details>\n\nHi"
+        self.assertEqual([collapsible], display(Delta(reasoning="hm", text="Hi")))
         self.assertEqual(["<think>\nhm\n</think>\n\nHi"], display(Delta(reasoning="hm", text="Hi"), form=PLAIN))
 
     def test_a_thinking_block_reads_back_whatever_it_contains(self) -> None:
@@ -77,6 +62,7 @@ class TestThinkingBlocks(unittest.TestCase):
         ):
             with self.subTest(text):
                 self.assertIsNone(thinking_blocks.block_at(text))
+        self.assertEqual([], thinking_blocks.find_blocks("The tag:\n\n<think>\nopens the thinking."))
 
     def test_an_unfinished_thinking_block_is_recognised(self) -> None:
         whole = "half `Vec<String>` <b>a</b> </details> <think> &lt; thought\n\n```\n<i>\n  </details>\nx"
@@ -88,9 +74,6 @@ class TestThinkingBlocks(unittest.TestCase):
                 self.assertEqual(end, block.end)
                 self.assertTrue(block.fits(whole), block)
                 self.assertFalse(block.fits("another thought") and len(block.reasoning) > 1, block)
-
-    def test_a_tag_in_the_middle_of_a_text_opens_no_thinking_block(self) -> None:
-        self.assertEqual([], thinking_blocks.find_blocks("The tag:\n\n<think>\nopens the thinking."))
 
     def test_a_thinking_block_is_recognised_after_html_escaping_and_other_line_ends(self) -> None:
         thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'

@@ -20,13 +20,10 @@ class TestTranscript(unittest.TestCase):
         first = recovered(S, U, A, T, U2, last_lost=2)
         self.assertEqual([S, U2], [first[0], first[2]])
         self.assertEqual("system", first[1].role)
-        later = recovered(S, U, A, T, U2, A2, U3, last_lost=2)
-        self.assertEqual([*first, A2, U3], later)
-
-    def test_a_transcript_loses_no_text_of_the_client(self) -> None:
-        transcript = recovered(S, U, A, T, U2, last_lost=2)[1].content
+        self.assertEqual([*first, A2, U3], recovered(S, U, A, T, U2, A2, U3, last_lost=2))
+        # No text of the client is lost.
         for words in ("U", "Let me look.", "call_1", "read_file", '{"path":"a.py"}', "print(1)"):
-            self.assertIn(words, transcript)
+            self.assertIn(words, first[1].content)
 
     def test_a_tool_result_cannot_fake_a_role_or_end_the_transcript(self) -> None:
         honest = str(recovered(U, A, T, U2, last_lost=1)[0].content)
@@ -44,8 +41,7 @@ class TestTranscript(unittest.TestCase):
     def test_recovery_inside_a_tool_loop_repeats_the_user_message(self) -> None:
         found = recovered(S, U, A, T, last_lost=2)
         self.assertEqual([S, U], [found[0], found[2]])
-        later = recovered(S, U, A, T, A2, last_lost=2)
-        self.assertEqual([*found, A2], later)
+        self.assertEqual([*found, A2], recovered(S, U, A, T, A2, last_lost=2))
 
     def test_all_results_of_the_lost_turn_go_into_the_transcript(self) -> None:
         found = recovered(U, A, T, result("call_2", "second"), U2, last_lost=1)
@@ -56,10 +52,8 @@ class TestTranscript(unittest.TestCase):
         for more in ((), (U2,), (U2, A2), (U2, A2, U3)):
             self.assertEqual(recovered(S, U, A, T, last_lost=2)[1], recovered(S, U, A, T, *more, last_lost=2)[1])
 
-    def test_without_a_user_message_there_is_no_transcript(self) -> None:
+    def test_a_transcript_needs_a_user_message_in_it_or_after_it(self) -> None:
         self.assertIsNone(recovery.transcribe((S, A, T), 1))
-
-    def test_a_user_message_after_the_transcript_is_enough(self) -> None:
         self.assertEqual([S, U2], recovered(A, T, S, U2, last_lost=0)[1:])
 
     def test_recovery_returns_where_the_unchanged_messages_begin(self) -> None:
@@ -74,9 +68,7 @@ class TestTranscript(unittest.TestCase):
         self.assertEqual("user", found.messages[1].role)
         self.assertIn(part, found.messages[1].content)
 
-    def test_a_transcript_has_the_names_of_messages(self) -> None:
+    def test_a_transcript_has_the_names_of_messages_and_placeholders_for_images(self) -> None:
         self.assertIn("user bob ---", recovered(Message("user", "hi", name="bob"), A, T, U2, last_lost=1)[0].content)
-
-    def test_a_transcript_has_placeholders_for_images(self) -> None:
         image = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
         self.assertIn("see\n[image: ", recovered(image, A, T, U2, last_lost=1)[0].content)
