@@ -94,14 +94,11 @@ class CallPiece:
 class RunTemplate(Protocol):
     """What all chunks of a run have in common; see deepseek/repeated_chunks."""
 
+    # Whether the string that differs is the reasoning, and not the text.
     @property
-    def is_reasoning(self) -> bool:
-        """Whether the string that differs is the reasoning."""
-        ...
+    def is_reasoning(self) -> bool: ...
 
-    def fill(self, text: str) -> "Delta":
-        """The delta of one such chunk with this text."""
-        ...
+    def fill(self, text: str) -> "Delta": ...
 
 
 class Run(NamedTuple):
@@ -274,14 +271,12 @@ def remove_spaces(text: str) -> str:
 
 class _Call:
     def __init__(self) -> None:
-        self._id = ""
-        self._name = ""
+        self._id = self._name = ""
         self._arguments: list[str] = []
 
     def add(self, piece: CallPiece) -> None:
         # Later pieces may repeat id and name, empty or in full; they are never continued.
-        self._id = self._id or piece.id
-        self._name = self._name or piece.name
+        self._id, self._name = self._id or piece.id, self._name or piece.name
         self._arguments.append(piece.arguments)
 
     def whole(self) -> ToolCall:

@@ -200,10 +200,7 @@ class UpstreamTimeout(ProxyError):
 
 
 class UpstreamRefused(ProxyError):
-    """DeepSeek's own error: its status and, if it is JSON in the error shape, its body reach the client.
-
-    `retry_after` is what DeepSeek named, if anything; deepseek/error_messages adds advice.
-    """
+    """DeepSeek's own error: its status and, if it is JSON in the error shape, its body reach the client."""
 
     type = "upstream_error"
     code = "upstream_error"

@@ -15,9 +15,8 @@ class WaitHandle(Protocol):
 
     def fileno(self) -> int: ...
 
-    def interrupt(self, error: Exception) -> None:
-        """Have the stream raise this error when it goes on."""
-        ...
+    # Have the stream raise this error when it goes on.
+    def interrupt(self, error: Exception) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,7 @@ def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
 
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
-    """Whether only Cursor sends such a body to chat completions.
-
-    It names its chat in the metadata, sends the items of the Responses API, or its patch tool, which is flat.
-    """
+    """Whether only Cursor sends such a body here: its metadata, items of the Responses API, or its flat patch tool."""
     if any(name.lower().startswith("cursor") for name in as_object(body.get("metadata"))):
         return True
     if body.get("input") is not None and body.get("messages") is None:

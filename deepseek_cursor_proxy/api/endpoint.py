@@ -66,10 +66,7 @@ class Endpoint:
         create: Callable[[ClientRequest], HttpReply],
         model: str | None = None,
     ) -> HttpReply:
-        """The reply of another upstream, if the model has one for this API; else what `create` replies.
-
-        `model` takes the place of the one that the body names.
-        """
+        """What `create` replies, or another upstream if the model has one for this API; `model` replaces the body's."""
         caller = self._services.access.admit(request)
         raw = request.read_body()
         body = growing_json.decode(raw, self._services.memory)

@@ -8,14 +8,8 @@ from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 
 
 def openai_error(error: ProxyError) -> HttpReply:
-    headers: Headers = ()
-    if error.retry_after is not None:
-        headers += (("Retry-After", str(error.retry_after)),)
-    if isinstance(error, MethodNotAllowed):
-        headers += (("Allow", error.allow),)
-    if isinstance(error, Unauthorized):
-        headers += (("WWW-Authenticate", "Bearer"),)
-    return HttpReply.json(error.payload(), error.status, headers)
+    challenge: Headers = (("WWW-Authenticate", "Bearer"),) if isinstance(error, Unauthorized) else ()
+    return HttpReply.json(error.payload(), error.status, (*_headers(error), *challenge))
 
 
 def anthropic_error(error: ProxyError) -> HttpReply:
@@ -23,11 +17,14 @@ def anthropic_error(error: ProxyError) -> HttpReply:
     headers: Headers = (("request-id", request_id),)
     if anthropic.is_final(error):
         headers += (("x-should-retry", "false"),)
+    body, status = anthropic.failure(error, request_id), anthropic.status(error)
+    return HttpReply.json(body, status, (*headers, *_headers(error)))
+
+
+def _headers(error: ProxyError) -> Headers:
     if isinstance(error, MethodNotAllowed):
-        headers += (("Allow", error.allow),)
-    if error.retry_after is not None:
-        headers += (("Retry-After", str(error.retry_after)),)
-    return HttpReply.json(anthropic.failure(error, request_id), anthropic.status(error), headers)
+        return (("Allow", error.allow),)
+    return (("Retry-After", str(error.retry_after)),) if error.retry_after is not None else ()
 
 
 def new_request_id() -> str:

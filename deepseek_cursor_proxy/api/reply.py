@@ -32,9 +32,8 @@ class OpenExchange(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    def notice(self, choice: int) -> str:
-        """The notice before the answer of a choice; empty for none."""
-        ...
+    # What stands before the answer of a choice; empty for nothing.
+    def notice(self, choice: int) -> str: ...
 
     def deltas(self, *, with_lulls: bool) -> Batches: ...
 
@@ -47,9 +46,7 @@ class Writer(Protocol):
     Of a plain reply only the last bytes, by `end` or `fail`, are sent.
     """
 
-    def begin(self) -> bytes:
-        """The bytes before the answer."""
-        ...
+    def begin(self) -> bytes: ...
 
     def write(self, batch: Batch) -> bytes:
         """The bytes of a batch; none where the API has no words for it."""

@@ -10,10 +10,7 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 
 
 class ResponseInput:
-    """Reads from the store what one caller's request names. Used by one thread.
-
-    Both what is inherited and what is referred to may be at most `max_bytes` long.
-    """
+    """Reads what a request inherits or refers to, at most `max_bytes` of each, from the store. Used by one thread."""
 
     def __init__(self, store: ResponseStore, namespace: bytes, max_bytes: int) -> None:
         self._store = store

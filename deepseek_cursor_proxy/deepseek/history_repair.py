@@ -104,10 +104,7 @@ class _Round:
 
 
 class _OpenRounds:
-    """The rounds a result may belong to: several if a client split one turn into a message per call.
-
-    Rounds are found by id, so that a history of calls and results that do not fit takes linear time.
-    """
+    """The rounds a result may belong to, by id in linear time: several if a client split a turn into its calls."""
 
     def __init__(self) -> None:
         self.newest: _Round | None = None

@@ -21,10 +21,9 @@ class Body(Protocol):
     handle its next item does not block.
     """
 
+    # Whether the items that are left, if any, come without waiting.
     @property
-    def is_finished(self) -> bool:
-        """Whether the items that are left, if any, come without waiting."""
-        ...
+    def is_finished(self) -> bool: ...
 
     def __iter__(self) -> Iterator[bytes | Lull]: ...
 
@@ -34,16 +33,14 @@ class Body(Protocol):
 class Peer(Protocol):
     """A client that may leave, or whose answer the proxy may end: a descriptor to wait on, and two questions."""
 
+    # The error with which the proxy ends the client's answer; None as long as it does not.
     @property
-    def close_reason(self) -> ProxyError | None:
-        """The error with which the proxy ends the client's answer; None as long as it does not."""
-        ...
+    def close_reason(self) -> ProxyError | None: ...
 
     def fileno(self) -> int: ...
 
-    def has_left(self) -> bool:
-        """Whether the client closed or half-closed its connection; raises nothing."""
-        ...
+    # Whether the client closed or half-closed its connection; raises nothing.
+    def has_left(self) -> bool: ...
 
 
 # Named tuples, because these take a fraction of the time that a frozen dataclass does.
@@ -77,10 +74,6 @@ class HttpReply(NamedTuple):
 
     @classmethod
     def events(cls, body: "bytes | Body") -> "HttpReply":
+        kind = ("Content-Type", "text/event-stream; charset=utf-8")
         # X-Accel-Buffering keeps an nginx in between from holding events back.
-        headers = (
-            ("Content-Type", "text/event-stream; charset=utf-8"),
-            ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),
-        )
-        return cls(200, body, headers)
+        return cls(200, body, (kind, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")))

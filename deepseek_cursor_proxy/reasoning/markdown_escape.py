@@ -341,10 +341,7 @@ def unescape_open(text: str) -> str:
 
 
 def find_outside(line: str, text: str, start: int) -> int:
-    """The index of a line that begins with `line`, its line break included, outside every fence; -1 if there is none.
-
-    The fences are those of a text that begins at `start`.
-    """
+    """The index of a line that begins with `line`, its break included, outside all fences from `start` on; or -1."""
     context, at = _LineContext(), start
     while (stop := text.find(line, at)) >= 0:
         inside = text[at:stop]

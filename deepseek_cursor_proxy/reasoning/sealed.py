@@ -69,10 +69,7 @@ class Sealer:
 
 
 class Opener:
-    """Opens the sealed texts of one request. Used by one thread.
-
-    A few kilobytes may decompress to megabytes, so the sum of all texts is bounded; equal ones are opened once.
-    """
+    """Opens the texts of one request, each once, up to a sum: kilobytes may hold megabytes. Used by one thread."""
 
     def __init__(self, sealer: Sealer, most_bytes: int) -> None:
         self.owner = sealer.owner

@@ -23,17 +23,13 @@ from deepseek_cursor_proxy.reasoning import markdown_escape, notices
 
 
 class BlockWriter(Protocol):
-    """Writes the inside of one block, piece by piece."""
+    """Writes the inside of one block, piece by piece; `take_plain` only a piece that stays unchanged."""
 
-    def take_plain(self, text: str) -> bool:
-        """Write a piece if it stays unchanged; whether it did."""
-        ...
+    def take_plain(self, text: str) -> bool: ...
 
     def write(self, text: str) -> str: ...
 
-    def end(self) -> str:
-        """The rest to write before the closing."""
-        ...
+    def end(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -198,10 +194,7 @@ def undo_client_escapes(text: str) -> str:
 
 
 def find_blocks(text: str) -> list[Block]:
-    """Every block in a text: those at its very start, and later ones behind two line breaks.
-
-    Their positions are those in the text of `undo_client_escapes`.
-    """
+    """Every block at the start of a text or behind two line breaks; positions are in `undo_client_escapes(text)`."""
     text = undo_client_escapes(text)
     found: list[Block] = []
     budget = _FenceBudget()

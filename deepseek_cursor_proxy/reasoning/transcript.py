@@ -29,10 +29,7 @@ class Transcription:
 
 
 def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Transcription | None:
-    """The history with everything up to `last_lost` and its results as a transcript; None without a user message.
-
-    With `with_pictures` the pictures of the transcript follow it, for a model that can see them.
-    """
+    """The history with all up to `last_lost` and its results (and pictures) as a transcript; None without a user."""
     if not any(message.role == "user" for message in messages):
         return None
     boundary = _after_results(messages, last_lost)

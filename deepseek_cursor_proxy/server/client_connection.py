@@ -57,10 +57,9 @@ class ServerContext(Protocol):
     @property
     def stream_loop(self) -> StreamLoop: ...
 
+    # Ends the waits of connections without a request when the server stops.
     @property
-    def stopping(self) -> Wakeup:
-        """Ends the waits of connections without a request when the server stops."""
-        ...
+    def stopping(self) -> Wakeup: ...
 
 
 class ClientConnection:
@@ -263,10 +262,7 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send everything; TimeoutError when the client reads nothing for `write_timeout`.
-
-        ClientGone when it reads nothing and has closed its half.
-        """
+        """Send everything; from a client that reads nothing ClientGone if it closed, else TimeoutError in a while."""
         sent = self.send_now(data)
         view = memoryview(data)[sent:] if sent < len(data) else b""
         while view:

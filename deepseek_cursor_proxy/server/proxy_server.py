@@ -121,10 +121,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
                 self._services.access.set_tunnel_host(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
-        """Use this configuration for every request from now on; those that run keep theirs to the end.
-
-        Raises StartupError when it contradicts the environment.
-        """
+        """Use this configuration for new requests; StartupError when it contradicts the environment."""
         with self._building:
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)

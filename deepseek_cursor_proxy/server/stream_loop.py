@@ -35,14 +35,12 @@ _CLIENT_LEAVES = getattr(select, "EPOLLRDHUP", 0x2000)
 
 
 class Stream(Protocol):
-    """A stream to a client; used by one thread at a time."""
+    """A stream to a client, as StreamSender is one; used by one thread at a time."""
 
     @property
     def peer(self) -> Peer: ...
 
-    def advance(self) -> WaitHandle | None:
-        """Send what there is without blocking; what to wait for then, None when its own thread has to go on."""
-        ...
+    def advance(self) -> WaitHandle | None: ...
 
 
 class StreamLoop:

@@ -20,15 +20,11 @@ _MAX_PIECES = 8
 
 
 class Client(Peer, Protocol):
-    """The client that gets the reply."""
+    """The client that gets the reply; `send_now` does not block, and returns how many bytes it sent."""
 
-    def send(self, data: bytes) -> None:
-        """Send everything; may block."""
-        ...
+    def send(self, data: bytes) -> None: ...
 
-    def send_now(self, data: bytes) -> int:
-        """Send what can be sent without blocking; how many bytes that were."""
-        ...
+    def send_now(self, data: bytes) -> int: ...
 
 
 class StreamSender:

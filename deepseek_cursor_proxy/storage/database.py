@@ -71,10 +71,7 @@ class Database:
 
     @contextmanager
     def transaction(self, *, is_retry: bool = False) -> Iterator[sqlite3.Connection]:
-        """The connection, in a transaction that commits at the end and rolls back on any exception.
-
-        Raises Unusable for every fault of the file. With `is_retry` it tries although the last try failed.
-        """
+        """The connection in a transaction; Unusable for a fault of the file. With `is_retry` a past one is ignored."""
         with self._lock:
             if self._write_fault is not None and not is_retry:
                 raise self._write_fault.copy()

@@ -13,10 +13,7 @@ _SECONDS_BETWEEN_STEPS = 0.01
 
 
 class Pruner:
-    """Runs `prune` once per `every` writes, on its own thread; handler threads count the writes.
-
-    The lock protects the count, `_is_due_again` and the thread.
-    """
+    """Runs `prune` once per `every` writes on its own thread. The lock protects count, `_is_due_again` and thread."""
 
     def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
         self._prune = prune

@@ -20,10 +20,7 @@ _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 class Reopener:
-    """Runs `reopen` until it returns True, on a thread that exists only meanwhile. Woken by any thread.
-
-    The lock protects the thread and `_is_wanted`.
-    """
+    """Runs `reopen` on a thread until it is True; any thread wakes it. The lock protects `_thread` and `_is_wanted`."""
 
     def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
         self._reopen = reopen

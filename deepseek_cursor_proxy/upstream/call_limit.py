@@ -48,11 +48,7 @@ class CallLimit:
         return len(self._waiting)
 
     def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:
-        """Wait for that many slots, all at once; QueueFull when they do not come free in time.
-
-        All at once, because calls that wait for each other with half of the slots each would wait for ever.
-        Raises ClientGone when `peer` leaves meanwhile.
-        """
+        """Wait for all slots at once, so that no two calls wait for each other; QueueFull or ClientGone otherwise."""
         with self._lock:
             is_admitted = not self._waiting and self._fits(calls)
             self.running += calls if is_admitted else 0

@@ -39,10 +39,7 @@ class Connection:
         self._waiter = self._idle_waiter = ReadWaiter(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
-        """Send everything, unless the server answers first; TimeoutError when nothing is sent for that long.
-
-        Raises ClientGone when `peer` leaves meanwhile, or its `close_reason`.
-        """
+        """Send all, unless the server answers first; TimeoutError after such a stall. Raises as `net.wait.pause`."""
         view = memoryview(data)
         deadline = Deadline.after(stall_timeout)
         while view:
@@ -74,10 +71,7 @@ class Connection:
         return True
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
-        """What arrives, b"" when the server closed, None when the moment `until` came first.
-
-        Raises ClientGone when `peer` leaves meanwhile, or its `close_reason`.
-        """
+        """What arrives, b"" when the server closed, None when `until` came first. Raises as `net.wait.pause`."""
         while self.wait(until, peer):
             # None: a TLS record that is not complete yet, or a spurious event.
             if (received := self.receive_now()) is not None:
@@ -148,10 +142,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def take(self, origin: Origin, peer: Peer | None = None, *, fresh: bool = False) -> Connection:
-        """A connection to the origin: a kept one that is alive, or (always, when `fresh`) a new one.
-
-        Raises ClientGone when `peer` leaves while one is being opened.
-        """
+        """A connection to the origin: a kept one that is alive, or a new one. ClientGone if `peer` leaves meanwhile."""
         while not fresh and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True

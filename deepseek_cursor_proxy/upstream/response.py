@@ -170,10 +170,7 @@ class UpstreamResponse:
         )
 
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body as it arrives, and a Heartbeat when no progress came for a while.
-
-        With lulls it yields a Lull in place of waiting for DeepSeek.
-        """
+        """The body as it arrives, a Heartbeat when no progress came for a while and, if asked, a Lull before a wait."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
@@ -265,18 +262,12 @@ class UpstreamResponse:
             self._interruption = None
 
     def hurry(self) -> None:
-        """The answer is complete: its stream has to end soon, whatever else it sends before.
-
-        The stream has no more lulls: the thread that drives it has to block at the end anyway.
-        """
+        """The answer is complete: its stream has to end soon, without lulls, as its thread blocks at the end anyway."""
         self._end_by, self._until = min(self._end_by, time.monotonic() + _AFTERMATH_SECONDS), None
         self._has_lulls = False
 
     def _next(self, until: float | None) -> bytes | None:
-        """The next bytes of the body, framing undone (perhaps none); None when the moment `until` came first.
-
-        Without a moment only what has arrived is read.
-        """
+        """The next bytes, framing undone (perhaps none), arrived or before `until`; None when there are none yet."""
         try:
             if self._unread:
                 data: bytes | None = self._unread

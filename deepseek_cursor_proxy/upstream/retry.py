@@ -39,7 +39,8 @@ class Retries:
 
     def wait(self, error: ProxyError, peer: Peer | None) -> bool:
         """Wait until it is time to retry; False, at once, for no retry. ClientGone when the peer leaves meanwhile."""
-        if not _is_temporary(error):
+        is_refusal = isinstance(error, UpstreamRefused) and error.status in _TEMPORARY
+        if not (is_refusal or isinstance(error, UpstreamDropped)):
             return False
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
@@ -50,7 +51,3 @@ class Retries:
         self._pause(seconds, peer)
         self.count += 1
         return True
-
-
-def _is_temporary(error: ProxyError) -> bool:
-    return isinstance(error, UpstreamDropped) or (isinstance(error, UpstreamRefused) and error.status in _TEMPORARY)

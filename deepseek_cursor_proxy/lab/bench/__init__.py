@@ -69,10 +69,7 @@ def run(options: Options, out: TextIO | None = None) -> int:
 
 
 def _fit_to_limits(scale: Scale) -> tuple[Scale, list[str]]:
-    """The scale without crowds that this system has no descriptors for, and a note for each; macOS starts with 256.
-
-    Asked before any process is started: all of them inherit the limit.
-    """
+    """The scale without crowds beyond our descriptors, which processes inherit, and a note for each; macOS has 256."""
     room = raise_descriptors(max(map(_descriptors, scale.crowds)))
     fitting = tuple(each for each in scale.crowds if room is None or _descriptors(each) <= room)
     return replace(scale, crowds=fitting), [

@@ -34,10 +34,7 @@ class ResponseReader:
         self.tail = b"\r\n"
 
     def feed(self, data: bytes) -> bool:
-        """Take the next bytes, none at the end of the connection; return whether the response is complete.
-
-        BenchmarkFailed for anything but a whole 200.
-        """
+        """Take the next bytes, none at the end; whether the response is complete. BenchmarkFailed unless it's a 200."""
         if not data:
             if self._head is not None or self._is_chunked or self._left is not None:
                 raise BenchmarkFailed("an answer was broken off")

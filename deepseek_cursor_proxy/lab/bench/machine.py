@@ -43,10 +43,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 class CpuPinning:
-    """While entered, one core for the load and the next for the measured processes; afterwards all get back theirs.
-
-    A process that this one starts inherits the core of that moment.
-    """
+    """While entered, the load has one core, the measured processes the next; a new process inherits its starter's."""
 
     def __init__(self) -> None:
         self._before: dict[int, set[int]] = {}

@@ -112,10 +112,7 @@ class Contest:
     def run_rounds(
         self, what: str, rounds: int, ask: Callable[[Target], T], *, timed: bool = False, more: Sequence[Target] = ()
     ) -> Rounds[T]:
-        """Each target's results. A first round warms up and does not count; rounds end when `patience` does.
-
-        A `timed` measure takes a fixed time, so it has neither.
-        """
+        """Each target's results; unless `timed`, after a warm-up round and only as long as `patience` lasts."""
         skipped = 0 if timed else 1
         running = [*self.all, *more]
         results: dict[str, list[T]] = {target.name: [] for target in running}

@@ -170,10 +170,7 @@ def _stops(body: Json) -> list[str]:
 
 
 def _sort_results(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with the results of parallel calls in the order of the calls, and right behind them.
-
-    Claude Code sends results as the calls end, with system messages in between.
-    """
+    """The messages with results right behind their calls, in their order: Claude Code sends them as the calls end."""
     ordered: list[Message] = []
     results: list[Message] = []
     others: list[Message] = []

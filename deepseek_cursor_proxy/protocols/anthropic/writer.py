@@ -186,10 +186,7 @@ class MessageWriter:
 
 
 class PingingWriter(MessageWriter):
-    """Writes one stream, with a ping for every `seconds` in which DeepSeek sends only what the client does not read.
-
-    DeepSeek may think for minutes of which the client reads nothing, and Claude Code gives up after five.
-    """
+    """Writes one stream, with a ping after `seconds` of nothing for the client: Claude Code gives up after 300."""
 
     def __init__(
         self, head: MessageHead, message: MessageRequest, sealer: Sealer, now: Callable[[], float], seconds: float

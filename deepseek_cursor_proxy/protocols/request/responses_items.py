@@ -66,10 +66,7 @@ def read(
     upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None,
     memory: ChatMemory = NO_MEMORY,
 ) -> History:
-    """The history of an `input`; a string is one user message.
-
-    `upstream_names` are those of tools inside namespaces; a call of a tool that is gone gets its default name.
-    """
+    """The history of an `input`; `upstream_names` are those of tools in namespaces, others get their default names."""
     if isinstance(items, str):
         return History((Message("user", items),))
     if not isinstance(items, list):

@@ -41,10 +41,7 @@ Save = Callable[[dict[str, Any]], None]
 
 
 class ResponseWriter:
-    """Writes one response as events. Used by one thread; `now` is a clock that never goes back.
-
-    The whole object is saved before the event that ends it is returned.
-    """
+    """Writes one response as events and saves it before the last one. Used by one thread; `now` never goes back."""
 
     def __init__(self, frame: Frame, request: ChatRequest, now: Callable[[], float], save: Save) -> None:
         self._frame = frame
