@@ -3,22 +3,26 @@
 import contextlib
 import functools
 import json
+import secrets
 import socket
+import tempfile
 import threading
 import unittest
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Raw
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0
+EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
 class RunningProxy:
@@ -67,10 +71,19 @@ class SocketTestCase(unittest.TestCase):
         """The proxy of a test that needs one, with the default settings."""
         return self.proxy()
 
+    @functools.cached_property
+    def folder(self) -> Path:
+        """A folder that is gone after the test."""
+        return Path(self.enterContext(tempfile.TemporaryDirectory()))
+
     def proxy(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
         running = RunningProxy(settings.pop("upstream_base_url", self.fake.url), store, **settings)
         self.addCleanup(running.close)
         return running
+
+    def proxy_with_new_store(self, **settings: Any) -> RunningProxy:
+        """A proxy that has nothing but the secret of the others in this folder."""
+        return self.proxy(ReasoningStore(self.folder / f"{secrets.token_hex(4)}.sqlite3"), **settings)
 
     def client(self, proxy: RunningProxy, **details: Any) -> CursorClient:
         client = CursorClient(proxy.url, **{"tools": TOOLS, "run_tool": lambda name, arguments: "42", **details})
@@ -107,15 +120,23 @@ def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **fields}
 
 
-def request_bytes(body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:
+def raw_stream(*choices: dict[str, Any]) -> Raw:
+    """A whole stream in one write, a chunk for each of these choices."""
+    chunks = [json.dumps({"choices": [{"index": 0, **each}]}).encode() for each in choices]
+    return Raw(EVENT_STREAM + b"".join(b"data: %b\n\n" % each for each in [*chunks, b"[DONE]"]))
+
+
+def streamed(*deltas: dict[str, Any], finish: str = "stop") -> Raw:
+    """A whole stream of these deltas in one write."""
+    return raw_stream(*({"delta": each} for each in deltas), {"delta": {}, "finish_reason": finish})
+
+
+def request_bytes(
+    body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = (), key: str = "sk-test"
+) -> bytes:
     """The bytes of a chat request; a `body` of bytes is sent as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [
-        f"POST {path} HTTP/1.1",
-        "Host: localhost",
-        "Authorization: Bearer sk-test",
-        f"Content-Length: {len(data)}",
-    ]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", f"Content-Length: {len(data)}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 
@@ -129,6 +150,19 @@ class RawReply(NamedTuple):
     @property
     def value(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The chunks of a streamed chat answer."""
+        return [json.loads(line[6:]) for line in self.body.splitlines() if line.startswith(b"data: {")]
+
+    @property
+    def text(self) -> str:
+        """The text of a chat answer, plain or streamed."""
+        if self.body.startswith(b"{"):
+            return self.value["choices"][0]["message"]["content"] or ""
+        deltas = [choice.get("delta", {}) for chunk in self.chunks for choice in chunk["choices"]]
+        return "".join(delta.get("content") or "" for delta in deltas)
 
 
 def read_reply(sock: socket.socket) -> RawReply:

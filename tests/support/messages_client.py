@@ -1,13 +1,12 @@
 """A strict client of the Messages API: it checks the laws of a stream on every stream it reads."""
 
 import contextlib
-import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tests.support import responses_client
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
 from tests.support.responses_client import join_utf16
 
@@ -24,18 +23,7 @@ _TEXTS = {
 }
 
 
-@dataclass(frozen=True)
-class ClientReply:
-    """A reply, read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def value(self) -> Json:
-        return dict(json.loads(self.body))
-
+class ClientReply(responses_client.ClientReply):
     @property
     def error(self) -> Json:
         """The error object, whose shape is checked."""
@@ -47,26 +35,9 @@ class ClientReply:
         return dict(value["error"])
 
     @property
-    def events(self) -> list[Json]:
-        return events(self.body)
-
-    @property
     def message(self) -> Json:
         """The message of a plain reply, or what a stream adds up to."""
-        if self.headers.get("content-type", "").startswith("text/event-stream"):
-            return add_up_events(self.events)
-        return self.value
-
-
-def events(stream: bytes) -> list[Json]:
-    """The complete events in the bytes of a stream."""
-    found = []
-    for block in stream.split(b"\n\n")[:-1]:
-        kind, _, data = block.partition(b"\ndata: ")
-        event = json.loads(data)
-        assert kind == b"event: " + event["type"].encode(), block
-        found.append(event)
-    return found
+        return add_up_events(self.events) if self.is_stream else self.value
 
 
 def add_up_events(found: Sequence[Json]) -> Json:
@@ -149,14 +120,8 @@ class MessagesTestCase(SocketTestCase):
     def ask(
         self, proxy: RunningProxy, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> ClientReply:
-        with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-            data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(
-                method, path, data, {**VERSION, **({"x-api-key": "sk-test"} if headers is None else headers)}
-            )
-            reply = connection.getresponse()
-            reply_headers = {name.lower(): value for name, value in reply.getheaders()}
-            return ClientReply(reply.status, reply_headers, reply.read())
+        given = {**VERSION, **({"x-api-key": "sk-test"} if headers is None else headers)}
+        return ClientReply(*responses_client.request(proxy, method, path, body, given))
 
     def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> ClientReply:
         fields = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}

@@ -5,10 +5,9 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, request_bytes
 
 Json = dict[str, Any]
 PATH = "/v1/responses"
@@ -55,17 +54,8 @@ _HOSTED: dict[str, Json] = {
 HOSTED: list[Json] = [{"type": kind, "id": f"h_{kind}", **rest} for kind, rest in _HOSTED.items()]
 
 
-@dataclass(frozen=True)
-class ClientReply:
-    """A reply, read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def value(self) -> Json:
-        return dict(json.loads(self.body))
+class ClientReply(RawReply):
+    """A reply of which the events have names."""
 
     @property
     def error(self) -> Json:
@@ -76,11 +66,13 @@ class ClientReply:
         return events(self.body)
 
     @property
+    def is_stream(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
     def response(self) -> Json:
         """The object of a plain reply, or that of the last event of a stream."""
-        if self.headers.get("content-type", "").startswith("text/event-stream"):
-            return dict(self.events[-1]["response"])
-        return self.value
+        return dict(self.events[-1]["response"] if self.is_stream else self.value)
 
 
 def events(stream: bytes) -> list[Json]:
@@ -191,14 +183,18 @@ def kinds(items: Sequence[Json]) -> list[str]:
     return [item["type"] for item in items]
 
 
+def request(proxy: RunningProxy, method: str, path: str, body: Any, headers: Mapping[str, str]) -> ClientReply:
+    """The reply that Python's own client reads."""
+    with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request(method, path, data, dict(headers))
+        reply = connection.getresponse()
+        return ClientReply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+
+
 class ResponsesTestCase(SocketTestCase):
     def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None, key: str = "sk-test") -> ClientReply:
-        with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-            data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
-            response = connection.getresponse()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            reply = ClientReply(response.status, headers, response.read())
+        reply = request(proxy, method, path, body, {"Authorization": f"Bearer {key}"})
         if reply.status == 200 and reply.body.startswith(b'{"id":"resp_') and reply.value["object"] == "response":
             check_object(reply.value)
         return reply

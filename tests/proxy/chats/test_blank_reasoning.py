@@ -1,14 +1,11 @@
 """Reasoning that a client sends back blank or trimmed: DeepSeek gets the stored bytes, on every API."""
 
-import http.client
-import json
 import logging
-from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
-from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.harness import SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
 THOUGHT = " Look at\n\n  a.py first, \u2028then decide.\n"
@@ -26,17 +23,13 @@ MANGLED = {
 
 
 class BlankReasoningTestCase(SocketTestCase):
-    def post(self, path: str, body: dict[str, Any], proxy: RunningProxy | None = None) -> dict[str, Any]:
-        with closing(http.client.HTTPConnection(*(proxy or self.running).address)) as connection:
-            headers = {"Authorization": "Bearer sk-test", "anthropic-version": "2023-06-01"}
-            connection.request("POST", path, json.dumps(body), headers)
-            reply = connection.getresponse()
-            said = reply.read()
-            self.assertEqual(200, reply.status, said)
-            return dict(json.loads(said))
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply = self.round_trip(self.running, request_bytes(body, path=path, headers=["anthropic-version: 2023-06-01"]))
+        self.assertEqual(200, reply.status, reply.body)
+        return dict(reply.value)
 
-    def chat(self, *history: dict[str, Any], proxy: RunningProxy | None = None, **body: Any) -> None:
-        self.post("/v1/chat/completions", {"messages": list(history), "tools": TOOLS, **body}, proxy)
+    def chat(self, *history: dict[str, Any]) -> None:
+        self.post("/v1/chat/completions", {"messages": list(history), "tools": TOOLS})
 
 
 class TestChat(BlankReasoningTestCase):
@@ -123,10 +116,9 @@ class TestResponses(BlankReasoningTestCase):
         return self.post("/v1/responses", {"model": "deepseek-v4-pro", "input": list(items), **body})
 
     def test_blank_or_trimmed_reasoning_items_are_replaced_by_the_stored_reasoning(self) -> None:
-        question = {"role": "user", "content": "q"}
+        question, result = {"role": "user", "content": "q"}, responses_client.output(CALL.id)
         self.fake.answer(CALLING)
         output = self.ask(question)["output"]
-        result = {"type": "function_call_output", "call_id": CALL.id, "output": "ok"}
         for name, mangled in MANGLED.items():
             with self.subTest(name):
                 content = [{"type": "reasoning_text", "text": mangled}]
@@ -134,10 +126,9 @@ class TestResponses(BlankReasoningTestCase):
                 self.assert_upstream_saw(THOUGHT)
 
     def test_a_blank_reasoning_item_is_read_from_its_encrypted_content(self) -> None:
-        question = {"role": "user", "content": "q"}
+        question, result = {"role": "user", "content": "q"}, responses_client.output(CALL.id)
         self.fake.answer(CALLING)
         output = self.ask(question, include=["reasoning.encrypted_content"])["output"]
-        result = {"type": "function_call_output", "call_id": CALL.id, "output": "ok"}
         self.running.store.clear()
         for blank in ("", " "):
             content = [{"type": "reasoning_text", "text": blank}]

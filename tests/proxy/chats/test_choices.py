@@ -1,7 +1,6 @@
 """Several choices of one request: one call each, one answer."""
 
 import itertools
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ class TestChoices(SocketTestCase):
     def test_every_choice_is_a_call_and_all_are_one_answer(self) -> None:
         self.answers()
         proxy = self.proxy(display_reasoning=False)
-        body = json.loads(self.round_trip(proxy, request_bytes(BODY))[2])
+        body = self.round_trip(proxy, BODY).value
         self.assertEqual([0, 1, 2], sorted(choice["index"] for choice in body["choices"]))
         said = {(choice["message"]["content"], choice["message"]["reasoning_content"]) for choice in body["choices"]}
         self.assertEqual({(f"C{n}", f"R{n}") for n in range(3)}, said)
@@ -37,17 +36,16 @@ class TestChoices(SocketTestCase):
         clock = SimpleNamespace(time=itertools.count(1000).__next__, monotonic=time.monotonic)
         with mock.patch("deepseek_cursor_proxy.lab.fake_deepseek.time", clock):
             sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
-            lines = read_reply(sock)[2].decode().splitlines()
-        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+            chunks = read_reply(sock).chunks
         self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})
         self.assertEqual(1, len({chunk["created"] for chunk in chunks}))
 
     def test_a_stream_of_several_choices_has_their_indexes_and_one_usage(self) -> None:
         self.answers()
         sock = self.connect(self.proxy(), {**BODY, "stream": True, "stream_options": {"include_usage": True}})
-        lines = [line[6:] for line in read_reply(sock)[2].decode().splitlines() if line.startswith("data: ")]
-        self.assertEqual("[DONE]", lines.pop())
-        chunks = [json.loads(line) for line in lines]
+        reply = read_reply(sock)
+        self.assertTrue(reply.body.endswith(b"data: [DONE]\n\n"))
+        chunks = reply.chunks
         texts = {0: "", 1: "", 2: ""}
         for chunk in chunks:
             for choice in chunk["choices"]:
@@ -88,8 +86,7 @@ class TestChoices(SocketTestCase):
         ):
             with self.subTest(name):
                 # Calls that are ended may leave a step behind, so that each case has a DeepSeek of its own.
-                fake = FakeDeepSeek().start()
-                self.addCleanup(fake.close)
+                fake = self.enterContext(FakeDeepSeek())
                 fake.answer(*steps)
                 proxy = self.proxy(upstream_base_url=fake.url)
                 sock = self.connect(proxy)
@@ -106,8 +103,7 @@ class TestChoices(SocketTestCase):
 
     def test_a_client_that_disconnects_ends_the_calls_of_all_choices(self) -> None:
         self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
-        proxy = self.proxy()
-        sock = self.connect(proxy, {**BODY, "stream": True})
+        sock = self.connect(self.proxy(), {**BODY, "stream": True})
         self.assertIn(b"200 OK", sock.recv(1000))
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))

@@ -1,10 +1,9 @@
 """Which clients see the thinking inside the answer, over sockets."""
 
-import json
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 from tests.unit.api.test_clients import WITHOUT_BLOCK
 
@@ -17,14 +16,10 @@ ID = "call_00_abcdefghijklmnopqrstuvwx"
 class TestDisplay(SocketTestCase):
     def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
         """The text and the reasoning that a client is told, streamed."""
-        sock = self.connect(proxy, request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers))
-        lines = read_reply(sock)[2].decode().splitlines()
-        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-        text, thought = (
-            "".join(delta.get(name) or "" for delta in deltas) for name in ("content", "reasoning_content")
-        )
-        return text, thought
+        asked = request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers)
+        reply = self.round_trip(proxy, asked)
+        deltas = [chunk["choices"][0]["delta"] for chunk in reply.chunks]
+        return reply.text, "".join(delta.get("reasoning_content") or "" for delta in deltas)
 
     def test_an_agent_that_runs_code_never_finds_a_thought_in_the_text(self) -> None:
         thought = "Perhaps\n```bash\nrm -rf /\n```\nNo!"
@@ -33,8 +28,8 @@ class TestDisplay(SocketTestCase):
             self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
             with self.subTest(name):
                 self.assertEqual(("Done.", thought), self.told(self.running, lines))
-                sock = self.connect(self.running, request_bytes({"messages": [user("hi")]}, headers=lines))
-                message = json.loads(read_reply(sock)[2])["choices"][0]["message"]
+                asked = request_bytes({"messages": [user("hi")]}, headers=lines)
+                message = self.round_trip(self.running, asked).value["choices"][0]["message"]
                 self.assertEqual(("Done.", thought), (message["content"], message["reasoning_content"]))
 
     def test_the_setting_decides_for_every_client(self) -> None:

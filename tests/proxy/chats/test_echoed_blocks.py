@@ -1,15 +1,11 @@
 """The thinking block as clients send it back: cut short, escaped or split, it never goes upstream as text."""
 
 import html
-import http.client
-import json
-from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from tests.proxy.chats.test_scenarios import streamed
-from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase, streamed
 from tests.support.histories import TOOLS
 
 THOUGHT = "Take Vec<String>.\n\n```\n<b> & </details>\n"
@@ -19,17 +15,10 @@ FORMS = ((thinking_blocks.COLLAPSIBLE, True), (thinking_blocks.PLAIN, False))
 
 class EchoTestCase(SocketTestCase):
     def ask(self, proxy: RunningProxy, *messages: dict[str, Any], stream: bool = False) -> str:
-        with closing(http.client.HTTPConnection(*proxy.address)) as connection:
-            body = {"messages": [{"role": "user", "content": "q"}, *messages], "tools": TOOLS, "stream": stream}
-            headers = {"Authorization": "Bearer sk-test"}
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-            reply = connection.getresponse()
-            said = reply.read().decode()
-            self.assertEqual(200, reply.status, said)
-        if not stream:
-            return str(json.loads(said)["choices"][0]["message"]["content"])
-        chunks = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")]
-        return "".join(choice.get("delta", {}).get("content") or "" for chunk in chunks for choice in chunk["choices"])
+        body = {"messages": [{"role": "user", "content": "q"}, *messages], "tools": TOOLS, "stream": stream}
+        reply = self.round_trip(proxy, body)
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.text
 
     def echo(self, proxy: RunningProxy, content: Any, *behind: dict[str, Any], **fields: Any) -> dict[str, Any]:
         """What DeepSeek gets for an answer that a client sends back like this."""
@@ -89,7 +78,7 @@ class TestReasoningAfterACall(EchoTestCase):
             for spans in (("Hm.",), ("Hm.", "Oh")):
                 deltas = [each for span in spans for each in ({"reasoning_content": span}, {"content": "Well, "})]
                 proxy = self.proxy(collapsible_reasoning=is_collapsible)
-                self.fake.answer(streamed(*deltas, piece, {"reasoning_content": " And now this."}))
+                self.fake.answer(streamed(*deltas, piece, {"reasoning_content": " And now this."}, finish="tool_calls"))
                 shown = self.ask(proxy, stream=True)
                 self.assertIn(form.opening, shown)
                 with self.subTest(form=form.tag, spans=spans):

@@ -1,11 +1,6 @@
 """Chats in the same words: each keeps its own prefix, whatever other chats say meanwhile."""
 
-import http.client
-import json
 import random
-from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
@@ -20,13 +15,12 @@ Json = dict[str, Any]
 class EqualChatsTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
         self.settings: Json = {"display_reasoning": False}
         self.running = self.started()
         self.addCleanup(lambda: self.running.close())
 
     def started(self) -> RunningProxy:
-        return RunningProxy(self.fake.url, ReasoningStore(self.path), **self.settings)
+        return RunningProxy(self.fake.url, ReasoningStore(self.folder / "store.sqlite3"), **self.settings)
 
     def restart(self, **settings: Any) -> None:
         self.running.close()
@@ -36,27 +30,14 @@ class EqualChatsTestCase(SocketTestCase):
     def ask(self, history: list[Json], answer: Answer, *, stream: bool = False, **body: Any) -> list[Json]:
         """Send a history and add the answer to it as it was shown; what DeepSeek saw."""
         self.fake.answer(answer)
-        with closing(http.client.HTTPConnection(*self.running.address)) as connection:
-            asked = json.dumps({"messages": history, "tools": TOOLS, "stream": stream, **body})
-            connection.request("POST", "/v1/chat/completions", asked, {"Authorization": "Bearer sk-test"})
-            reply = connection.getresponse()
-            said = reply.read().decode()
-        self.assertEqual(200, reply.status, said)
-        history.append(_echo(said, answer))
+        reply = self.round_trip(self.running, {"messages": history, "tools": TOOLS, "stream": stream, **body})
+        self.assertEqual(200, reply.status, reply.body)
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+        history.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
         return list(self.fake.accepted[-1]["messages"])
-
-
-def _echo(said: str, answer: Answer) -> Json:
-    if said.startswith("{"):
-        content = json.loads(said)["choices"][0]["message"]["content"]
-    else:
-        chunks = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")]
-        content = "".join(each["delta"].get("content") or "" for chunk in chunks for each in chunk["choices"])
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in answer.calls
-    ]
-    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
 
 
 def user(text: str) -> Json:

@@ -2,8 +2,6 @@
 
 import json
 import random
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
@@ -21,19 +19,13 @@ def turn(**details: Any) -> dict[str, Any]:
 
 
 class ExplainTestCase(SocketTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.directory = Path(folder.name)
-
     def report(self, written: object) -> str:
-        path = self.directory / "written.json"
+        path = self.folder / "written.json"
         path.write_text(json.dumps(written), encoding="utf-8")
         return explain(path)
 
     def last_report(self) -> str:
-        return explain(sorted(self.directory.iterdir())[-1])
+        return explain(sorted(self.folder.iterdir())[-1])
 
 
 class TestExchanges(ExplainTestCase):
@@ -42,7 +34,7 @@ class TestExchanges(ExplainTestCase):
             Answer(reasoning="r", content="Let me look.", calls=(Call(ID, "read_file", "{}"),)),
             Answer(reasoning="r2", content="Done."),
         )
-        self.client(self.proxy(trace_dir=self.directory)).ask("hi")
+        self.client(self.proxy(trace_dir=self.folder)).ask("hi")
         report = self.last_report()
         self.assertRegex(report, r"\A#2 · 20\d\d-.* · deepseek-v4-pro · completed \(200\)\n")
         self.assertRegex(report, r"\ntokens +\d+ in \(\d+ % cached\) · ")
@@ -51,7 +43,7 @@ class TestExchanges(ExplainTestCase):
         self.assertNotIn("<details>", report)
 
     def test_explain_reports_weaker_proofs_repairs_and_recovery(self) -> None:
-        proxy = self.proxy(trace_dir=self.directory, display_reasoning=False)
+        proxy = self.proxy(trace_dir=self.folder, display_reasoning=False)
         self.fake.answer(Answer(reasoning="r", calls=(Call(ID, "read_file", "{}"),)))
         client = self.client(proxy)
         client.ask("hi")
@@ -65,7 +57,7 @@ class TestExchanges(ExplainTestCase):
         self.assertRegex(report, r"\nrecovered +\d messages replayed as text, and the client was told\n")
 
     def test_explain_reports_where_a_chat_diverged(self) -> None:
-        client = self.client(self.proxy(trace_dir=self.directory))
+        client = self.client(self.proxy(trace_dir=self.folder))
         client.ask("hi")
         client.ask("more")
         client.messages[3]["content"] = "less"
@@ -73,7 +65,7 @@ class TestExchanges(ExplainTestCase):
         self.assertRegex(self.last_report(), r"\ndiverged +at message 3 \(user content\)\n")
 
     def test_explain_reports_two_tries_and_a_failure(self) -> None:
-        proxy = self.proxy(trace_dir=self.directory)
+        proxy = self.proxy(trace_dir=self.folder)
         refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
         self.fake.answer(Failure(400, refusal), Answer(content="ok"), Failure(402, "no\x1bmoney"))
         client = self.client(proxy)

@@ -7,12 +7,13 @@ the strict fake, which refuses what DeepSeek refuses: a scenario that ends well 
 import copy
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase, streamed
 from tests.support.histories import TOOLS
 
 ONE, TWO = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_00_Z9y8X7w6V5u4T3s2R1q0"
@@ -53,20 +54,15 @@ class ScenarioTestCase(SocketTestCase):
         return [message for message in client.messages if message["role"] == "assistant"]
 
 
-def streamed(*deltas: dict[str, Any]) -> Raw:
-    """These deltas one after another, and that it was about tools."""
-    choices = [{"index": 0, "delta": delta} for delta in deltas] + [{"index": 0, "finish_reason": "tool_calls"}]
-    events = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
-    return Raw(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{events}data: [DONE]\n\n".encode())
-
-
 class TestMatching(ScenarioTestCase):
     def test_a_turn_that_reasons_on_after_its_calls_keeps_all_of_it(self) -> None:
         """Its calls were known before that, for clients that run them at once; it is still one turn."""
         function = {"name": "read_file", "arguments": "{}"}
         calls = {"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]}
         for before in ("", "First this, "):
-            said = streamed({"reasoning_content": before}, calls, {"reasoning_content": "then that."})
+            said = streamed(
+                {"reasoning_content": before}, calls, {"reasoning_content": "then that."}, finish="tool_calls"
+            )
             self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
             self.assert_upstream_saw(f"{before}then that.")
 
@@ -94,32 +90,33 @@ class TestMatching(ScenarioTestCase):
             self.go_on(self.chat(Answer(reasoning=reasoning, calls=(call(),)), Answer(reasoning="End.", content="x")))
             self.assert_upstream_saw(" ", "End.")
 
-    def test_05_the_question_was_rendered_again(self) -> None:
-        client = self.loop()
-        client.messages[1]["content"] = "<open_files>a.py</open_files> question 1"
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
+    def test_a_loop_that_the_client_edited_keeps_its_reasoning(self) -> None:
+        rendered = "<open_files>a.py</open_files> question 1"
+        edits: dict[str, Callable[[CursorClient], object]] = {
+            "05 the question was rendered again": lambda client: client.messages[1].update(content=rendered),
+            "06 the past was summarised": lambda client: client.messages[1].update(content="Summary of a long talk."),
+            "07 old results were elided": lambda client: [
+                each.update(content="[truncated]") for each in client.messages if each["role"] == "tool"
+            ],
+            "08 a trailing line break came": lambda client: client.messages[-1].update(content="It is done.\n"),
+            "08 spaces came around the text": lambda client: client.messages[-1].update(content="\n It is done.  "),
+            "10 arguments were serialised again": lambda client: self.assistants(client)[0]["tool_calls"][0][
+                "function"
+            ].update(arguments='{\n  "path": "a.py"\n}'),
+            "14 16 effort and model changed": lambda client: setattr(client, "model", "deepseek-flash"),
+            "19 a reminder between result and answer": lambda client: client.messages.insert(
+                -1, {"role": "system", "content": "Remember the rules."}
+            ),
+            "27 stopped before the result": lambda client: client.messages.pop(3),
+        }
+        for name, edit in edits.items():
+            with self.subTest(name):
+                client = self.loop()
+                edit(client)
+                self.go_on(client)
+                self.assert_upstream_saw("First.", "Second.", "Third.")
 
-    def test_06_the_past_was_summarised(self) -> None:
-        client = self.loop()
-        client.messages[1:2] = [{"role": "user", "content": "Summary of a long talk."}]
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-
-    def test_07_old_results_were_elided(self) -> None:
-        client = self.loop()
-        for message in client.messages:
-            if message["role"] == "tool":
-                message["content"] = "[truncated]"
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-
-    def test_08_a_trailing_line_break_came_or_went(self) -> None:
-        for edited in ("It is done.\n", "\n It is done.  "):
-            client = self.loop()
-            client.messages[-1]["content"] = edited
-            self.go_on(client)
-            self.assert_upstream_saw("First.", "Second.", "Third.")
+    def test_08_a_line_break_before_a_shown_thinking_block_changes_nothing(self) -> None:
         shown = self.loop(proxy=self.proxy())
         shown.messages[-1]["content"] = "\n" + shown.messages[-1]["content"]
         self.go_on(shown)
@@ -136,13 +133,6 @@ class TestMatching(ScenarioTestCase):
         self.go_on(client)
         self.assertEqual("", self.fake.accepted[-1]["messages"][2]["content"])
 
-    def test_10_arguments_were_serialised_again(self) -> None:
-        client = self.loop()
-        function = self.assistants(client)[0]["tool_calls"][0]["function"]
-        function["arguments"] = json.dumps(json.loads(function["arguments"]), indent=2)
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-
     def test_11_another_branch_never_lends_its_thoughts(self) -> None:
         client = self.chat(
             Answer(reasoning="Branch A.", calls=(call(ONE, "a.py"),)), Answer(reasoning="x", content="y")
@@ -154,12 +144,6 @@ class TestMatching(ScenarioTestCase):
         other.messages[3]["tool_call_id"] = "call_7"
         other.post()
         self.assertNotIn("Branch A.", json.dumps(self.fake.accepted[-1]))
-
-    def test_14_16_effort_and_model_do_not_matter(self) -> None:
-        client = self.loop()
-        client.model = "deepseek-flash"
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
 
     def test_15_another_key_gets_nothing_and_loses_nothing(self) -> None:
         mine = self.loop()
@@ -194,12 +178,6 @@ class TestMatching(ScenarioTestCase):
         plain.messages[0]["content"] = "You are in plan mode."
         self.go_on(plain)
         self.assert_upstream_saw("Plain.")
-
-    def test_19_a_reminder_between_result_and_answer(self) -> None:
-        client = self.loop()
-        client.messages.insert(-1, {"role": "system", "content": "Remember the rules."})
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
 
     def test_20_back_to_an_answer_that_was_regenerated(self) -> None:
         client = self.chat(Answer(reasoning="Old.", content="Old answer."))
@@ -270,12 +248,6 @@ class TestStopped(ScenarioTestCase):
         roles = [message["role"] for message in self.fake.accepted[-1]["messages"]]
         self.assertEqual(["system", "user", "user"], roles)
 
-    def test_27_stopped_before_the_result(self) -> None:
-        client = self.loop()
-        del client.messages[3]
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-
     def test_28_one_of_three_parallel_calls_was_answered(self) -> None:
         ids = ("call_00_p1A2b3C4d5E6f7G8h9I0", "call_01_q1A2b3C4d5E6f7G8h9I0", "call_02_r1A2b3C4d5E6f7G8h9I0")
         calls = tuple(call(each) for each in ids)
@@ -288,17 +260,12 @@ class TestStopped(ScenarioTestCase):
 
     def test_30_calls_and_results_without_ids(self) -> None:
         client = self.client(self.running)
-        function = {"name": "read_file", "arguments": "{}"}
+        calls = [{"id": "", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}]
         client.messages += [
             {"role": "user", "content": "q"},
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"id": "", "type": "function", "function": function}],
-            },
+            {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "kept"},
             {"role": "tool", "tool_call_id": "", "content": "the result"},
         ]
-        client.messages[2]["reasoning_content"] = "kept"
         self.go_on(client)
         sent = self.fake.accepted[-1]["messages"]
         self.assertEqual(sent[2]["tool_calls"][0]["id"], sent[3]["tool_call_id"])

@@ -2,8 +2,6 @@
 
 import json
 import random
-import tempfile
-from pathlib import Path
 
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
@@ -15,12 +13,6 @@ NAMES = ("grep", "edit", "shell", "read")
 
 
 class TestToolOrder(SocketTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "store.sqlite3"
-
     def ask(self, client: CursorClient, text: str, *given: str) -> tuple[list[str], int]:
         """Ask with these tools in this order; as DeepSeek saw them, and the tokens it had to read anew."""
         client.tools = tools(*given)
@@ -64,13 +56,14 @@ class TestToolOrder(SocketTestCase):
         self.assertEqual(["a", "b", "m"], self.ask(client, "more", "m", "a", "b")[0])
 
     def test_the_tool_order_survives_a_restart(self) -> None:
-        first = self.proxy(ReasoningStore(self.path))
+        path = self.folder / "store.sqlite3"
+        first = self.proxy(ReasoningStore(path))
         client = self.client(first)
         self.ask(client, "hi", "m", "b")
         self.assertEqual(["b", "m", "a"], self.ask(client, "more", "m", "a", "b")[0])
         before = json.dumps(self.fake.accepted[-1]["tools"])
         first.close()
-        second = self.client(self.proxy(ReasoningStore(self.path)))
+        second = self.client(self.proxy(ReasoningStore(path)))
         second.messages = client.messages
         self.assertEqual(["b", "m", "a"], self.ask(second, "again", "a", "b", "m")[0])
         self.assertEqual(before, json.dumps(self.fake.accepted[-1]["tools"]))

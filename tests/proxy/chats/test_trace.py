@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 from unittest import skipUnless
@@ -19,11 +18,9 @@ CALLED = {
 
 
 class TestTrace(SocketTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.directory = Path(folder.name) / "traces"
+    @property
+    def directory(self) -> Path:
+        return self.folder / "traces"
 
     def traces(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.directory.iterdir())]

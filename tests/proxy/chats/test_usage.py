@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw
-from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import EVENT_STREAM, RunningProxy, SocketTestCase
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 ASKED = {**BODY, "stream_options": {"include_usage": True}}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
 def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> dict[str, Any]:
@@ -20,7 +19,7 @@ def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) 
 def played(*chunks: dict[str, Any]) -> Raw:
     """Upstream's answer with exactly these chunks."""
     events = [f"data: {json.dumps(each)}\n\n" for each in chunks]
-    return Raw(HEAD + "".join([*events, "data: [DONE]\n\n"]).encode())
+    return Raw(EVENT_STREAM + "".join([*events, "data: [DONE]\n\n"]).encode())
 
 
 # As DeepSeek, its gateways and other hosts tell it.
@@ -47,10 +46,9 @@ UPSTREAM = {
 class TestUsage(SocketTestCase):
     def chunks(self, proxy: RunningProxy, body: dict[str, Any]) -> list[Any]:
         """The events of a stream, of which [DONE] is the last."""
-        status, _, data = self.round_trip(proxy, request_bytes(body))
-        lines = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
-        self.assertEqual((200, "[DONE]"), (status, lines.pop()))
-        return [json.loads(line) for line in lines]
+        reply = self.round_trip(proxy, body)
+        self.assertEqual((200, True), (reply.status, reply.body.endswith(b"data: [DONE]\n\n")))
+        return reply.chunks
 
     def test_a_stream_without_include_usage_has_no_usage_chunk(self) -> None:
         for name, upstream in UPSTREAM.items():

@@ -5,13 +5,12 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
-from tests.support.harness import PATIENCE, read_until, request_bytes
+from tests.support.harness import EVENT_STREAM, PATIENCE, raw_stream, read_to_the_end, read_until, request_bytes
 from tests.support.messages_client import PATH, TOOLS, ClientReply, MessagesTestCase, assistant, blocks, kinds, user
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."
 PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
 class TestUsage(MessagesTestCase):
@@ -35,8 +34,7 @@ class TestUsage(MessagesTestCase):
         self.assertEqual(told.message["usage"], told.events[-2]["usage"])
 
     def test_an_answer_without_usage_has_a_usage_object(self) -> None:
-        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-        self.fake.answer(Raw(HEAD + PIECE + end))
+        self.fake.answer(raw_stream({"delta": {"content": "Hi"}}, {"delta": {}, "finish_reason": "stop"}))
         usage = self.complete(self.proxy(), stream=True)["usage"]
         self.assertEqual({"input_tokens", "output_tokens"}, {name for name in usage if "cache" not in name})
 
@@ -60,11 +58,9 @@ class TestStopReasons(MessagesTestCase):
                     self.assertEqual((expected, None), (message["stop_reason"], message["stop_sequence"]))
 
     def test_a_stop_sequence_is_named_when_upstream_names_it(self) -> None:
-        end = (
-            b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":"%b"}]}\n\ndata: [DONE]\n\n'
-        )
-        for word, expected in ((b"END", ("stop_sequence", "END")), (b"other", ("end_turn", None))):
-            self.fake.answer(Raw(HEAD + PIECE + end % word))
+        for word, expected in (("END", ("stop_sequence", "END")), ("other", ("end_turn", None))):
+            end = {"delta": {}, "finish_reason": "stop", "stop_reason": word}
+            self.fake.answer(raw_stream({"delta": {"content": "Hi"}}, end))
             message = self.complete(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
             self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
 
@@ -172,8 +168,8 @@ class TestBreaks(MessagesTestCase):
             (Answer("Hm.", "Some text.", cut_after=4, piece=4), "api_error"),
             (Answer("Hm.", None, (CALL,), cut_after=5, piece=4), "api_error"),
             (Answer("Hm.", "x", cut_after=0), "api_error"),
-            (Raw(HEAD + PIECE + error), "api_error"),
-            (Raw(HEAD + PIECE + nonsense), "api_error"),
+            (Raw(EVENT_STREAM + PIECE + error), "api_error"),
+            (Raw(EVENT_STREAM + PIECE + nonsense), "api_error"),
             (Answer("Hm.", "x", finish_reason="insufficient_system_resource"), "overloaded_error"),
             (Answer("Hm.", "x", finish_reason="aborted"), "api_error"),
         ):
@@ -215,27 +211,23 @@ class TestSlowAnswers(MessagesTestCase):
         message = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
         self.assertEqual(["A thought.", "Said."], [message["content"][0]["thinking"], message["content"][1]["text"]])
 
-    def test_a_slow_plain_message_that_fails_never_looks_complete(self) -> None:
-        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.2)
+    def assert_never_looks_complete(self, is_released: bool, **settings: float) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02, **settings)
         self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with self.open_stream(proxy, stream=False) as sock:
-            seen = b""
-            while piece := sock.recv(65536):
-                seen += piece
+            seen = read_until(sock, b"\r\n1\r\n ")
+            if is_released:
+                self.fake.release.set()
+            seen += read_to_the_end(sock)
         self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
         self.assertNotIn(b"{", seen)
 
+    def test_a_slow_plain_message_that_fails_never_looks_complete(self) -> None:
+        self.assert_never_looks_complete(is_released=False, request_timeout=0.2)
+
     def test_a_bug_in_a_slow_plain_message_never_looks_complete(self) -> None:
-        proxy = self.proxy(heartbeat_interval=0.02)
-        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
         with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
-            with self.open_stream(proxy, stream=False) as sock:
-                seen = read_until(sock, b"\r\n1\r\n ")
-                self.fake.release.set()
-                while piece := sock.recv(65536):
-                    seen += piece
-        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
-        self.assertNotIn(b"{", seen)
+            self.assert_never_looks_complete(is_released=True)
 
     def test_a_disconnect_from_a_slow_plain_message_ends_the_call(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)

@@ -1,15 +1,11 @@
 """Histories as clients of the Messages API send them back: DeepSeek gets the same bytes."""
 
 import json
-import secrets
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.harness import RunningProxy
+from tests.support.harness import RunningProxy, raw_stream, streamed
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py", "n": 1.0}')
@@ -33,14 +29,6 @@ def tampered(signature: str) -> str:
 
 
 class HistoryTestCase(MessagesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.place = Path(self.enterContext(TemporaryDirectory()))
-
-    def with_new_store(self) -> RunningProxy:
-        """A proxy that has lost everything but its secret."""
-        return self.proxy(ReasoningStore(self.place / f"{secrets.token_hex(4)}.sqlite3"))
-
     def called(self, proxy: RunningProxy, **body: Any) -> Json:
         self.fake.answer(CALLING)
         return self.complete(proxy, tools=TOOLS, **body)
@@ -60,7 +48,7 @@ class TestThinkingNotRequested(HistoryTestCase):
     def test_without_thinking_requested_the_first_block_is_text_and_reasoning_is_restored(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
-                proxy, chat = self.with_new_store(), [user("q")]
+                proxy, chat = self.proxy_with_new_store(), [user("q")]
                 self.fake.answer(CALLING, DONE, DONE)
                 answer = self.assert_restored(proxy, *chat, stream=stream)
                 self.assertEqual(["text", "tool_use", "tool_use"], kinds(answer))
@@ -78,8 +66,8 @@ class TestThinkingNotRequested(HistoryTestCase):
         pieces += [{"content": "look."}, {"tool_calls": [call]}]
         for stream in (True, False):
             with self.subTest(stream=stream):
-                proxy = self.with_new_store()
-                self.fake.answer(streamed(*pieces))
+                proxy = self.proxy_with_new_store()
+                self.fake.answer(streamed(*pieces, finish="tool_calls"))
                 answer = self.assert_restored(proxy, stream=stream)
                 self.assertEqual(["text", "tool_use"], kinds(answer))
                 self.assert_restored(proxy, user("q"), assistant(answer), user(result(CALL.id)), stream=stream)
@@ -106,19 +94,10 @@ class TestThinkingNotRequested(HistoryTestCase):
         self.assertGreater([event["type"] for event in told.events].count("ping"), 1)
 
 
-def streamed(*deltas: Json) -> Raw:
-    """A stream of these deltas."""
-    chunks: list[Json] = [{"index": 0, "delta": each, "finish_reason": None} for each in deltas]
-    chunks.append({"index": 0, "delta": {}, "finish_reason": "tool_calls"})
-    data = b"".join(b"data: %b\n\n" % json.dumps({"choices": [each]}).encode() for each in chunks)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-    return Raw(head + data + b"data: [DONE]\n\n")
-
-
 class TestThinking(HistoryTestCase):
     def test_thinking_echoed_in_any_form_reaches_deepseek_byte_for_byte(self) -> None:
         for stream in (True, False):
-            proxy = self.with_new_store()
+            proxy = self.proxy_with_new_store()
             message = self.called(proxy, stream=stream)
             whole = self.called(proxy, stream=stream)
             self.assertEqual(message["content"], whole["content"])
@@ -147,16 +126,16 @@ class TestThinking(HistoryTestCase):
         self.assertEqual([], self.fake.refused)
 
     def test_a_signature_restores_a_turn_without_the_store(self) -> None:
-        message = self.called(self.with_new_store())
+        message = self.called(self.proxy_with_new_store())
         for echo in (assistant(message), with_thinking(message, thinking="")):
             for stream in (True, False):
-                self.complete(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
+                self.complete(self.proxy_with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
                 self.assert_upstream_saw(THOUGHT)
 
     def test_foreign_signatures_restore_nothing_and_are_no_error(self) -> None:
-        message = self.called(self.with_new_store())
+        message = self.called(self.proxy_with_new_store())
         signature = self.signature(message)
-        others = self.signature(self.called(self.with_new_store(), key="sk-other"))
+        others = self.signature(self.called(self.proxy_with_new_store(), key="sk-other"))
         self.assertNotEqual(signature, others)
         for name, other in {
             "cut": signature[:-4],
@@ -170,12 +149,12 @@ class TestThinking(HistoryTestCase):
             with self.subTest(name):
                 self.fake.forget()
                 echo = with_thinking(message, thinking="", signature=other)
-                self.complete(self.with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+                self.complete(self.proxy_with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
                 self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
     def test_a_signature_of_another_secret_restores_nothing(self) -> None:
-        message = self.called(self.with_new_store())
+        message = self.called(self.proxy_with_new_store())
         echo = with_thinking(message, thinking="")
         self.complete(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
         self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
@@ -183,32 +162,21 @@ class TestThinking(HistoryTestCase):
 
     def test_omitted_thinking_is_restored_from_its_signature(self) -> None:
         for stream in (True, False):
-            proxy = self.with_new_store()
+            proxy = self.proxy_with_new_store()
             message = self.called(proxy, stream=stream, thinking={"type": "adaptive", "display": "omitted"})
             self.assertEqual("", message["content"][0]["thinking"])
             self.assertNotIn("First look.", json.dumps(message))
-            for later in (proxy, self.with_new_store()):
+            for later in (proxy, self.proxy_with_new_store()):
                 self.complete(later, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
                 self.assert_upstream_saw(THOUGHT)
 
     def test_thinking_between_texts_is_restored_as_it_was(self) -> None:
-        pieces = (
-            {"reasoning_content": "Hm. "},
-            {"content": "Well, "},
-            {"reasoning_content": "Oh."},
-            {"content": "no."},
-        )
-        choices = [{"index": 0, "delta": piece} for piece in pieces] + [
-            {"index": 0, "delta": {}, "finish_reason": "stop"}
-        ]
-        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
-        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        deltas = ("reasoning_content", "Hm. "), ("content", "Well, "), ("reasoning_content", "Oh."), ("content", "no.")
+        self.fake.answer(streamed(*({name: text} for name, text in deltas)))
         message = self.complete(self.running, tools=TOOLS, stream=True)
         self.assertEqual(["thinking", "text", "thinking", "text"], kinds(message))
-        emptied, dropped = with_thinking(message, thinking=""), with_thinking(message)
-        unsigned = with_thinking(message, signature="")
-        for echo in (assistant(message), emptied, unsigned, dropped):
+        changes = ({"thinking": ""}, {"signature": ""}, {})
+        for echo in (assistant(message), *(with_thinking(message, **each) for each in changes)):
             self.complete(self.running, user("q"), echo, user("go on"), tools=TOOLS)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Well, no.", self.sent()[1]["content"])
@@ -217,10 +185,7 @@ class TestThinking(HistoryTestCase):
         deltas = ("reasoning_content", "Hm. "), ("content", "Let me "), ("reasoning_content", "Oh."), ("content", "lo")
         call = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
         pieces = [{name: text} for name, text in deltas] + [{"tool_calls": [call]}, {"content": "ok."}]
-        choices = [*({"index": 0, "delta": piece} for piece in pieces), {"index": 0, "finish_reason": "tool_calls"}]
-        chunks = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
-        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw("".join([head, *chunks, "data: [DONE]\n\n"]).encode()))
+        self.fake.answer(raw_stream(*({"delta": piece} for piece in pieces), {"finish_reason": "tool_calls"}))
         message = self.complete(self.running, tools=TOOLS, stream=True)
         for stream in (True, False):
             dropped = with_thinking(message)

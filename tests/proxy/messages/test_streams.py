@@ -3,13 +3,15 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from tests.proxy.faults.test_client_disconnects import WAYS
+from tests.support import responses_client
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import PATIENCE, read_until
-from tests.support.messages_client import TOOLS, Json, MessagesTestCase, kinds, user
+from tests.support.harness import EVENT_STREAM, PATIENCE, read_until
+from tests.support.messages_client import TOOLS, MessagesTestCase, kinds, user
 from tests.support.polling import eventually
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.resources import ResourceBaseline
@@ -18,16 +20,12 @@ from tests.support.width import width
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 
 
-def types(found: list[Json]) -> list[str]:
-    return [event["type"] for event in found]
-
-
 class TestPings(MessagesTestCase):
     def test_a_silent_message_stream_gets_pings_and_then_an_error(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
         told = self.create(proxy, stream=True)
-        self.assertGreater(types(told.events).count("ping"), 3)
+        self.assertGreater(responses_client.kinds(told.events).count("ping"), 3)
         self.assertEqual("error", told.events[-1]["type"])
 
     def test_pings_may_come_inside_a_block(self) -> None:
@@ -42,7 +40,7 @@ class TestPings(MessagesTestCase):
     def test_comments_of_upstream_are_no_pings(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
         told = self.create(self.proxy(), stream=True)
-        self.assertNotIn("ping", types(told.events))
+        self.assertNotIn("ping", responses_client.kinds(told.events))
         self.assertNotIn(b"keep-alive", told.body)
 
     def test_pings_come_between_endless_comments(self) -> None:
@@ -50,7 +48,7 @@ class TestPings(MessagesTestCase):
         end = b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
         def pieces(request: bytes) -> Iterator[bytes]:
-            yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            yield EVENT_STREAM
             while not has_pinged.wait(0.005):
                 yield b": keep-alive\n\n"
             yield end
@@ -118,22 +116,14 @@ class TestStreams(MessagesTestCase):
         text = " ".join(f"word{number}" for number in range(200))
         streams = width(8, 24)
         self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
-        problems: list[BaseException] = []
 
-        def ask() -> None:
-            try:
-                found = self.complete(proxy, stream=True, tools=TOOLS)
-                assert kinds(found) == ["thinking", "text", "tool_use"]
-                assert [found["content"][0]["thinking"], found["content"][1]["text"]] == [text, text]
-            except BaseException as error:
-                problems.append(error)
+        def ask(_: int) -> None:
+            found = self.complete(proxy, stream=True, tools=TOOLS)
+            self.assertEqual(["thinking", "text", "tool_use"], kinds(found))
+            self.assertEqual([text, text], [found["content"][0]["thinking"], found["content"][1]["text"]])
 
-        threads = [threading.Thread(target=ask) for _ in range(streams)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        self.assertEqual([], problems)
+        with ThreadPoolExecutor(streams) as pool:
+            list(pool.map(ask, range(streams)))
 
     def test_a_busy_deepseek_is_retried_before_the_first_event(self) -> None:
         proxy = self.proxy(retry_budget=60)

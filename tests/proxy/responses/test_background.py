@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -13,7 +12,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RunningProxy, read_to_the_end, read_until, request_bytes
 from tests.support.polling import eventually
-from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, question
+from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, kinds, question
 from tests.support.width import width
 
 SHORT = Answer(reasoning="Hm.", content="Hello.")
@@ -31,26 +30,20 @@ class BackgroundTestCase(ResponsesTestCase):
         self.fake.answer(STALLED)
         queued = self.queued(proxy)
         self.fake.stalls.get(timeout=PATIENCE)
-        self.await_said(proxy, queued)
-        return queued
-
-    def await_said(self, proxy: RunningProxy, queued: Json) -> None:
-        """Until all that DeepSeek has said by now can be followed."""
+        # Until all that DeepSeek has said by now can be followed.
         with self.following(proxy, queued) as seen:
             seen(b"A thought.")
+        return queued
 
-    def await_status(self, proxy: RunningProxy, response: Json, *statuses: str) -> Json:
+    def finished(self, proxy: RunningProxy, response: Json) -> Json:
         found: Json = {}
 
         def is_so() -> bool:
             found.update(self.get(proxy, response).value)
-            return found["status"] in statuses
+            return found["status"] in ("completed", "failed", "incomplete", "cancelled")
 
         self.assertTrue(eventually(is_so), found)
         return found
-
-    def finished(self, proxy: RunningProxy, response: Json) -> Json:
-        return self.await_status(proxy, response, "completed", "failed", "incomplete", "cancelled")
 
     def cancel(self, proxy: RunningProxy, response: Json) -> Json:
         told = self.send(proxy, "POST", f"{PATH}/{response['id']}/cancel")
@@ -89,10 +82,8 @@ class TestBackground(BackgroundTestCase):
         found = self.finished(self.running, queued)
         self.assertEqual(("completed", "Half of it."), (found["status"], found["output_text"]))
         self.assertEqual(queued["id"], found["id"])
-        self.assertEqual([question("q")["content"]], self.contents(self.running, queued))
-
-    def contents(self, proxy: RunningProxy, response: Json) -> list[Any]:
-        return [item["content"] for item in self.get(proxy, response, "/input_items").value["data"]]
+        items = self.get(self.running, queued, "/input_items").value["data"]
+        self.assertEqual([question("q")["content"]], [item["content"] for item in items])
 
     def test_a_background_response_can_be_continued_once_it_is_finished(self) -> None:
         queued = self.stalled(self.running)
@@ -163,7 +154,7 @@ class TestEvents(BackgroundTestCase):
             self.following(self.running, queued, "&starting_after=3") as second,
         ):
             early = events(dechunked(first(b"A thought.")))
-            self.assertEqual(["response.created", "response.queued", "response.in_progress"], types(early)[:3])
+            self.assertEqual(["response.created", "response.queued", "response.in_progress"], kinds(early)[:3])
             self.assertEqual(["queued", "queued", "in_progress"], [each["response"]["status"] for each in early[:3]])
             self.fake.release.set()
             whole = events(dechunked(first()))
@@ -282,9 +273,9 @@ class TestBounds(BackgroundTestCase):
 
 
 class TestStop(BackgroundTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
+    @property
+    def path(self) -> Path:
+        return self.folder / "store.sqlite3"
 
     def stop(self, proxy: RunningProxy) -> None:
         proxy.server.shutdown()
@@ -307,10 +298,6 @@ class TestStop(BackgroundTestCase):
         began = time.monotonic()
         self.stop(proxy)
         self.assertLess(time.monotonic() - began, 5)
-
-
-def types(found: list[Json]) -> list[str]:
-    return [event["type"] for event in found]
 
 
 def first_response(data: bytes) -> Json:

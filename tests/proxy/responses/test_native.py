@@ -1,16 +1,14 @@
 """Responses by DeepSeek's own Responses API: everything is as by chat completions."""
 
-import http.client
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.support.harness import EVENT_STREAM, PATIENCE, RunningProxy
+from tests.support.responses_client import ResponsesTestCase
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')
 TOOLS = [{"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}}]
@@ -23,42 +21,26 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def events(data: bytes) -> list[dict[str, Any]]:
-    return [json.loads(block.partition("\ndata: ")[2]) for block in data.decode().split("\n\n") if block]
-
-
-class NativeCase(SocketTestCase):
+class NativeCase(ResponsesTestCase):
     def native(self, **settings: Any) -> RunningProxy:
         return self.proxy(responses_upstream="native", **settings)
 
-    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)
-        self.addCleanup(connection.close)
-        data = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, data, {"Authorization": "Bearer sk-test"})
-        reply = connection.getresponse()
-        return reply.status, reply.read()
-
-    def ask(self, proxy: RunningProxy, asked: Any, *, stream: bool = False, **fields: Any) -> dict[str, Any]:
+    def ask(self, proxy: RunningProxy, asked: Any, **fields: Any) -> dict[str, Any]:
         """The response object to an input, whichever way it comes."""
-        body = {"model": "deepseek-v4-pro", "input": asked, "tools": TOOLS, "stream": stream, **fields}
-        status, data = self.send(proxy, "POST", "/v1/responses", body)
-        self.assertEqual(200, status, data)
-        found: dict[str, Any] = events(data)[-1]["response"] if stream else json.loads(data)
-        return found
+        reply = self.create(proxy, asked, **{"model": "deepseek-v4-pro", "tools": TOOLS, "stream": False, **fields})
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.response
 
     def chat(self, proxy: RunningProxy, messages: list[Any]) -> dict[str, Any]:
         tools = [{"type": "function", "function": {"name": "read_file"}}]
         body = {"model": "deepseek-v4-pro", "messages": messages, "tools": tools}
-        status, data = self.send(proxy, "POST", "/v1/chat/completions", body)
-        self.assertEqual(200, status, data)
-        message: dict[str, Any] = json.loads(data)["choices"][0]["message"]
-        return message
+        reply = self.send(proxy, "POST", "/v1/chat/completions", body)
+        self.assertEqual(200, reply.status, reply.body)
+        return dict(reply.value["choices"][0]["message"])
 
     def sent(self, at: int = -1) -> dict[str, Any]:
         """What DeepSeek was sent, as it was sent."""
-        body: dict[str, Any] = json.loads(self.fake.seen[at].body)
-        return body
+        return dict(json.loads(self.fake.seen[at].body))
 
     def assert_native(self) -> None:
         self.assertEqual({"/responses"}, {seen.path for seen in self.fake.seen})
@@ -169,10 +151,9 @@ class TestRequests(NativeCase):
             self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
 
     def test_a_trace_has_the_native_request(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self.ask(self.native(trace_dir=Path(folder)), "hi")
-            (path,) = Path(folder).iterdir()
-            self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
+        self.ask(self.native(trace_dir=self.folder), "hi")
+        (path,) = self.folder.iterdir()
+        self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
 
 
 class TestEnds(NativeCase):
@@ -198,9 +179,8 @@ class TestEnds(NativeCase):
             self.assertIn("cut off", found["error"]["message"])
 
     def test_a_native_stream_without_its_last_event_is_a_failed_response(self) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         begun = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"Hel"}\n\n'
-        self.fake.answer(Raw(head + begun))
+        self.fake.answer(Raw(EVENT_STREAM + begun))
         found = self.ask(self.native(), "hi", stream=True)
         self.assertEqual(("failed", "Hel"), (found["status"], found["output_text"]))
         self.assertIn("without finishing", found["error"]["message"])
@@ -223,10 +203,9 @@ class TestEnds(NativeCase):
 
     def test_native_refusals_keep_their_status(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"))
-        body = {"model": "deepseek-v4-pro", "input": "hi"}
-        status, data = self.send(self.native(), "POST", "/v1/responses", body)
-        self.assertEqual(402, status)
-        self.assertIn("Insufficient Balance", json.loads(data)["error"]["message"])
+        told = self.create(self.native(), "hi")
+        self.assertEqual(402, told.status)
+        self.assertIn("Insufficient Balance", told.error["message"])
 
     def test_cancelling_a_native_background_response_ends_its_call(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))
@@ -234,8 +213,8 @@ class TestEnds(NativeCase):
         queued = self.ask(proxy, "hi", background=True)
         self.assertEqual("queued", queued["status"])
         self.fake.stalls.get(timeout=PATIENCE)
-        _, data = self.send(proxy, "POST", f"/v1/responses/{queued['id']}/cancel")
-        self.assertEqual("cancelled", json.loads(data)["status"])
+        told = self.send(proxy, "POST", f"/v1/responses/{queued['id']}/cancel")
+        self.assertEqual("cancelled", told.value["status"])
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.assert_native()
 
@@ -267,18 +246,16 @@ class TestRecovery(NativeCase):
                 self.assertNotIn("function_call", {item.get("type") for item in self.sent()["input"]})
 
     def test_a_native_refusal_inside_a_stream_is_recovered(self) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
         failed = {"type": "response.failed", "response": {"error": {"message": MISSING_REASONING_TEXT}}}
         created = b'event: response.created\ndata: {"type":"response.created"}\n\n'
-        self.fake.answer(Raw(head + created + b"data: " + json.dumps(failed).encode() + b"\n\n"))
+        self.fake.answer(Raw(EVENT_STREAM + created + b"data: " + json.dumps(failed).encode() + b"\n\n"))
         self.fake.answer(Answer(content="Hello."))
         found = self.ask(self.native(), [user("hi"), {"role": "assistant", "content": "Hm?"}, user("hi")], stream=True)
         self.assertEqual("completed", found["status"])
         self.assertTrue(found["output_text"].endswith("Hello."))
 
     def test_reasoning_stored_by_chats_serves_native_responses_after_a_restart(self) -> None:
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        path = Path(folder) / "store.sqlite3"
+        path = self.folder / "store.sqlite3"
         self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
         first = self.proxy(ReasoningStore(path), display_reasoning=False)
         self.chat(first, [user("What is it?")])

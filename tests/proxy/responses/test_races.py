@@ -10,6 +10,7 @@ from tests.proxy.responses.test_background import BackgroundTestCase, dechunked
 from tests.support.harness import PATIENCE
 from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, check_stream, events
+from tests.support.threads import run_at_once
 
 ENDS = ("completed", "cancelled")
 
@@ -22,26 +23,18 @@ def at_once(*deeds: Callable[[], Any]) -> None:
         start.wait(PATIENCE)
         deed()
 
-    threads = [threading.Thread(target=run, args=(deed,)) for deed in deeds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    run_at_once(run, deeds)
 
 
 class TestRaces(BackgroundTestCase):
     def stalled_after(self, count: int) -> Json:
         """A response whose answer stalls after so many events, until it is released."""
+        self.addCleanup(self.fake.release.set)
         self.fake.release.clear()
         self.fake.answer(Answer("A thought.", "Some text.", piece=4, stall_after=count))
         queued = self.queued(self.running)
         self.fake.stalls.get(timeout=PATIENCE)
         return queued
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.running = self.proxy()
-        self.addCleanup(self.fake.release.set)
 
     def test_an_end_that_races_a_cancel_gives_one_final_status(self) -> None:
         for count in range(9):

@@ -2,20 +2,16 @@
 
 import http.client
 import json
-import secrets
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.responses import writer
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.faults.test_client_disconnects import WAYS
-from tests.proxy.responses.test_background import first_response, types
+from tests.proxy.responses.test_background import first_response
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import PATIENCE, RunningProxy, read_until
+from tests.support.harness import EVENT_STREAM, PATIENCE, RunningProxy, raw_stream, read_until
 from tests.support.polling import eventually
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
 from tests.support.width import width
@@ -35,7 +31,7 @@ class TestStreams(ResponsesTestCase):
         call = ["response.output_item.added", "response.function_call_arguments.delta"]
         call += ["response.function_call_arguments.done", "response.output_item.done"]
         expected = ["response.created", "response.in_progress", *thought, "response.output_item.done", *part, *call]
-        self.assertEqual([*expected, "response.completed"], types(told.events))
+        self.assertEqual([*expected, "response.completed"], kinds(told.events))
         self.assertNotIn(b"[DONE]", told.body)
 
     def test_a_reasoning_part_is_added_before_its_first_delta(self) -> None:
@@ -43,7 +39,7 @@ class TestStreams(ResponsesTestCase):
         self.fake.answer(Answer(reasoning="A longer thought.", content="Hi.", piece=4))
         events = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"}).events
         about = [event for event in events if event.get("content_index") == 0 and event["output_index"] == 0]
-        kinds_ = [kind.removeprefix("response.") for kind in dict.fromkeys(types(about))]
+        kinds_ = [kind.removeprefix("response.") for kind in dict.fromkeys(kinds(about))]
         self.assertEqual(
             ["content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done"], kinds_
         )
@@ -53,12 +49,9 @@ class TestStreams(ResponsesTestCase):
     def test_a_requested_summary_is_streamed(self) -> None:
         self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
         told = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
-        found = [kind for kind in types(told.events) if "summary" in kind]
+        found = [kind for kind in kinds(told.events) if "summary" in kind]
         self.assertEqual("response.reasoning_summary_part.added", found[0])
-        self.assertEqual(
-            ["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"],
-            found[-2:],
-        )
+        self.assertEqual(["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"], found[-2:])
         thought = told.response["output"][0]
         self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
 
@@ -67,7 +60,7 @@ class TestStreams(ResponsesTestCase):
         broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
             told = self.create(proxy, "q", stream=True)
-        self.assertEqual(("failed", "response.failed"), (told.response["status"], types(told.events)[-1]))
+        self.assertEqual(("failed", "response.failed"), (told.response["status"], kinds(told.events)[-1]))
         self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{told.response['id']}").response["status"])
         self.assertIn("ZeroDivisionError", logged.output[0])
 
@@ -76,23 +69,22 @@ class TestStreams(ResponsesTestCase):
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
         told = self.create(proxy, "q", stream=True)
-        self.assertGreater(types(told.events).count("response.in_progress"), 3)
+        self.assertGreater(kinds(told.events).count("response.in_progress"), 3)
         self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
         self.enterContext(mock.patch.object(writer, "_HEARTBEAT_SECONDS", 0.0))
         self.fake.answer(Answer(content="y", comments=5))
         told = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(6, types(told.events).count("response.in_progress"))
+        self.assertEqual(6, kinds(told.events).count("response.in_progress"))
 
     def test_many_comments_are_not_many_events(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
         told = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(1, types(told.events).count("response.in_progress"))
+        self.assertEqual(1, kinds(told.events).count("response.in_progress"))
 
     def test_a_broken_response_fails_under_its_id(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
         piece = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
-        raw = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + piece + error)
-        for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), raw):
+        for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), Raw(EVENT_STREAM + piece + error)):
             proxy = self.proxy()
             self.fake.answer(step)
             told = self.create(proxy, "q", stream=True)
@@ -110,12 +102,8 @@ class TestStreams(ResponsesTestCase):
                 told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
                 last = told.response["output"][-1]
                 self.assertEqual((kind, "incomplete"), (last["type"], last["status"]))
-                about = [
-                    event
-                    for event in told.events
-                    if event.get("item_id", event.get("item", {}).get("id")) == last["id"]
-                ]
-                self.assertEqual([], [each for each in types(about) if each.endswith(".done")])
+                done = [event for event in told.events if event["type"].endswith(".done")]
+                self.assertNotIn(last["id"], [event.get("item_id", event.get("item", {}).get("id")) for event in done])
 
     def test_reasoning_cut_by_the_limit_is_not_done(self) -> None:
         for answer, is_done in (
@@ -182,11 +170,10 @@ class TestContextLength(ResponsesTestCase):
         self.too_long()
         told = self.create(self.running, "q", stream=True)
         self.assertEqual(200, told.status)
-        self.assertEqual(["response.created", "response.in_progress", "response.failed"], types(told.events))
-        self.assertEqual(
-            ("failed", "context_length_exceeded"), (told.response["status"], told.response["error"]["code"])
-        )
-        self.assertIn("1048576 tokens", told.response["error"]["message"])
+        self.assertEqual(["response.created", "response.in_progress", "response.failed"], kinds(told.events))
+        error = told.response["error"]
+        self.assertEqual(("failed", "context_length_exceeded"), (told.response["status"], error["code"]))
+        self.assertIn("1048576 tokens", error["message"])
         self.assertEqual(told.response, self.get(self.running, told.response).value)
 
     def test_a_plain_response_that_is_too_long_is_refused(self) -> None:
@@ -202,7 +189,7 @@ class TestContextLength(ResponsesTestCase):
 
     def test_a_context_length_error_inside_the_stream_has_the_code_of_codex(self) -> None:
         event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
-        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + event))
+        self.fake.answer(Raw(EVENT_STREAM + event))
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual("context_length_exceeded", told.response["error"]["code"])
 
@@ -217,22 +204,14 @@ class TestManyStreams(ResponsesTestCase):
         text = " ".join(f"word{number}" for number in range(200))
         streams = width(8, 24)
         self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
-        problems: list[BaseException] = []
 
-        def ask() -> None:
-            try:
-                found = self.complete(proxy, "q", stream=True, tools=TOOLS)
-                assert [found["output_text"], found["output"][0]["content"][0]["text"]] == [text, text]
-                assert self.get(proxy, found).value == found
-            except BaseException as error:
-                problems.append(error)
+        def ask(_: int) -> None:
+            found = self.complete(proxy, "q", stream=True, tools=TOOLS)
+            self.assertEqual([text, text], [found["output_text"], found["output"][0]["content"][0]["text"]])
+            self.assertEqual(found, self.get(proxy, found).value)
 
-        threads = [threading.Thread(target=ask) for _ in range(streams)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        self.assertEqual([], problems)
+        with ThreadPoolExecutor(streams) as pool:
+            list(pool.map(ask, range(streams)))
 
 
 class TestDrivenStreams(DrivenStreams, TestStreams):
@@ -256,13 +235,6 @@ class TestUpgrades(ResponsesTestCase):
 class TestEncryptedContent(ResponsesTestCase):
     """Clients that drop the reasoning but keep its envelope, on a proxy that has lost its database."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.place = Path(self.enterContext(TemporaryDirectory()))
-
-    def with_new_store(self) -> RunningProxy:
-        return self.proxy(ReasoningStore(self.place / f"{secrets.token_hex(4)}.sqlite3"))
-
     def sealed(self, proxy: RunningProxy, **details: str) -> list[Json]:
         """A history as opencode sends it: no ids, no reasoning, only the envelope."""
         self.fake.answer(Answer("A sealed thought.", calls=(CALL,)))
@@ -272,9 +244,9 @@ class TestEncryptedContent(ResponsesTestCase):
         return [question("q"), {**thought, "content": None}, call, output(CALL.id)]
 
     def test_encrypted_content_restores_the_reasoning(self) -> None:
-        history = self.sealed(self.with_new_store())
+        history = self.sealed(self.proxy_with_new_store())
         for stream in (True, False):
-            self.complete(self.with_new_store(), history, tools=TOOLS, stream=stream)
+            self.complete(self.proxy_with_new_store(), history, tools=TOOLS, stream=stream)
             self.assert_upstream_saw("A sealed thought.")
 
     def test_encrypted_content_is_only_sent_when_requested(self) -> None:
@@ -282,10 +254,10 @@ class TestEncryptedContent(ResponsesTestCase):
         self.assertNotIn("encrypted_content", answer["output"][0])
 
     def test_foreign_encrypted_content_restores_nothing(self) -> None:
-        history = self.sealed(self.with_new_store())
+        history = self.sealed(self.proxy_with_new_store())
         envelope = history[1]["encrypted_content"]
         flipped = envelope[:40] + ("A" if envelope[40] != "A" else "B") + envelope[41:]
-        others = self.sealed(self.with_new_store(), key="sk-other")[1]["encrypted_content"]
+        others = self.sealed(self.proxy_with_new_store(), key="sk-other")[1]["encrypted_content"]
         for name, other in {
             "cut": envelope[:-4],
             "changed": flipped,
@@ -297,14 +269,14 @@ class TestEncryptedContent(ResponsesTestCase):
             with self.subTest(name):
                 self.fake.forget()
                 told = self.create(
-                    self.with_new_store(), [history[0], {**history[1], "encrypted_content": other}, *history[2:]]
+                    self.proxy_with_new_store(), [history[0], {**history[1], "encrypted_content": other}, *history[2:]]
                 )
                 self.assertEqual(200, told.status, told.body)
                 self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
     def test_encrypted_content_of_another_secret_restores_nothing(self) -> None:
-        history = self.sealed(self.with_new_store())
+        history = self.sealed(self.proxy_with_new_store())
         self.complete(self.proxy(), history, tools=TOOLS)
         self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
 
@@ -329,11 +301,10 @@ class TestLogprobs(ResponsesTestCase):
         pieces = [("R", self.FOUND[:1]), ("雨", self.FOUND[1:])] if stream else [("R雨", self.FOUND)]
         choices = [{name: {"content": text}, "logprobs": {"content": each}} for text, each in pieces]
         choices[-1]["finish_reason"] = "stop"
-        bodies = [json.dumps({"choices": [{"index": 0, **choice}]}).encode() for choice in choices]
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n"
-        if not stream:
-            return Raw(head % b"application/json" + bodies[0])
-        return Raw(head % b"text/event-stream" + b"".join(b"data: %b\n\n" % each for each in [*bodies, b"[DONE]"]))
+        if stream:
+            return raw_stream(*choices)
+        body = json.dumps({"choices": [{"index": 0, **choices[0]}]}).encode()
+        return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + body)
 
     def test_logprobs_come_with_the_text_and_its_deltas(self) -> None:
         for asked in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}, {"logprobs": True}):
