@@ -1,9 +1,8 @@
 """Whole chats over real sockets: client says → DeepSeek must see → DeepSeek answers → client must see."""
 
 import json
-import tempfile
 import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -16,16 +15,16 @@ from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
-from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_reply, request_bytes
+from tests.proxy.chats.test_trace import CALLED
+from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.polling import eventually, wait_until
+from tests.support.raw_streams import EVENT_STREAM, raw_stream, streamed
 
+WITH_TOOLS = chat_body(tools=TOOLS, stream=True)
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')
-REFUSAL = Failure(
-    400,
-    "The `reasoning_content` in the thinking mode must be passed back to the API.",
-    "invalid_request_error",
-    "invalid_request_error",
-)
+WORDS = "The `reasoning_content` in the thinking mode must be passed back to the API."
+REFUSAL = Failure(400, WORDS, "invalid_request_error", "invalid_request_error")
 
 
 def block(reasoning: str) -> str:
@@ -63,19 +62,17 @@ class TestChat(SocketTestCase):
 
     def test_a_request_that_disables_thinking_gets_none(self) -> None:
         asks = (
-            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/v1/chat/completions", chat_body()),
             ("/v1/responses", {"input": "hi"}),
-            ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+            ("/v1/messages", chat_body(max_tokens=9)),
         )
         for setting, kind in (("enabled", "disabled"), ("disabled", "enabled")):
             proxy = self.proxy(thinking=setting)
             for stream in (True, False):
                 for path, body in asks:
-                    sock = self.connect(proxy)
                     asked = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
-                    sock.sendall(request_bytes(asked, path=path))
                     with self.subTest(path, stream=stream, kind=kind):
-                        self.assertEqual(200, read_reply(sock)[0])
+                        self.assertEqual(200, self.round_trip(proxy, request_bytes(asked, path=path)).status)
                         self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
                         self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
 
@@ -154,8 +151,7 @@ class TestChat(SocketTestCase):
         self.assertNotIn("x-forwarded-for", headers)
 
     def test_a_stored_chat_goes_on_after_a_restart(self) -> None:
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        path = Path(folder) / "store.sqlite3"
+        path = self.folder / "store.sqlite3"
         first = self.proxy(ReasoningStore(path), display_reasoning=False)
         self.fake.answer(Answer(reasoning="Before.", calls=(CALL,)), Answer(reasoning="After.", content="Done."))
         client = self.client(first)
@@ -167,9 +163,7 @@ class TestChat(SocketTestCase):
         self.assert_upstream_saw("Before.", "After.")
 
     def test_a_proxy_with_an_empty_store_restores_from_the_thinking_block(self) -> None:
-        self.fake.answer(
-            Answer(reasoning="Shown </details> once.", calls=(CALL,)), Answer(reasoning="B.", content="C.")
-        )
+        self.fake.answer(Answer("Shown </details> once.", calls=(CALL,)), Answer("B.", "C."))
         client = self.client(self.proxy())
         client.ask("hi")
         fresh = self.client(self.proxy())
@@ -192,11 +186,7 @@ class TestMissingReasoning(SocketTestCase):
     HISTORY = (
         {"role": "system", "content": "S"},
         {"role": "user", "content": "U"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
-        },
+        CALLED,
         {"role": "tool", "tool_call_id": "call_9", "content": "the result"},
         {"role": "user", "content": "U2"},
     )
@@ -229,7 +219,6 @@ class TestMissingReasoning(SocketTestCase):
         client = self.client(self.proxy(missing_reasoning_strategy="reject"))
         answer = client.post(self.HISTORY)
         self.assertEqual(409, answer.status)
-        assert answer.error is not None
         self.assertEqual(1, answer.error["missing_reasoning_messages"])
         self.assertEqual([], self.fake.seen)
 
@@ -243,10 +232,8 @@ class TestMissingReasoning(SocketTestCase):
         self.assertNotIn("reasoning_content", sent["messages"][-1])
 
     def test_a_forced_tool_is_sent_without_thinking(self) -> None:
-        sock = self.connect(self.proxy())
-        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "tool_choice": "required"}
-        sock.sendall(request_bytes(body))
-        self.assertIn(b"200 OK", sock.recv(100))
+        asked = chat_body(tools=TOOLS, tool_choice="required")
+        self.assertEqual(200, self.round_trip(self.proxy(), asked).status)
         self.assertEqual("disabled", self.fake.accepted[-1]["thinking"]["type"])
 
 
@@ -267,10 +254,8 @@ class TestRefusals(SocketTestCase):
         """A V4-Pro that refuses empty reasoning takes the space that stands for it."""
         with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
             client = self.client(self.proxy(upstream_base_url=fake.url))
-            client.messages += [
-                {"role": "user", "content": "q"},
-                {"role": "assistant", "content": "plain", "reasoning_content": ""},
-            ]
+            said = {"role": "assistant", "content": "plain", "reasoning_content": ""}
+            client.messages += [{"role": "user", "content": "q"}, said]
             self.assertEqual(200, client.ask("next").final.status)
             self.assertEqual([], fake.refused)
 
@@ -296,7 +281,6 @@ class TestRefusals(SocketTestCase):
         ):
             self.fake.answer(failure)
             answer = self.client(self.proxy()).ask("hi").final
-            assert answer.error is not None
             self.assertEqual(failure.status, answer.status)
             self.assertEqual((failure.type, failure.code), (answer.error["type"], answer.error["code"]))
             self.assertIn(failure.message, answer.error["message"])
@@ -306,14 +290,13 @@ class TestRefusals(SocketTestCase):
         said = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
         self.fake.answer(Failure(400, said, "invalid_request_error", "invalid_request_error"))
         answer = self.client(self.proxy()).ask("hi").final
-        assert answer.error is not None
         self.assertEqual((400, "context_length_exceeded"), (answer.status, answer.error["code"]))
         self.assertIn("resulted in 1200000 tokens", answer.error["message"])
 
     def test_a_refusal_inside_a_200_is_recovered(self) -> None:
         error = json.dumps({"error": {"message": REFUSAL.message}}).encode()
         plain = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(error) + error
-        stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: " + error + b"\n\n"
+        stream = EVENT_STREAM + b"data: " + error + b"\n\n"
         for is_stream, data in ((False, plain), (True, stream)):
             self.fake.answer(Raw(data), Answer(reasoning="R.", content="Good."))
             answer = self.client(self.proxy(), stream=is_stream).ask("hi").final
@@ -321,7 +304,7 @@ class TestRefusals(SocketTestCase):
 
     def test_a_refusal_is_recovered_on_every_path_or_explained(self) -> None:
         error = b"data: " + json.dumps({"error": {"message": REFUSAL.message}}).encode() + b"\n\n"
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        head = EVENT_STREAM
         role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null}}]}\n\n'
         good = Answer(reasoning="R.", content="Good.")
         for name, steps, is_good in (
@@ -342,8 +325,7 @@ class TestRefusals(SocketTestCase):
     def test_nan_in_a_chunk_does_not_break_a_stream(self) -> None:
         chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":-Infinity}]}\n\n'
         last = b'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        self.fake.answer(Raw(head + chunk + last))
+        self.fake.answer(Raw(EVENT_STREAM + chunk + last))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("Hi", "stop", True), (answer.content, answer.finish_reason, answer.done))
 
@@ -351,7 +333,6 @@ class TestRefusals(SocketTestCase):
         for key, told in (("sk-very-secret-key", "*** is wrong."), ("is", "is is wrong.")):
             self.fake.answer(Failure(401, f"{key} is wrong"))
             error = self.client(self.running, key=key).ask("hi").final.error
-            assert error is not None
             self.assertEqual(told, error["message"].partition(" Check")[0])
 
     def test_the_key_is_in_no_log_even_if_upstream_quotes_it(self) -> None:
@@ -362,28 +343,11 @@ class TestRefusals(SocketTestCase):
         self.assertNotIn("secret", "".join(logged.output))
 
 
-def all_at_once(*deltas: dict[str, Any]) -> Raw:
-    """A whole stream in one write; the last delta ends it."""
-    ends = [*[None] * (len(deltas) - 1), "stop"]
-    chunks = [
-        {"choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
-        for delta, end in zip(deltas, ends, strict=True)
-    ]
-    events = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    return Raw(head + events + b"data: [DONE]\n\n")
-
-
 class TestEnds(SocketTestCase):
     def test_a_call_is_stored_as_soon_as_it_is_complete(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), stall_after=4, piece=100))
-        sock = self.connect(proxy)
-        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
-        sock.sendall(request_bytes(body))
-        seen = b""
-        while b"a.py" not in seen:
-            seen += sock.recv(65536)
+        seen = read_until(self.connect(proxy, WITH_TOOLS), b"a.py")
         self.assertNotIn(b'"finish_reason":"tool_calls"', seen)
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
@@ -391,12 +355,7 @@ class TestEnds(SocketTestCase):
     def test_reasoning_is_stored_before_the_client_gets_the_finish_reason(self) -> None:
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))
-        sock = self.connect(proxy)
-        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
-        sock.sendall(request_bytes(body))
-        seen = b""
-        while b'"finish_reason":"tool_calls"' not in seen:
-            seen += sock.recv(65536)
+        read_until(self.connect(proxy, WITH_TOOLS), b'"finish_reason":"tool_calls"')
         self.assertEqual(1, proxy.store.stats().reasonings)
         self.fake.release.set()
 
@@ -412,7 +371,7 @@ class TestEnds(SocketTestCase):
     def test_events_before_the_end_do_not_wait_for_the_disk(self) -> None:
         """Not even when DeepSeek says it all at once."""
         proxy = self.proxy(display_reasoning=False)
-        self.fake.answer(all_at_once({"reasoning_content": "Hm."}, {"content": "Words."}, {"content": ""}))
+        self.fake.answer(streamed({"reasoning_content": "Hm."}, {"content": "Words."}))
         written, record = threading.Event(), proxy.store.record
         self.addCleanup(written.set)
 
@@ -422,18 +381,14 @@ class TestEnds(SocketTestCase):
 
         with mock.patch.object(proxy.store, "record", slowly):
             sock = self.connect(proxy, chat_body(stream=True))
-            seen = b""
-            while b"Words." not in seen:
-                seen += sock.recv(65536)
-            self.assertNotIn(b'"stop"', seen)
+            self.assertNotIn(b'"stop"', read_until(sock, b"Words."))
             written.set()
-            while b"[DONE]" not in seen:
-                seen += sock.recv(65536)
+            read_until(sock, b"[DONE]")
 
     def test_the_first_event_is_sent_before_anything_else_is_read_or_stored(self) -> None:
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
-        self.fake.answer(all_at_once({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
+        self.fake.answer(streamed({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
         has_begun, settle, read = threading.Event(), UpstreamCall.settle, StreamReader.read
         self.addCleanup(has_begun.set)
 
@@ -451,13 +406,9 @@ class TestEnds(SocketTestCase):
             mock.patch.object(StreamReader, "read", read_later),
         ):
             sock = self.connect(proxy, chat_body(stream=True))
-            seen = b""
-            while b'"role"' not in seen:
-                seen += sock.recv(65536)
-            self.assertNotIn(b"one", seen)
+            self.assertNotIn(b"one", read_until(sock, b'"role"'))
             has_begun.set()
-            while b"two" not in seen:
-                seen += sock.recv(65536)
+            read_until(sock, b"two")
 
     def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
@@ -473,7 +424,7 @@ class TestEnds(SocketTestCase):
             send(connection, data)
 
         proxy = self.proxy()
-        self.fake.answer(all_at_once({"content": "All of it."}))
+        self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
         with mock.patch.object(UpstreamCall, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("settled"), order.index("ended"))
@@ -482,10 +433,7 @@ class TestEnds(SocketTestCase):
         """It is known as soon as its calls are whole; that it ends then is no news."""
         self.fake.answer(Answer(reasoning="Look there.", calls=(CALL,)))
         with mock.patch.object(self.running.store, "record", wraps=self.running.store.record) as record:
-            sock = self.connect(self.running)
-            body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
-            sock.sendall(request_bytes(body))
-            self.assertIn(b"[DONE]", read_reply(sock)[2])
+            self.assertIn(b"[DONE]", self.round_trip(self.running, WITH_TOOLS).body)
         self.assertEqual(1, record.call_count)
 
     def test_twenty_parallel_calls_store_their_reasoning_once(self) -> None:
@@ -513,35 +461,24 @@ class TestEnds(SocketTestCase):
 
     def test_a_stopped_stream_still_stores_its_reasoning(self) -> None:
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
-        sock = self.connect(self.running)
-        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True}
-        sock.sendall(request_bytes(body))
-        while b"thought" not in sock.recv(65536):
-            pass
-        sock.close()
+        with self.connect(self.running, WITH_TOOLS) as sock:
+            read_until(sock, b"thought")
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-        while not (found := self.running.store.stats().reasonings):
-            self.fake.release.wait(0.01)
-        self.assertEqual(1, found)
+        self.assertTrue(eventually(lambda: self.running.store.stats().reasonings == 1))
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.fake.forget()
                 self.fake.answer(Answer(reasoning="x", content="y", stall_after=0))
-                sock = self.connect(self.proxy())
-                waiting = threading.Event()
-                sock.sendall(request_bytes({"messages": [{"role": "user", "content": "x"}], "stream": stream}))
-                while not self.fake.seen:
-                    waiting.wait(0.01)
-                sock.close()
+                with self.connect(self.proxy(), chat_body(stream=stream)):
+                    wait_until(lambda: self.fake.seen)
                 self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_cut_stream_closes_the_block_and_ends_with_an_error(self) -> None:
         self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
         answer = self.client(self.running).ask("hi").final
         self.assertTrue(answer.content.endswith("\n</details>\n\n"))
-        assert answer.error is not None
         self.assertEqual("upstream_error", answer.error["type"])
         self.assertTrue(answer.done)
         self.assertFalse(answer.cut)
@@ -559,7 +496,6 @@ class TestEnds(SocketTestCase):
         self.assertGreaterEqual(len(beats), 3)
         self.assertEqual({""}, {event["choices"][0]["delta"]["content"] for event in beats})
         self.assertEqual(2, answer.comments)
-        assert answer.error is not None
         self.assertEqual("upstream_timeout", answer.error["code"])
         self.assertTrue(answer.done)
 
@@ -590,21 +526,15 @@ class TestManyChats(SocketTestCase):
     def test_sixteen_chats_at_once_keep_their_own_reasonings(self) -> None:
         with FakeDeepSeek(responder=weather_responder) as fake:
             proxy = self.proxy(upstream_base_url=fake.url)
-            problems: list[str] = []
 
             def chat(number: int) -> None:
                 with CursorClient(proxy.url, tools=WEATHER_TOOLS, system=f"agent {number % 4}") as client:
-                    turn = client.ask(f"How is the weather for {number}?")
-                    again = client.ask("And tomorrow?")
-                    if not (turn.final.is_whole and again.final.is_whole):
-                        problems.append(json.dumps([turn.final.error, again.final.error]))
+                    for question in (f"How is the weather for {number}?", "And tomorrow?"):
+                        answer = client.ask(question).final
+                        self.assertTrue(answer.is_whole, answer.error)
 
-            threads = [threading.Thread(target=chat, args=(number,)) for number in range(16)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(PATIENCE)
-            self.assertEqual([], problems)
+            with ThreadPoolExecutor(16) as pool:
+                list(pool.map(chat, range(16)))
             self.assertEqual([], fake.refused)
             self.assertEqual(64, len(fake.accepted))
             for payload in fake.accepted:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import os
 import secrets
 import socket
 import tempfile
@@ -14,15 +15,15 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0
-EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
 class RunningProxy:
@@ -33,8 +34,7 @@ class RunningProxy:
     ) -> None:
         self.store = store or ReasoningStore(":memory:")
         self.server = DeepSeekProxyServer(("127.0.0.1", port), DeepSeekProxyHandler)
-        # No retries, so that scripted failures reach the client; tests of retries set a budget.
-        self.server.config = ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
+        self.server.config = _config(upstream_url, settings)
         self.server.reasoning_store = self.store
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -46,6 +46,11 @@ class RunningProxy:
         self.server.server_close()
         self.store.close()
         self._thread.join()
+
+
+def _config(upstream_url: str, settings: dict[str, Any]) -> ProxyConfig:
+    # No retries, so that scripted failures reach the client; tests of retries set a budget.
+    return ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
 
 
 @contextlib.contextmanager
@@ -85,6 +90,20 @@ class SocketTestCase(unittest.TestCase):
         """A proxy that has nothing but the secret of the others in this folder."""
         return self.proxy(ReasoningStore(self.folder / f"{secrets.token_hex(4)}.sqlite3"), **settings)
 
+    def build_services(self, **settings: Any) -> Services:
+        """What a proxy is made of, without its server."""
+        store = ReasoningStore(":memory:")
+        self.addCleanup(store.close)
+        services = Services.build(_config(self.fake.url, settings), store)
+        self.addCleanup(services.close)
+        return services
+
+    def route(self) -> tuple[FakeDeepSeek, dict[str, str]]:
+        """A server besides DeepSeek, and the route to it, whose key is sk-of-the-route."""
+        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
+        other = self.enterContext(FakeDeepSeek())
+        return other, {"base_url": f"{other.url}/v1", "key_env": "ROUTE_KEY"}
+
     def client(self, proxy: RunningProxy, **details: Any) -> CursorClient:
         client = CursorClient(proxy.url, **{"tools": TOOLS, "run_tool": lambda name, arguments: "42", **details})
         self.addCleanup(client.close)
@@ -99,7 +118,7 @@ class SocketTestCase(unittest.TestCase):
 
     def round_trip(self, proxy: RunningProxy, data: bytes | dict[str, Any]) -> "RawReply":
         """The reply to these bytes, or to a chat request with this body, on a connection of its own."""
-        with contextlib.closing(self.connect(proxy, data)) as sock:
+        with self.connect(proxy, data) as sock:
             return read_reply(sock)
 
     def assert_upstream_saw(self, *reasonings: str | None, request: int = -1) -> None:
@@ -118,17 +137,6 @@ class SocketTestCase(unittest.TestCase):
 def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:
     """The body of a chat request with one question."""
     return {"messages": [{"role": "user", "content": text}], **fields}
-
-
-def raw_stream(*choices: dict[str, Any]) -> Raw:
-    """A whole stream in one write, a chunk for each of these choices."""
-    chunks = [json.dumps({"choices": [{"index": 0, **each}]}).encode() for each in choices]
-    return Raw(EVENT_STREAM + b"".join(b"data: %b\n\n" % each for each in [*chunks, b"[DONE]"]))
-
-
-def streamed(*deltas: dict[str, Any], finish: str = "stop") -> Raw:
-    """A whole stream of these deltas in one write."""
-    return raw_stream(*({"delta": each} for each in deltas), {"delta": {}, "finish_reason": finish})
 
 
 def request_bytes(

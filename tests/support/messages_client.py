@@ -11,6 +11,7 @@ from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, reques
 from tests.support.responses_client import join_utf16
 
 Json = dict[str, Any]
+events = responses_client.events
 PATH = "/v1/messages"
 VERSION = {"anthropic-version": "2023-06-01"}
 # As Claude Code asks for it.

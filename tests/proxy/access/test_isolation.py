@@ -4,8 +4,6 @@ The same laws as in tests/laws, against a caller that knows how turns are identi
 history or an id must tell the two apart.
 """
 
-import contextlib
-import http.client
 import json
 import unittest
 from typing import Any
@@ -18,7 +16,7 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
-from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
 Json = dict[str, Any]
@@ -160,33 +158,17 @@ class TestCollidingPrefixes(unittest.TestCase):
     def test_system_messages_make_different_exact_keys(self) -> None:
         """Prompts are rewritten in mid-chat, so alone they disprove nothing; but the exact place always wins."""
         asked, answer = user("q"), ANSWERS["a short id"]
-        prompts: tuple[list[Json], ...] = (
-            [],
-            [system("s")],
-            [system("s"), system("s")],
-            [system("s\ns")],
-            [system("s "), system("s")],
-        )
-        exact = set()
-        for prompt in prompts:
-            keys = identity.identify(b"me", messages([*prompt, asked, answer])).keys[-1]
-            assert keys is not None
-            exact.add(keys.exact)
-        self.assertEqual(len(prompts), len(exact))
+        prompts = ((), ("s",), ("s", "s"), ("s\ns",), ("s ", "s"))
+        found = [identity.identify(b"me", messages([*map(system, each), asked, answer])) for each in prompts]
+        self.assertEqual(len(prompts), len({each.keys[-1].exact for each in found}))
 
     def test_a_long_tool_call_id_finds_a_turn_only_with_its_name_and_arguments(self) -> None:
         known = recorded(b"me", [user("q")], said("", (LONG_ID, "read_file", '{"p":"/etc"}')))
+        ids = (LONG_ID.swapcase(), LONG_ID[:-1], LONG_ID + "x", LONG_ID + " ", LONG_ID + "\0")
         for call in (
-            (LONG_ID, "read_file", '{"p":"/home"}'),
-            (LONG_ID, "read_file", '{"p":"/etc","q":1}'),
-            (LONG_ID, "read_file", ""),
-            (LONG_ID, "grep", '{"p":"/etc"}'),
-            (LONG_ID, "", '{"p":"/etc"}'),
-            (LONG_ID.swapcase(), "read_file", '{"p":"/etc"}'),
-            (LONG_ID[:-1], "read_file", '{"p":"/etc"}'),
-            (LONG_ID + "x", "read_file", '{"p":"/etc"}'),
-            (LONG_ID + " ", "read_file", '{"p":"/etc"}'),
-            (LONG_ID + "\0", "read_file", '{"p":"/etc"}'),
+            *((LONG_ID, "read_file", arguments) for arguments in ('{"p":"/home"}', '{"p":"/etc","q":1}', "")),
+            *((LONG_ID, name, '{"p":"/etc"}') for name in ("grep", "")),
+            *((call_id, "read_file", '{"p":"/etc"}') for call_id in ids),
         ):
             with self.subTest(call=call):
                 self.assertFalse(known & looked_up(b"me", [user("forged")], said("", call)))
@@ -236,10 +218,7 @@ class TestOverSockets(SocketTestCase):
     def post(self, proxy: RunningProxy, history: list[Json], key: str = KEY, **more: Any) -> tuple[int, Json]:
         """The status, and what DeepSeek saw of it."""
         body = encode_json({"model": "deepseek-v4-pro", "messages": history, "tools": TOOLS, **more})
-        with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
-            connection.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
-            status = connection.getresponse().status
-        return status, self.fake.accepted[-1]
+        return self.round_trip(proxy, request_bytes(body, key=key)).status, self.fake.accepted[-1]
 
     def test_another_caller_gets_no_reasoning_in_any_way(self) -> None:
         call = Call(LONG_ID, "read_file", "{}")

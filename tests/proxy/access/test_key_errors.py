@@ -1,15 +1,11 @@
 """An error about a key names the setting of the client that sent it."""
 
-import contextlib
 import json
 from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
-from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import SocketTestCase
 from tests.unit.api.test_key_settings import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
 
@@ -22,15 +18,12 @@ BODIES: dict[str, dict[str, Any]] = {
 
 class TestKeyErrors(SocketTestCase):
     def told(self, path: str, agent: str, key: str | None, stream: bool, **settings: Any) -> str:
-        config = ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0, **settings)
-        with contextlib.closing(ReasoningStore(":memory:")) as store:
-            services = Services.build(config, store)
-            headers = {"user-agent": agent, **({"authorization": f"Bearer {key}"} if key else {})}
-            data = json.dumps({"model": "m", "stream": stream, **BODIES[path]}).encode()
-            request = HttpRequest("POST", path, headers=headers, read_body=lambda: data)
-            reply = App(config, lambda: services)(request)
-            services.close()
-        assert isinstance(reply.body, bytes)
+        services = self.build_services(**settings)
+        headers = {"user-agent": agent, **({"authorization": f"Bearer {key}"} if key else {})}
+        data = json.dumps({"model": "m", "stream": stream, **BODIES[path]}).encode()
+        reply = App(services.config, lambda: services)(
+            HttpRequest("POST", path, headers=headers, read_body=lambda: data)
+        )
         self.assertEqual(401, reply.status)
         return str(json.loads(reply.body)["error"]["message"])
 

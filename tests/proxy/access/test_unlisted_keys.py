@@ -1,12 +1,8 @@
 """Access over real sockets: which keys are served, what a refusal costs, and which key goes to which upstream."""
 
-import contextlib
 import json
 import os
-import socket
 import threading
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -14,6 +10,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.raw_streams import EVENT_STREAM
 
 OWNER, STRANGER, HELD = "sk-the-key-of-the-owner", "sk-the-key-of-a-stranger", "sk-held-by-the-proxy-0001"
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -43,8 +40,8 @@ class AccessTestCase(SocketTestCase):
         self.enterContext(mock.patch.dict(os.environ))
         os.environ.pop("DEEPSEEK_API_KEY", None)
 
-    def ask(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> tuple[int, Any, bytes]:
-        return self.round_trip(proxy, request_bytes(body).replace(b"sk-test", key.encode()))
+    def ask(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> Any:
+        return self.round_trip(proxy, request_bytes(body, key=key))
 
     def status(self, proxy: RunningProxy, key: str = OWNER, body: Any = BODY) -> int:
         return self.ask(proxy, key, body)[0]
@@ -52,10 +49,8 @@ class AccessTestCase(SocketTestCase):
     def reply_to_head(self, proxy: RunningProxy, *lines: str, path: str = PATHS[0]) -> tuple[int, dict[str, str], Any]:
         """The answer to a head that announces a body of which nothing is ever sent."""
         head = [f"POST {path} HTTP/1.1", "Host: x", "Content-Length: 40000000", *lines, "", ""]
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall("\r\n".join(head).encode())
-            status, headers, body = read_reply(sock)
-            return status, headers, json.loads(body)["error"]
+        reply = self.round_trip(proxy, "\r\n".join(head).encode())
+        return reply.status, reply.headers, reply.value["error"]
 
     def keys_upstream(self) -> list[str]:
         return [seen.headers["authorization"].removeprefix("Bearer ") for seen in self.fake.seen]
@@ -65,17 +60,12 @@ class TestAccessKeys(AccessTestCase):
     def test_an_unlisted_key_is_refused_before_the_body_is_read(self) -> None:
         proxy = self.proxy(access_keys=[OWNER])
         for path in PATHS:
-            for line in (
-                f"Authorization: Bearer {STRANGER}",
-                f"api-key: {STRANGER}",
-                "X-Api-Key: x",
-                "Expect: 100-continue",
-            ):
+            named = (f"Authorization: Bearer {STRANGER}", f"api-key: {STRANGER}")
+            for line in (*named, "X-Api-Key: x", "Expect: 100-continue"):
                 with self.subTest(path, line=line):
                     status, headers, error = self.reply_to_head(proxy, line, path=path)
-                    self.assertEqual(
-                        (401, "Bearer", "close"), (status, headers["www-authenticate"], headers["connection"])
-                    )
+                    self.assertEqual((401, "Bearer"), (status, headers["www-authenticate"]))
+                    self.assertEqual("close", headers["connection"])
                     self.assertEqual(("authentication_error", "invalid_api_key"), (error["type"], error["code"]))
                     self.assertNotIn(STRANGER, error["message"])
         self.assertEqual([], self.fake.seen)
@@ -121,8 +111,7 @@ class TestAccessKeys(AccessTestCase):
                 ("GET", "/metrics", 404),
             ):
                 with self.subTest(path, method=method, **settings):
-                    with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-                        sock.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
+                    with self.connect(proxy, f"{method} {path} HTTP/1.0\r\n\r\n".encode()) as sock:
                         self.assertTrue(sock.makefile("rb").readline().startswith(b"HTTP/1.1 %d " % expected))
 
     def test_a_forged_source_address_gives_no_access(self) -> None:
@@ -136,12 +125,8 @@ class TestAccessKeys(AccessTestCase):
         proxy = self.proxy(access_keys=[OWNER])
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
             # Each says it is somebody else.
-            replies = [
-                self.reply_to_head(
-                    proxy, f"Authorization: Bearer {STRANGER}-{number}", f"X-Forwarded-For: 192.0.2.{number}"
-                )
-                for number in range(40)
-            ]
+            lines = [(f"Authorization: Bearer {STRANGER}-{n}", f"X-Forwarded-For: 192.0.2.{n}") for n in range(40)]
+            replies = [self.reply_to_head(proxy, *each) for each in lines]
         statuses = [status for status, _, _ in replies]
         self.assertEqual([401] * 20, statuses[:20])
         self.assertIn(429, statuses)
@@ -149,10 +134,10 @@ class TestAccessKeys(AccessTestCase):
         self.assertIn(headers["retry-after"], ("1", "2", "3"))
         self.assertEqual(("rate_limit_error", "rate_limit_exceeded"), (error["type"], error["code"]))
         self.assertEqual(200, self.status(proxy))
-        lines = "\n".join(logged.output)
-        self.assertEqual(1, lines.count("too many wrong keys from 127.0.0.1"))
-        self.assertEqual(0, lines.count(" 429 "))
-        self.assertNotIn(STRANGER, lines)
+        log = "\n".join(logged.output)
+        self.assertEqual(1, log.count("too many wrong keys from 127.0.0.1"))
+        self.assertEqual(0, log.count(" 429 "))
+        self.assertNotIn(STRANGER, log)
 
     def test_a_key_that_deepseek_refused_is_not_sent_again(self) -> None:
         strict = self.enterContext(FakeDeepSeek(keys=[OWNER]))
@@ -193,14 +178,14 @@ class TestPinning(AccessTestCase):
         proxy = self.proxy(pin_key="always", upstream_base_url=fake.url)
         sockets = {key: self.connect(proxy) for key in (OWNER, STRANGER)}
         for key, sock in sockets.items():
-            sock.sendall(request_bytes(BODY).replace(b"sk-test", key.encode()))
+            sock.sendall(request_bytes(BODY, key=key))
         self.assertEqual([200, 200], [read_reply(sock)[0] for sock in sockets.values()])
         fake.answer(Answer(content="Again."))
         self.assertEqual([200, 401], sorted(self.status(proxy, key) for key in sockets))
 
     def test_a_slow_body_is_refused_when_another_key_was_pinned_meanwhile(self) -> None:
         proxy = self.proxy(ngrok=True)
-        request = request_bytes(BODY, headers=["Expect: 100-continue"]).replace(b"sk-test", STRANGER.encode())
+        request = request_bytes(BODY, headers=["Expect: 100-continue"], key=STRANGER)
         head, end, body = request.partition(b"\r\n\r\n")
         sock = self.connect(proxy, head + end)
         self.assertEqual(100, read_reply(sock)[0])  # let in
@@ -262,16 +247,16 @@ class TestHeldKey(AccessTestCase):
         proxy = self.proxy(access_keys=[OWNER])
         for _ in range(25):
             self.fake.answer(Failure(401, f"Authentication Fails, Your api key: {HELD} is invalid"))
-            status, _, body = self.ask(proxy)
-            self.assertEqual((502, "held_key_refused"), (status, json.loads(body)["error"]["code"]))
-            self.assertNotIn(HELD[-4:].encode(), body)
-        self.assertIn(b"DEEPSEEK_API_KEY", body)
+            reply = self.ask(proxy)
+            self.assertEqual((502, "held_key_refused"), (reply.status, reply.value["error"]["code"]))
+            self.assertNotIn(HELD[-4:].encode(), reply.body)
+        self.assertIn(b"DEEPSEEK_API_KEY", reply.body)
 
     def test_the_held_key_is_in_no_response_and_no_log(self) -> None:
-        traces = Path(self.enterContext(TemporaryDirectory()))
+        traces = self.folder
         proxy = self.proxy(access_keys=[OWNER], trace_dir=traces, verbose=True)
         event = b'data: {"error": {"message": "bad key %s"}}\n\n' % HELD.encode()
-        quoting = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + event)
+        quoting = Raw(EVENT_STREAM + event)
         odd = json.dumps({"error": {"message": HELD, HELD: [{"a": f"<{HELD}>"}, 1, None]}}).encode()
         with self.assertLogs("deepseek_cursor_proxy", "DEBUG") as logged:
             for step, stream, expected in (
@@ -295,26 +280,27 @@ class TestHeldKey(AccessTestCase):
             self.assertIn("***", text)
 
 
-class TestPassthrough(AccessTestCase):
-    """Routes past DeepSeek spend a key of the owner's."""
-
+class RouteTestCase(AccessTestCase):
     def setUp(self) -> None:
         super().setUp()
-        os.environ["ROUTE_KEY"] = "sk-of-the-route"
-        self.other = self.enterContext(FakeDeepSeek())
-        self.route = {"gpt-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
+        self.other, route = self.route()
+        self.routes = {"gpt-*": route}
+
+
+class TestPassthrough(RouteTestCase):
+    """Routes past DeepSeek spend a key of the owner's."""
 
     def passed(self, proxy: RunningProxy, key: str) -> tuple[int, str]:
         self.other.answer(Failure(418, body=b"{}"))
-        status, _, body = self.ask(proxy, key, {**BODY, "model": "gpt-9"})
-        return status, json.loads(body).get("error", {}).get("message", "")
+        reply = self.ask(proxy, key, {**BODY, "model": "gpt-9"})
+        return reply.status, reply.value.get("error", {}).get("message", "")
 
     def test_routes_are_for_listed_keys_when_there_are_any(self) -> None:
-        proxy = self.proxy(access_keys=[OWNER], passthrough=self.route, ngrok=True)
+        proxy = self.proxy(access_keys=[OWNER], passthrough=self.routes, ngrok=True)
         self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
 
     def test_routes_of_a_public_proxy_are_for_the_pinned_key_only(self) -> None:
-        proxy = self.proxy(passthrough=self.route, ngrok=True)
+        proxy = self.proxy(passthrough=self.routes, ngrok=True)
         status, message = self.passed(proxy, OWNER)
         self.assertEqual(401, status)
         self.assertRegex(message, "Ask a DeepSeek model first, or name your key in access_keys")
@@ -323,7 +309,7 @@ class TestPassthrough(AccessTestCase):
         self.assertEqual(1, len(self.other.seen))
 
     def test_routes_on_loopback_are_for_the_first_key_that_deepseek_accepted(self) -> None:
-        proxy = self.proxy(passthrough=self.route)
+        proxy = self.proxy(passthrough=self.routes)
         self.assertEqual([401, 401], [self.passed(proxy, key)[0] for key in (OWNER, "x")])
         self.assertEqual(200, self.status(proxy, OWNER))
         self.assertEqual([418, 401], [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
@@ -331,7 +317,7 @@ class TestPassthrough(AccessTestCase):
         self.assertEqual(1, len(self.other.seen))
 
     def test_routes_need_access_keys_where_pinning_is_off(self) -> None:
-        proxy = self.proxy(passthrough=self.route, **NEVER_PINNED)
+        proxy = self.proxy(passthrough=self.routes, **NEVER_PINNED)
         self.assertEqual(200, self.status(proxy, OWNER))
         status, message = self.passed(proxy, OWNER)
         self.assertEqual(401, status)
@@ -339,7 +325,7 @@ class TestPassthrough(AccessTestCase):
         self.assertEqual([], self.other.seen)
 
 
-class TestForeignNames(AccessTestCase):
+class TestForeignNames(RouteTestCase):
     """A web page reaches this machine under its own name (DNS rebinding); a key of the owner is not for it."""
 
     ENDPOINTS = (
@@ -359,22 +345,19 @@ class TestForeignNames(AccessTestCase):
         (b"Host: evil.example", b"http://localhost"),
     )
 
-    def setUp(self) -> None:
-        super().setUp()
-        os.environ["ROUTE_KEY"] = "sk-of-the-route"
-        self.other = self.enterContext(FakeDeepSeek())
-        self.route = {"gpt-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
-
     def send(self, proxy: RunningProxy, path: str, body: dict[str, Any], name: tuple[bytes, bytes]) -> tuple[int, Any]:
         """The answer to a request with these header lines in place of its Host, and this in front of its path."""
         head, target = name
-        raw = request_bytes(body, path=path).replace(b"sk-test", OWNER.encode())
-        raw = raw.replace(b"Host: localhost", head, 1).replace(b"POST /", b"POST " + target + b"/", 1)
-        status, _, answer = self.round_trip(proxy, raw)
-        return status, json.loads(answer)
+        raw = (
+            request_bytes(body, path=path, key=OWNER)
+            .replace(b"Host: localhost", head, 1)
+            .replace(b"POST /", b"POST " + target + b"/", 1)
+        )
+        reply = self.round_trip(proxy, raw)
+        return reply.status, reply.value
 
     def test_no_page_spends_the_key_of_a_route(self) -> None:
-        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER])
+        proxy = self.proxy(passthrough=self.routes, access_keys=[OWNER])
         for path, body in self.ENDPOINTS:
             for name in self.FOREIGN:
                 with self.subTest(path, name=name):
@@ -398,7 +381,7 @@ class TestForeignNames(AccessTestCase):
         self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
 
     def test_a_foreign_host_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
-        proxy = self.proxy(pin_key="always", passthrough=self.route)
+        proxy = self.proxy(pin_key="always", passthrough=self.routes)
         with self.assertLogs("deepseek_cursor_proxy.access", "WARNING") as logged:
             for path, body in self.ENDPOINTS[::2]:
                 for name in self.FOREIGN:
@@ -410,7 +393,7 @@ class TestForeignNames(AccessTestCase):
         self.assertEqual((200, 401), (self.status(proxy, STRANGER), self.status(proxy, OWNER)))
 
     def test_routes_accept_the_host_name_of_the_tunnel_once_it_is_known(self) -> None:
-        proxy = self.proxy(passthrough=self.route, access_keys=[OWNER], ngrok=True)
+        proxy = self.proxy(passthrough=self.routes, access_keys=[OWNER], ngrok=True)
         tunnel = (b"Host: a-b.ngrok-free.app\r\nX-Forwarded-Host: a-b.ngrok-free.app", b"")
         self.assertEqual(403, self.send(proxy, *self.ENDPOINTS[1], tunnel)[0])
         proxy.server.set_tunnel_url("https://a-b.ngrok-free.app")
@@ -422,19 +405,14 @@ class TestForeignNames(AccessTestCase):
 
 class TestCors(AccessTestCase):
     def headers(self, proxy: RunningProxy, method: str, path: str, *lines: str) -> dict[str, str]:
-        with contextlib.closing(socket.create_connection(proxy.address, timeout=PATIENCE)) as sock:
-            sock.sendall(
-                "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *lines, "", ""]).encode()
-            )
-            return read_reply(sock)[1]
+        head = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *lines, "", ""]
+        return self.round_trip(proxy, "\r\n".join(head).encode()).headers
 
     def test_cors_allows_every_page_without_credentials(self) -> None:
         proxy = self.proxy(cors=True, access_keys=[OWNER])
         origin = ("Origin: https://evil.example", "Cookie: a=b")
-        wanted = (
-            "Access-Control-Request-Method: POST",
-            "Access-Control-Request-Headers: authorization, x-stainless-os",
-        )
+        names = "Access-Control-Request-Headers: authorization, x-stainless-os"
+        wanted = ("Access-Control-Request-Method: POST", names)
         for method, path, lines in (
             *(("OPTIONS", path, wanted) for path in (*PATHS, "/v1/models", "/nowhere")),
             *(("POST", path, ()) for path in PATHS),

@@ -5,8 +5,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from tests.support.harness import RunningProxy, SocketTestCase, streamed
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
+from tests.support.raw_streams import streamed
 
 THOUGHT = "Take Vec<String>.\n\n```\n<b> & </details>\n"
 TEXT = "Is a < b?\n\nYes."

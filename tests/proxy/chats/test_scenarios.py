@@ -13,8 +13,9 @@ from typing import Any
 from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from tests.support.harness import RunningProxy, SocketTestCase, streamed
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
+from tests.support.raw_streams import streamed
 
 ONE, TWO = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_00_Z9y8X7w6V5u4T3s2R1q0"
 

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw
-from tests.support.harness import EVENT_STREAM, RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.raw_streams import EVENT_STREAM
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 ASKED = {**BODY, "stream_options": {"include_usage": True}}

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
-from tests.support.harness import PATIENCE, SocketTestCase, read_to_the_end, read_until, request_bytes
+from tests.support.harness import PATIENCE, SocketTestCase, read_to_the_end, read_until
 from tests.support.histories import TOOLS
 from tests.support.polling import eventually
 from tests.support.resources import ResourceBaseline, descriptors
@@ -102,8 +102,7 @@ class DisconnectTestCase(SocketTestCase):
         """Somebody who has asked, and gets this step for an answer, as often as it takes."""
         self.fake.forget()
         self.fake.answer(*[step] * fields.get("n", 1))
-        with socket.create_connection(self.running.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes({**BODY, **fields}))
+        with self.connect(self.running, {**BODY, **fields}) as sock:
             yield sock
 
     def await_stalls(self, calls: int = 1) -> None:

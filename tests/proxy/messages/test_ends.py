@@ -5,8 +5,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
-from tests.support.harness import EVENT_STREAM, PATIENCE, raw_stream, read_to_the_end, read_until, request_bytes
+from tests.support.harness import PATIENCE, read_to_the_end, read_until, request_bytes
 from tests.support.messages_client import PATH, TOOLS, ClientReply, MessagesTestCase, assistant, blocks, kinds, user
+from tests.support.raw_streams import EVENT_STREAM, raw_stream
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."

@@ -5,8 +5,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
-from tests.support.harness import RunningProxy, raw_stream, streamed
+from tests.support.harness import RunningProxy
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
+from tests.support.raw_streams import raw_stream, streamed
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py", "n": 1.0}')
 OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')

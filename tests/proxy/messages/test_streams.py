@@ -10,9 +10,10 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.support import responses_client
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import EVENT_STREAM, PATIENCE, read_until
+from tests.support.harness import PATIENCE, read_until
 from tests.support.messages_client import TOOLS, MessagesTestCase, kinds, user
 from tests.support.polling import eventually
+from tests.support.raw_streams import EVENT_STREAM
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.resources import ResourceBaseline
 from tests.support.width import width

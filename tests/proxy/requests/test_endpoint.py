@@ -1,20 +1,16 @@
 """The prologue of all endpoints: what happens to a request before its own API reads it."""
 
 import json
-import os
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase
 from tests.support.histories import user
 
@@ -25,17 +21,8 @@ CHAT = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("hi"),))
 class EndpointTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
-        self.other = FakeDeepSeek().start()
-        self.addCleanup(self.other.close)
-        routes = {"gpt-*": {"base_url": self.other.url, "key_env": "ROUTE_KEY"}}
-        config = ProxyConfig(
-            upstream_base_url=self.fake.url, retry_budget=0, passthrough=routes, access_keys=["sk-test"]
-        )
-        store = ReasoningStore(":memory:")
-        self.addCleanup(store.close)
-        self.services = Services.build(config, store)
-        self.addCleanup(self.services.close)
+        self.other, route = self.route()
+        self.services = self.build_services(passthrough={"gpt-*": route}, access_keys=["sk-test"])
         self.endpoint = Endpoint(self.services)
         self.received: list[ClientRequest] = []
         self.bodies_read = 0
@@ -43,9 +30,8 @@ class EndpointTestCase(SocketTestCase):
     def serve(
         self, body: object, api: PassthroughApi | None = API, key: str = "sk-test", model: str | None = None
     ) -> HttpReply:
-        request = HttpRequest(
-            "POST", "/", headers={"authorization": f"Bearer {key}"}, read_body=lambda: self.read(body)
-        )
+        headers = {"authorization": f"Bearer {key}"}
+        request = HttpRequest("POST", "/", headers=headers, read_body=lambda: self.read(body))
         return self.endpoint.serve(request, api, self.create, model)
 
     def read(self, body: object) -> bytes:
@@ -80,7 +66,7 @@ class TestServe(EndpointTestCase):
         body = b'{"model" : "gpt-9", "stream": true}'
         found = self.serve(body)
         self.assertEqual((418, b"tea"), (found.status, found.body))
-        self.assertEqual((body, "/chat/completions"), (self.other.seen[0].body, self.other.seen[0].path))
+        self.assertEqual((body, "/v1/chat/completions"), (self.other.seen[0].body, self.other.seen[0].path))
         self.assertEqual([], self.received)
 
     def test_nothing_is_passed_through_where_the_endpoint_has_no_such_api(self) -> None:

@@ -11,17 +11,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, mutated_value, pieces
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase, read_to_the_end
 from tests.support.width import width
 from tests.unit.http1.test_heads import assert_agreed
 
@@ -112,13 +109,9 @@ class TestSockets(FuzzTestCase):
 
     def exchanged(self, proxy: RunningProxy, data: bytes) -> bytes:
         """All that comes back; we have no more to say, so whatever waits for more ends, calls to DeepSeek included."""
-        received = b""
-        with socket.create_connection(proxy.address, PATIENCE) as sock:
-            sock.sendall(data)
+        with self.connect(proxy, data) as sock:
             sock.shutdown(socket.SHUT_WR)
-            while piece := sock.recv(65536):
-                received += piece
-        return received
+            return read_to_the_end(sock)
 
     def replies(self, raw: bytes, name: str) -> Iterable[int]:
         """The statuses of a series of whole replies."""
@@ -220,15 +213,12 @@ BODIES: tuple[Any, ...] = (
 
 
 class TestBodies(FuzzTestCase):
+    BODIES = BODIES
     STATUSES = frozenset({200, 400, 401, 404, 409, 413, 422})
 
     def setUp(self) -> None:
         super().setUp()
-        store = ReasoningStore(":memory:")
-        self.addCleanup(store.close)
-        config = ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0, models={"gpt-4o*": "deepseek-flash"})
-        services = Services.build(config, store)
-        self.addCleanup(services.close)
+        services = self.build_services(models={"gpt-4o*": "deepseek-flash"})
         self.app = App(services.config, lambda: services)
 
     def test_mutated_bodies_get_an_answer_or_a_refusal_that_says_why(self) -> None:
@@ -242,17 +232,15 @@ class TestBodies(FuzzTestCase):
 
     def body(self, rng: random.Random) -> bytes:
         # Escaped, so that lone surrogates get through; some are harmed once more as bytes.
-        body = json.dumps(mutated_value(rng, BODIES)).encode()
+        body = json.dumps(mutated_value(rng, self.BODIES)).encode()
         return mutated(rng, [body]) if rng.random() < 0.15 else body
 
     def script(self, rng: random.Random) -> None:
         """DeepSeek's answers vary as well; one that is not asked for is forgotten."""
-        calls: tuple[Call, ...] = (
-            Call("call_9", rng.choice(("Shell", "ApplyPatch")), rng.choice(('{"c": 1}', '{"input": "x"}', "{"))),
-        )
-        self.fake.answer(
-            Answer("Hm.", "Hello.", calls=calls if rng.random() < 0.3 else (), piece=rng.choice((1, 5, 99)))
-        )
+        arguments = ('{"c": 1}', '{"input": "x"}', "{")
+        calls = (Call("call_9", rng.choice(("Shell", "ApplyPatch")), rng.choice(arguments)),)
+        called = calls if rng.random() < 0.3 else ()
+        self.fake.answer(Answer("Hm.", "Hello.", called, piece=rng.choice((1, 5, 99))))
 
     def ask(self, body: bytes) -> HttpReply:
         headers = {"authorization": "Bearer sk-test"}

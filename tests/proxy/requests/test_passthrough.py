@@ -7,9 +7,10 @@ import socket
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw
 from deepseek_cursor_proxy.upstream import response
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
+from tests.support.polling import wait_until
 
 KEY = "sk-of-the-route"
 # Spaces, order and fields that no encoder of ours would write.
@@ -27,18 +28,14 @@ def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
 class PassthroughTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": KEY}))
-        self.other = FakeDeepSeek().start()
-        self.addCleanup(self.other.close)
+        self.other, self.to_other = self.route()
 
     def passing(self, url: str | None = None, **settings: Any) -> RunningProxy:
-        route = {"base_url": url or f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}
+        route = {**self.to_other, "base_url": url or self.to_other["base_url"]}
         return self.proxy(**{"passthrough": {"gpt-*": route}, "access_keys": ["sk-test"], **settings})
 
-    def ask(self, body: bytes = BODY, proxy: RunningProxy | None = None, **details: Any) -> tuple[int, Any, bytes]:
-        with socket.create_connection((proxy or self.passing()).address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(body, **details))
-            return read_reply(sock)
+    def ask(self, body: bytes = BODY, proxy: RunningProxy | None = None, **details: Any) -> RawReply:
+        return self.round_trip(proxy or self.passing(), request_bytes(body, **details))
 
 
 class TestRequest(PassthroughTestCase):
@@ -76,16 +73,15 @@ class TestRequest(PassthroughTestCase):
                 os.environ.pop("ROUTE_KEY")
                 if value is not None:
                     os.environ["ROUTE_KEY"] = value
-                status, _, body = self.ask()
-                error = json.loads(body)["error"]
-                self.assertEqual((401, "invalid_api_key"), (status, error["code"]))
+                reply = self.ask()
+                error = reply.value["error"]
+                self.assertEqual((401, "invalid_api_key"), (reply.status, error["code"]))
                 self.assertIn("ROUTE_KEY holds no key", error["message"])
         self.assertEqual([], self.other.seen + self.fake.seen)
 
     def test_a_client_without_a_key_is_refused_before_the_route(self) -> None:
-        with socket.create_connection(self.passing().address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(BODY).replace(b"Authorization", b"X-Nothing"))
-            self.assertEqual(401, read_reply(sock)[0])
+        without_key = request_bytes(BODY).replace(b"Authorization", b"X-Nothing")
+        self.assertEqual(401, self.round_trip(self.passing(), without_key).status)
         self.assertEqual([], self.other.seen)
 
 
@@ -99,13 +95,8 @@ class TestAnswer(PassthroughTestCase):
             self.assertFalse({"x-request-id", "set-cookie"} & set(headers))
 
     def test_a_routed_plain_answer_is_passed_on_with_its_status(self) -> None:
-        for status, said in (
-            (200, b'{ "odd" : 1 }\n'),
-            (201, b""),
-            (400, b'{"error":7}'),
-            (429, b"<html>"),
-            (503, b"x"),
-        ):
+        answers = {200: b'{ "odd" : 1 }\n', 201: b"", 400: b'{"error":7}', 429: b"<html>", 503: b"x"}
+        for status, said in answers.items():
             headers = (("Retry-After", "9"), ("Content-Type", "text/x-odd"), ("X-Secret", "1"))
             for body in (BODY, STREAMED) if status != 200 else (BODY,):
                 self.other.answer(Failure(status, headers=headers, body=said))
@@ -164,9 +155,8 @@ class TestFaults(PassthroughTestCase):
         self.assertEqual(9, len(self.other.seen))
 
     def test_an_unreachable_route_is_an_error_that_names_the_setting(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        listener.close()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         status, _, body = self.ask(proxy=self.passing(url))
         self.assertEqual(502, status)
         self.assertIn('base_url of [passthrough."gpt-*"]', json.loads(body)["error"]["message"])
@@ -182,14 +172,13 @@ class TestFaults(PassthroughTestCase):
             self.assertEqual(("upstream_error", code, 3), (error["type"], error["code"], len(lines)))
 
     def test_a_disconnect_ends_the_call_of_a_route(self) -> None:
-        body = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "x"}]}
-        routes = {"deepseek-v4-pro": {"base_url": self.other.url, "key_env": "ROUTE_KEY"}}
+        routes = {"deepseek-v4-pro": self.to_other}
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.other.forget()
                 self.other.answer(Answer(content="x", stall_after=1))
-                sock = self.connect(self.proxy(passthrough=routes, access_keys=["sk-test"]), {**body, "stream": stream})
-                while not self.other.seen:
-                    self.other.release.wait(0.01)
+                proxy = self.proxy(passthrough=routes, access_keys=["sk-test"])
+                sock = self.connect(proxy, chat_body(model="deepseek-v4-pro", stream=stream))
+                wait_until(lambda: self.other.seen)
                 sock.close()
                 self.assertTrue(self.other.wait_for_hangup(PATIENCE))

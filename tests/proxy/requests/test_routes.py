@@ -4,39 +4,36 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
-from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, SocketTestCase
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-class TestApp(SocketTestCase):
+class AppTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.store = ReasoningStore(":memory:")
-        self.addCleanup(self.store.close)
-        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
-        self.addCleanup(services.close)
-        self.app = App(services.config, lambda: services)
+        self.services = self.build_services()
+        self.app = App(self.services.config, lambda: self.services)
 
+    def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
+        data = json.dumps(body or {}).encode()
+        sent = {"authorization": "Bearer sk-test", **{name.replace("_", "-"): each for name, each in headers.items()}}
+        return self.app(HttpRequest(method, path, headers=sent, read_body=lambda: data))
+
+
+class TestApp(AppTestCase):
     def chat(self, **body: Any) -> HttpReply:
-        data = json.dumps({**BODY, **body}).encode()
-        headers = {"authorization": "Bearer sk-test"}
-        return self.app(HttpRequest("POST", "/v1/chat/completions", headers=headers, read_body=lambda: data))
+        return self.ask("/v1/chat/completions", {**BODY, **body})
 
     def test_a_plain_chat_is_one_reply_value(self) -> None:
         reply = self.chat()
-        assert isinstance(reply.body, bytes)
         self.assertEqual(200, reply.status)
         self.assertIn("Hello.", json.loads(reply.body)["choices"][0]["message"]["content"])
 
     def test_a_streamed_chat_ends_with_done_and_can_be_closed(self) -> None:
         reply = self.chat(stream=True)
-        assert not isinstance(reply.body, bytes)
         pieces = [piece for piece in reply.body if isinstance(piece, bytes)]
         reply.body.close()
         self.assertTrue(pieces[-1].endswith(b"data: [DONE]\n\n"))
@@ -44,14 +41,12 @@ class TestApp(SocketTestCase):
     def test_a_stream_closed_before_its_first_byte_ends_the_call(self) -> None:
         self.fake.answer(Answer(content="x", stall_after=0))
         reply = self.chat(stream=True)
-        assert not isinstance(reply.body, bytes)
         reply.body.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
 
     def test_a_stream_closed_midway_keeps_its_partial_reasoning(self) -> None:
         self.fake.answer(Answer(reasoning="Half a thought is a thought.", content="x", stall_after=2))
         reply = self.chat(stream=True)
-        assert not isinstance(reply.body, bytes)
         pieces = iter(reply.body)
         seen = b""
         while b"Half" not in seen:
@@ -59,7 +54,7 @@ class TestApp(SocketTestCase):
             seen += piece if isinstance(piece, bytes) else b""
         reply.body.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-        self.assertEqual(1, self.store.stats().reasonings)
+        self.assertEqual(1, self.services.reasoning_store.stats().reasonings)
 
     def test_a_refusal_of_deepseek_keeps_its_retry_after_and_no_other_header(self) -> None:
         self.fake.answer(Failure(429, "slow down", headers=(("Retry-After", "3"), ("Set-Cookie", "a=b"))))
@@ -75,21 +70,8 @@ class TestApp(SocketTestCase):
         self.assertIn(reply.status, (200, 400))
 
 
-class TestPaths(SocketTestCase):
+class TestPaths(AppTestCase):
     """What a base URL that is slightly wrong leads to."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.store = ReasoningStore(":memory:")
-        self.addCleanup(self.store.close)
-        services = Services.build(ProxyConfig(upstream_base_url=self.fake.url, retry_budget=0), self.store)
-        self.addCleanup(services.close)
-        self.app = App(services.config, lambda: services)
-
-    def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
-        data = json.dumps(body or {}).encode()
-        sent = {"authorization": "Bearer sk-test", **{name.replace("_", "-"): each for name, each in headers.items()}}
-        return self.app(HttpRequest(method, path, headers=sent, read_body=lambda: data))
 
     def test_a_repeated_v1_in_a_path_counts_once_on_all_apis(self) -> None:
         bodies = {
@@ -120,7 +102,6 @@ class TestPaths(SocketTestCase):
         ):
             with self.subTest(path), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
                 reply = self.ask(path, **headers)
-                assert isinstance(reply.body, bytes)
                 body = json.loads(reply.body)
                 self.assertEqual((404, is_anthropic), (reply.status, body.get("type") == "error"))
                 self.assertIn(words, body["error"]["message"])

@@ -7,7 +7,8 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeD
 from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.harness import EVENT_STREAM, PATIENCE, RunningProxy
+from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.raw_streams import EVENT_STREAM
 from tests.support.responses_client import ResponsesTestCase
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import threading
 from typing import Any
 from unittest import mock
@@ -314,10 +313,7 @@ class TestParts(ResponsesTestCase):
 
 class TestPassthrough(ResponsesTestCase):
     def test_a_routed_model_gets_the_responses_request(self) -> None:
-        other = FakeDeepSeek().start()
-        self.addCleanup(other.close)
-        self.enterContext(mock.patch.dict(os.environ, {"ROUTE_KEY": "sk-of-the-route"}))
-        route = {"base_url": f"{other.url}/v1", "key_env": "ROUTE_KEY"}
+        other, route = self.route()
         proxy = self.proxy(passthrough={"gpt-*": route}, access_keys=["sk-test"])
         body = b'{ "model" : "gpt-9", "input":"q", "store": true }'
         told = self.send(proxy, "POST", PATH, body)

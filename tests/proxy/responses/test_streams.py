@@ -11,8 +11,9 @@ from deepseek_cursor_proxy.protocols.responses import writer
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.proxy.responses.test_background import first_response
 from tests.support.driven_streams import DrivenStreams
-from tests.support.harness import EVENT_STREAM, PATIENCE, RunningProxy, raw_stream, read_until
+from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
+from tests.support.raw_streams import EVENT_STREAM, raw_stream
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
 from tests.support.width import width
 
