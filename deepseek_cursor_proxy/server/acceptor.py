@@ -51,7 +51,6 @@ class Acceptor:
         self._warned_at = float("-inf")
 
     def run(self) -> None:
-        """Accept clients until `stop`."""
         with contextlib.ExitStack() as stack:
             selector = stack.enter_context(selectors.DefaultSelector())
             wakeup = stack.enter_context(contextlib.closing(Wakeup()))

@@ -82,7 +82,6 @@ class StreamSender:
         self.peer.send(unsent)
 
     def advance(self) -> WaitHandle | None:
-        """Send what there is without blocking; what to wait for then, None when the client's thread has to go on."""
         for _ in range(_MAX_PIECES):
             piece = next(self._pieces, None)
             if piece is None:

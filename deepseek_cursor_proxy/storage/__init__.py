@@ -10,7 +10,8 @@
 Other folders import `reasonings`, `responses`, `token_ratios`, `event_log`, `installation_secret`, and `database`,
 `faults` and `pruner` for tables of their own (`chats/store`).
 
-Another engine replaces `database` and `schema`, and the statements in `reasoning_rows`, `response_rows`,
-`token_ratios` and `chats/store`. It has to offer what those rely on: `transaction()`, which commits durably or not at
-all; `reader()`, which never waits for a writer; `Unusable` for every fault; `on_reopen` for writes that had to wait.
+Another engine replaces `database`, `schema` and `faults.fault_of`, and the statements in `reasoning_rows`,
+`response_rows`, `token_ratios` and `chats/store`. It has to offer what those rely on: `transaction()`, which commits
+durably or not at all; `reader()`, which never waits for a writer; `Unusable` for every fault; `on_reopen` for writes
+that had to wait.
 """

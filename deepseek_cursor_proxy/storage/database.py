@@ -8,8 +8,7 @@ The first call that meets a fault waits a moment at most. From then on every cal
 until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
 locked, or on a full disk, can still be read.
 
-This module knows connections and transactions, no table. Another engine offers the same interface: `open`, `reopen`,
-`on_reopen`, `transaction`, `reader`, `shrink`, `close`, `path`.
+This module knows connections and transactions, no table.
 """
 
 import logging

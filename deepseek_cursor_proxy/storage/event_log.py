@@ -27,7 +27,6 @@ class EventLog:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many bytes have been appended."""
         return self._size
 
     def append(self, piece: bytes) -> None:

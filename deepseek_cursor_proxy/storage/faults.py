@@ -6,7 +6,7 @@ Unusable          may pass by itself: full disk, unreadable disk, a file of anot
 ├── Lost          this connection leads nowhere: the file was moved, or is not open
 └── Damaged       a database that cannot be read; waiting does not help
 
-An engine other than SQLite needs its own `fault_of`; the stores know only `Unusable`.
+The stores know only `Unusable`.
 """
 
 import errno

@@ -90,7 +90,7 @@ class PendingReasonings:
             if new.known_key is not None or new.unless_known:
                 # A key that is known already keeps its reasoning.
                 return
-            if new.known_key is None and old.known_key is None and old.text in (new.text, new.previous):
+            if old.known_key is None and old.text in (new.text, new.previous):
                 # The same turn again, or one that went on thinking after its calls. A text that merely begins alike
                 # is another answer in the same words and stays an entry of its own.
                 self._remove(number)

@@ -30,10 +30,7 @@ class Timing(NamedTuple):
     use_resolution: float
 
 
-class _Row(NamedTuple):
-    id: int
-    text: bytes
-    used_at: float
+_Row = tuple[int, bytes, float]
 
 
 # Look-up …
@@ -53,8 +50,8 @@ def find(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes,
     return rows
 
 
-def _rows_under(connection: sqlite3.Connection, key: bytes) -> list[tuple[int, bytes, float]]:
-    """The latest reasonings under a key, newest first, as plain tuples in the order of a _Row, which are cheaper."""
+def _rows_under(connection: sqlite3.Connection, key: bytes) -> list[_Row]:
+    """Id, text and time of last use of the latest reasonings under a key, newest first."""
     return connection.execute(
         "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
         "ORDER BY reasoning DESC LIMIT ?",
@@ -96,7 +93,7 @@ def _write_one(connection: sqlite3.Connection, new: PendingReasoning, timing: Ti
     if new.extends is not None:
         earlier = [row for row in _rows_under(connection, new.extends) if row[1] == new.text]
         if earlier:
-            _update(connection, _Row(*earlier[0]), new, timing)
+            _update(connection, earlier[0], new, timing)
             return
     # The same turn again, or one that went on thinking after its calls, takes no other row. A text that merely begins
     # alike is another answer in the same words.
@@ -104,7 +101,7 @@ def _write_one(connection: sqlite3.Connection, new: PendingReasoning, timing: Ti
     known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
     known += [row for row in alike[:1] if row[1] == new.text]
     if known:
-        _update(connection, _Row(*known[0]), new, timing)
+        _update(connection, known[0], new, timing)
         return
     if len(alike) == _MOST_ALIKE:
         _delete_alike(connection, new, [row[0] for row in alike[_MOST_ALIKE // 2 :]])
@@ -113,11 +110,11 @@ def _write_one(connection: sqlite3.Connection, new: PendingReasoning, timing: Ti
 
 
 def _update(connection: sqlite3.Connection, old: _Row, new: PendingReasoning, timing: Timing) -> None:
-    """Update a stored row to a new text and add the new keys."""
-    if old.text != new.text or timing.now - old.used_at > timing.use_resolution:
-        connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, timing.now, old.id))
+    id, text, used_at = old
+    if text != new.text or timing.now - used_at > timing.use_resolution:
+        connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, timing.now, id))
     connection.executemany(
-        "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, old.id) for key in set(new.keys)]
+        "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, id) for key in set(new.keys)]
     )
 
 

@@ -7,9 +7,8 @@ ever stored, only the reasoning itself.
 
 Pruning deletes the longest unused entries, by age, number and bytes, in small steps on its own thread.
 
-This module is the policy; the SQL of the tables `reasonings` and `keys` is in `reasoning_rows`. A second engine needs:
-many keys to one text, the newest texts under each of many keys, a time of last use per text, deletion of the longest
-unused. This store also owns the file, for all other stores.
+This module is the policy; the SQL of the tables `reasonings` and `keys` is in `reasoning_rows`. This store also owns
+the file, for all other stores.
 """
 
 import logging
@@ -17,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.storage import reasoning_rows, schema
@@ -30,6 +29,8 @@ from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
 from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 # A use is written only when the entry's time of last use is a day old, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
@@ -115,9 +116,8 @@ class ReasoningStore:
         elif not self._reopen():
             self._reopener.wake()
         with self._faults.guard("read the file"):
-            self._note_fullness(self._rows_held(), self._file_bytes())
-            with self.database.reader() as connection:
-                newest = schema.newest_time(connection)
+            self._note_fullness(self._query(reasoning_rows.count), self._query(reasoning_rows.file_bytes))
+            newest = self._query(schema.newest_time)
             if newest is not None:
                 steady.resume_from(newest)
 
@@ -192,12 +192,9 @@ class ReasoningStore:
                 elif text not in texts:
                     texts.append(text)
                 if now - used_at > self._use_resolution:
-                    self._mark_used(row)
+                    with self._lock:
+                        self._used.add(row)
         return found
-
-    def _mark_used(self, row: int) -> None:
-        with self._lock:
-            self._used.add(row)
 
     def _write_uses(self, connection: sqlite3.Connection) -> None:
         """Write the times of last use in the transaction of the next recorded turn: a look-up never writes."""
@@ -250,7 +247,7 @@ class ReasoningStore:
 
     def _excess(self) -> "Iterator[_Amount]":
         """The amounts beyond the limits of number, then bytes, then age."""
-        rows, size = self._rows_held(), self._bytes_held()
+        rows, size = self._query(reasoning_rows.count), self._bytes_held()
         self._note_fullness(rows, size)
         yield _Amount(rows - self._max_rows, 0)
         # Measured again: what went by number may have been enough.
@@ -266,22 +263,16 @@ class ReasoningStore:
         is_nearly_full = rows >= _NEARLY_FULL * self._max_rows or size >= _NEARLY_FULL * self._max_bytes
         self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
 
-    def _rows_held(self) -> int:
+    def _query(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         with self.database.reader() as connection:
-            return reasoning_rows.count(connection)
-
-    def _file_bytes(self) -> int:
-        with self.database.reader() as connection:
-            return reasoning_rows.file_bytes(connection)
+            return query(connection)
 
     def _bytes_held(self) -> int:
         """The bytes of all reasonings, or of the file as long as that is far from the limit."""
-        if (most := self._file_bytes()) < _NEARLY_FULL * self._max_bytes:
+        if (most := self._query(reasoning_rows.file_bytes)) < _NEARLY_FULL * self._max_bytes:
             return most
-        with self.database.reader() as connection:
-            last = reasoning_rows.last_id(connection)
         size = 0
-        for start in range(0, last + 1, _ROWS_PER_SUM):
+        for start in range(0, self._query(reasoning_rows.last_id) + 1, _ROWS_PER_SUM):
             with self.database.reader() as connection:
                 size += reasoning_rows.text_bytes(connection, start, start + _ROWS_PER_SUM)
         return size
@@ -301,8 +292,7 @@ class ReasoningStore:
     # Housekeeping …
 
     def stats(self) -> StoreStats:
-        with self.database.reader() as connection:
-            return reasoning_rows.stats(connection)
+        return self._query(reasoning_rows.stats)
 
     def clear(self) -> int:
         """Delete everything and shrink the file; how many reasonings there were."""

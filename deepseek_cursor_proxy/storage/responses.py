@@ -7,8 +7,7 @@ Once `put` or `update` returns, the response survives the death of this process.
 file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
 can be used (see `reopener`).
 
-This module is the policy; the SQL of the table `responses` is in `response_rows`. A second engine needs: a row by
-caller and id, unfinished rows, the oldest rows, and the sum of sizes without reading the rows.
+This module is the policy; the SQL of the table `responses` is in `response_rows`.
 """
 
 import json

@@ -96,7 +96,8 @@ class CallLimit:
         while self._waiting and self._fits(self._waiting[0].calls):
             waiter = self._waiting.popleft()
             self.running += waiter.calls
-            waiter.admit()
+            waiter.is_admitted = True
+            waiter.wakeup.set()
 
     def _fits(self, calls: int) -> bool:
         # A request for more slots than the limit gets them when no other call runs.
@@ -135,7 +136,3 @@ class _Waiter:
         self.calls = calls
         self.is_admitted = False
         self.wakeup = Wakeup()
-
-    def admit(self) -> None:
-        self.is_admitted = True
-        self.wakeup.set()

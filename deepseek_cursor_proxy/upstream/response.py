@@ -118,7 +118,6 @@ class UpstreamResponse:
         return b""
 
     def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
-        """The whole body."""
         *_, body = self.read_with_heartbeats(limit, patience)
         assert isinstance(body, bytes)
         return body
@@ -152,7 +151,6 @@ class UpstreamResponse:
         yield b"".join(pieces)
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """The body as it arrives."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
             data = self._next(min(Deadline.after(self._config.request_timeout), self._end_by))
