@@ -12,15 +12,15 @@ from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from tests.support.histories import user
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)
-CHUNK = {
-    "id": "1",
-    "object": "chat.completion.chunk",
-    "created": 5,
-    "model": "deepseek-v4-pro",
-    "system_fingerprint": "fp",
-    "novelty": {"kept": True},
-    "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None, "logprobs": None}],
-}
+CHOICE = {"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None, "logprobs": None}
+CHUNK: dict[str, Any] = {"id": "1", "object": "chat.completion.chunk", "created": 5, "model": "deepseek-v4-pro"}
+CHUNK |= {"system_fingerprint": "fp", "novelty": {"kept": True}, "choices": [CHOICE]}
+(DELTA,) = chat_api.chunk_deltas(CHUNK)
+
+
+def chunk_deltas(fields: dict[str, Any], finish: str | None = None, **more: Any) -> list[Delta | Heartbeat]:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish}
+    return list(chat_api.chunk_deltas({**CHUNK, "choices": [choice], **more}))
 
 
 def source(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> Batches:
@@ -49,47 +49,35 @@ def completion(request: ChatRequest, deltas: Sequence[Delta]) -> Any:
 
 class TestChatStream(unittest.TestCase):
     def test_a_chat_chunk_has_the_model_name_of_the_request(self) -> None:
-        (delta,) = chat_api.chunk_deltas(CHUNK)
-        self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([delta])))
+        self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([DELTA])))
 
     def test_changed_text_is_written_into_the_original_chat_chunk(self) -> None:
-        (delta,) = chat_api.chunk_deltas(CHUNK)
-        chunk = events(written([delta._replace(text="<think>Hi")]))[0]
-        expected = {"role": "assistant", "content": "<think>Hi"}
-        self.assertEqual(expected, chunk["choices"][0]["delta"])
-        self.assertEqual({"kept": True}, chunk["novelty"])
-        self.assertEqual("Hi", CHUNK["choices"][0]["delta"]["content"])  # type: ignore[index]
+        chunk = events(written([DELTA._replace(text="<think>Hi")]))[0]
+        self.assertEqual({"role": "assistant", "content": "<think>Hi"}, chunk["choices"][0]["delta"])
+        self.assertEqual(({"kept": True}, "Hi"), (chunk["novelty"], CHUNK["choices"][0]["delta"]["content"]))
 
     def test_reasoning_moved_into_the_text_leaves_null_in_its_chunk(self) -> None:
         fields = {"content": None, "reasoning_content": "hm"}
-        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": fields, "finish_reason": None}]})
-        for changed, expected in (
-            (delta._replace(text="hm", reasoning=None), {"content": "hm", "reasoning_content": None}),
-            (delta, fields),
-        ):
+        [delta] = chunk_deltas(fields)
+        moved = delta._replace(text="hm", reasoning=None)  # type: ignore[union-attr]
+        for changed, expected in ((moved, {"content": "hm", "reasoning_content": None}), (delta, fields)):
             self.assertEqual(expected, events(written([changed]))[0]["choices"][0]["delta"])
 
     def test_chat_chunks_that_came_together_are_written_together(self) -> None:
-        (delta,) = chat_api.chunk_deltas(CHUNK)
-        pieces = written([delta, delta], [delta])
-        self.assertEqual(3, len(pieces))
+        self.assertEqual(3, len(written([DELTA, DELTA], [DELTA])))
 
-    def test_a_chat_stream_ends_with_the_literal_done_line(self) -> None:
-        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls"}
-        (delta,) = chat_api.chunk_deltas({**CHUNK, "choices": [choice]})
-        self.assertIn(b'"finish_reason":"tool_calls"', written([delta])[0])
+    def test_a_chat_chunk_has_the_literal_finish_reason(self) -> None:
+        self.assertIn(b'"finish_reason":"tool_calls"', written(chunk_deltas({"content": ""}, "tool_calls"))[0])
 
     def test_usage_of_a_chat_stream_has_the_cached_tokens(self) -> None:
-        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
-        deltas = chat_api.chunk_deltas({**CHUNK, "choices": [choice], "usage": {"prompt_cache_hit_tokens": 3}})
+        deltas = chunk_deltas({"content": ""}, "stop", usage={"prompt_cache_hit_tokens": 3})
         with_usage = REQUEST._replace(include_usage=True)
-        chunk = events(list(write_events(source(list(deltas)), ChunkWriter(with_usage, 0))))[1]
+        chunk = events(list(write_events(source(deltas), ChunkWriter(with_usage, 0))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
     def test_upstream_comments_pass_and_silence_becomes_an_event(self) -> None:
-        (delta,) = chat_api.chunk_deltas(CHUNK)
-        found = events(written([Heartbeat(": keep-alive"), Heartbeat()], [delta], [Heartbeat()]))
+        found = events(written([Heartbeat(": keep-alive"), Heartbeat()], [DELTA], [Heartbeat()]))
         self.assertEqual(": keep-alive", found[0])
         first = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
         self.assertEqual(("asked", 1234, [first]), tuple(found[1][key] for key in ("model", "created", "choices")))
@@ -111,8 +99,7 @@ class TestChatStream(unittest.TestCase):
 
 
 def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Heartbeat]:
-    delta = {"tool_calls": [call]} if call else {"content": ""}
-    return list(chat_api.chunk_deltas({**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+    return chunk_deltas({"tool_calls": [call]} if call else {"content": ""}, finish)
 
 
 class TestCustomCalls(unittest.TestCase):

@@ -19,6 +19,7 @@ from tests.support.width import width
 from tests.unit.protocols.responses.test_writer import completion
 
 SEALER = Sealer(b"secret", b"caller")
+BROKE = UpstreamFailed("broke")
 
 
 def opened(signature: str) -> str | None:
@@ -34,6 +35,15 @@ def written(writing: MessageWriter, batch: Any) -> list[Json]:
     return events(writing.begin() + writing.write(batch) + writing.end())
 
 
+def added_up(*deltas: Delta, **options: Any) -> Json:
+    return add_up_events(written(writer(**options), deltas))
+
+
+def call(index: int, call_id: str = "", arguments: str = "", **fields: Any) -> Delta:
+    """A piece of a call, with its name where the id is new."""
+    return Delta(calls=(CallPiece(index, call_id, FUNCTION if call_id else "", arguments),), **fields)
+
+
 def interleaved(rng: random.Random, calls: int) -> list[Delta]:
     """Parallel calls in pieces that come in any order, with text between them."""
     waiting: dict[int, Iterator[str]] = {}
@@ -41,13 +51,13 @@ def interleaved(rng: random.Random, calls: int) -> list[Delta]:
     for index in range(calls):
         arguments = json.dumps({"path": words(rng, 6), "n": index, "inner": [{}, {"a": "}"}]})
         waiting[index] = parts(rng, arguments)
-        deltas.append(Delta(calls=(CallPiece(index, f"call_{index}", FUNCTION),)))
+        deltas.append(call(index, f"call_{index}"))
     while waiting:
         index = rng.choice(list(waiting))
         if (part := next(waiting[index], None)) is None:
             del waiting[index]
         else:
-            deltas.append(Delta(calls=(CallPiece(index, arguments=part),)))
+            deltas.append(call(index, arguments=part))
         if rng.random() < 0.2:
             deltas.append(rng.choice((Delta(text=words(rng, 3)), Delta(reasoning=words(rng, 3)))))
     return [*deltas, Delta(finish_reason="tool_calls")]
@@ -96,7 +106,7 @@ class TestAnthropicStream(unittest.TestCase):
             data = stream(rng, answer(rng))
             writing = writer()
             sent = writing.begin() + b"".join(map(writing.write, batches(rng, data[: rng.randrange(len(data))])))
-            sent += writing.fail(UpstreamFailed("broke"))
+            sent += writing.fail(BROKE)
             with self.subTest(seed=seed):
                 first, *found, last = events(sent)
                 self.assertEqual(("message_start", "error"), (first["type"], last["type"]))
@@ -119,46 +129,42 @@ class TestAnthropicStream(unittest.TestCase):
 class TestToolUseBlocks(unittest.TestCase):
     def test_tool_use_blocks_come_in_the_order_of_their_calls(self) -> None:
         pieces = [(0, '{"a":'), (1, '{"b":'), (2, '{"c":'), (0, "1}"), (2, "3}"), (1, "2}")]
-        deltas = [Delta(calls=(CallPiece(index, f"c{index}", FUNCTION, text),)) for index, text in pieces]
-        reply = add_up_events(written(writer(), [*deltas, Delta(finish_reason="tool_calls")]))
+        deltas = [call(index, f"c{index}", text) for index, text in pieces]
+        reply = added_up(*deltas, Delta(finish_reason="tool_calls"))
         self.assertEqual([{"a": 1}, {"b": 2}, {"c": 3}], [block["input"] for block in reply["content"]])
 
     def test_a_tool_use_block_ends_when_the_next_call_begins(self) -> None:
         for first in ('{"a":1}', '{"a":"' + "x" * 100_000 + '"}', '{"a":1} \n'):
             writing = writer()
-            writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, first),))])
-            found = events(writing.write([Delta(calls=(CallPiece(1, "b", FUNCTION, '{"b'),))]))
-            kinds_of = [event["type"] for event in found]
-            self.assertEqual(["content_block_stop", "content_block_start", "content_block_delta"], kinds_of)
+            writing.write([call(0, "a", first)])
+            found = [event["type"] for event in events(writing.write([call(1, "b", '{"b')]))]
+            self.assertEqual(["content_block_stop", "content_block_start", "content_block_delta"], found)
 
     def test_text_in_the_middle_of_a_call_waits_for_its_end(self) -> None:
-        call = [Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'),)), Delta(calls=(CallPiece(0, arguments="1}"),))]
-        reply = add_up_events(
-            written(writer(), [call[0], Delta(text="mean"), Delta(text="while"), call[1], Delta(text="!")])
-        )
+        texts = (Delta(text=text) for text in ("mean", "while"))
+        reply = added_up(call(0, "a", '{"x":'), *texts, call(0, arguments="1}"), Delta(text="!"))
         self.assertEqual(["tool_use", "text"], kinds(reply))
         self.assertEqual(({"x": 1}, "meanwhile!"), (reply["content"][0]["input"], reply["content"][1]["text"]))
 
     def test_every_tool_use_block_has_an_id(self) -> None:
         pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
-        reply = add_up_events(written(writer(), [Delta(calls=pieces, finish_reason="tool_calls")]))
+        reply = added_up(Delta(calls=pieces, finish_reason="tool_calls"))
         ids = [block["id"] for block in reply["content"]]
         self.assertTrue(all(ids))
         self.assertEqual(2, len(set(ids)))
 
     def test_a_tool_use_block_without_arguments_has_an_empty_input(self) -> None:
         for arguments in ("", "{}", " "):
-            deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION, arguments),), finish_reason="tool_calls")]
             writing = writer()
-            writing.write(deltas)
+            writing.write([call(0, "a", arguments, finish_reason="tool_calls")])
             self.assertEqual([{}], [block["input"] for block in writing.message()["content"]])
 
     def test_two_long_interleaved_calls_take_linear_time(self) -> None:
         text = json.dumps({"text": "x}" * 50_000})
-        deltas = [Delta(calls=(CallPiece(0, "a", FUNCTION),))]
+        deltas = [call(0, "a")]
         for index in (0, 1):
-            deltas.append(Delta(calls=(CallPiece(index, str(index), FUNCTION),)))
-            deltas += [Delta(calls=(CallPiece(index, arguments=text[at : at + 4]),)) for at in range(0, len(text), 4)]
+            deltas.append(call(index, str(index)))
+            deltas += [call(index, arguments=text[at : at + 4]) for at in range(0, len(text), 4)]
         writing, began = writer(), time.process_time()
         for delta in deltas:
             writing.write([delta])
@@ -171,7 +177,7 @@ class TestToolUseBlocks(unittest.TestCase):
 class TestThinkingBlocks(unittest.TestCase):
     def test_the_signature_of_a_thinking_block_holds_its_text(self) -> None:
         for omits in (True, False):
-            reply = add_up_events(written(writer(omits_thinking=omits), [Delta(reasoning="hm"), Delta(text="x")]))
+            reply = added_up(Delta(reasoning="hm"), Delta(text="x"), omits_thinking=omits)
             self.assertEqual("hm", opened(reply["content"][0]["signature"]))
             self.assertEqual("" if omits else "hm", reply["content"][0]["thinking"])
 
@@ -181,7 +187,7 @@ class TestThinkingBlocks(unittest.TestCase):
         self.assertNotIn(b"secret", data)
 
     def test_later_thinking_is_a_block_of_its_own(self) -> None:
-        reply = add_up_events(written(writer(), [Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c")]))
+        reply = added_up(Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c"))
         self.assertEqual(["thinking", "text", "thinking"], kinds(reply))
 
 
@@ -192,11 +198,9 @@ class TestOtherEvents(unittest.TestCase):
         self.assertEqual(b"", writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")]))
         self.assertEqual([{"type": "ping"}], events(PING))
 
-    def test_a_delta_with_a_role_alone_writes_no_event(self) -> None:
-        self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
-
     def test_an_empty_answer_is_an_empty_anthropic_message(self) -> None:
-        reply = add_up_events(written(writer(), [Delta(finish_reason="stop")]))
+        self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))
+        reply = added_up(Delta(finish_reason="stop"))
         self.assertEqual(([], "end_turn"), (reply["content"], reply["stop_reason"]))
 
     def test_message_start_has_the_estimated_input_tokens(self) -> None:
@@ -205,15 +209,10 @@ class TestOtherEvents(unittest.TestCase):
 
     def test_a_failure_in_the_middle_of_a_call_ends_its_tool_use_block(self) -> None:
         writing = writer()
-        writing.write([Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x'),)), Delta(text="held")])
+        writing.write([call(0, "a", '{"x'), Delta(text="held")])
         self.assertEqual(["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE))])
 
     def test_anthropic_blocks_are_numbered_in_their_order(self) -> None:
         writing = writer()
-        data = (
-            writing.write([Delta(reasoning="a", text="b", calls=(CallPiece(0, "c", FUNCTION, "{}"),))]) + writing.end()
-        )
+        data = writing.write([call(0, "c", "{}", reasoning="a", text="b")]) + writing.end()
         self.assertEqual(3, len(blocks(events(data)[:-2])))
-
-
-BROKE = UpstreamFailed("broke")

@@ -13,25 +13,14 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
 EXEC = {"type": "function", "name": "exec_command", "description": "Runs.", "strict": False, "parameters": SCHEMA}
 SPAWN = {"type": "function", "name": "spawn_agent", "description": "Spawns.", "strict": False, "parameters": SCHEMA}
-AGENTS = {
-    "type": "namespace",
-    "name": "multi_agent_v1",
-    "description": "Tools for agents.",
-    "tools": [SPAWN, {**SPAWN, "name": "wait_agent"}],
-}
+AGENTS: dict[str, Any] = {"type": "namespace", "name": "multi_agent_v1", "description": "Tools for agents."}
+AGENTS["tools"] = [SPAWN, {**SPAWN, "name": "wait_agent"}]
 SEARCH = {"type": "web_search", "external_web_access": True}
 LARK = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": LARK}
 TOOLS = (EXEC, AGENTS, SEARCH, PATCH)
-SPAWNED = {
-    "type": "function_call",
-    "id": "fc_1",
-    "status": "completed",
-    "name": "spawn_agent",
-    "namespace": "multi_agent_v1",
-    "arguments": '{"message": "hi"}',
-    "call_id": "call_1",
-}
+SPAWNED = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "call_1"}
+SPAWNED |= {"name": "spawn_agent", "namespace": "multi_agent_v1", "arguments": '{"message": "hi"}'}
 HISTORY = (
     {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are Codex."}]},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
@@ -49,12 +38,9 @@ class TestCodexTools(unittest.TestCase):
     def test_codex_tools_become_functions_that_map_back(self) -> None:
         found = request(*TOOLS)
         names = [tool["function"]["name"] for tool in found.tools]
-        inside = ["multi_agent_v1__spawn_agent", "multi_agent_v1__wait_agent"]
+        inside = {f"multi_agent_v1__{name}": ("multi_agent_v1", name) for name in ("spawn_agent", "wait_agent")}
         self.assertEqual(["exec_command", *inside, "apply_patch"], names)
-        self.assertEqual(
-            dict(zip(inside, [("multi_agent_v1", "spawn_agent"), ("multi_agent_v1", "wait_agent")], strict=True)),
-            found.tool_namespaces,
-        )
+        self.assertEqual(inside, found.tool_namespaces)
         self.assertEqual(frozenset({"apply_patch"}), found.custom_tools)
         self.assertEqual(("tool web_search",), found.dropped)
         spawn = found.tools[1]["function"]
@@ -63,9 +49,8 @@ class TestCodexTools(unittest.TestCase):
 
     def test_a_codex_call_has_the_same_upstream_name_without_its_tool(self) -> None:
         offered, gone = request(*TOOLS), request()
-        self.assertEqual(
-            (ToolCall("call_1", "multi_agent_v1__spawn_agent", '{"message": "hi"}'),), offered.messages[2].tool_calls
-        )
+        call = ToolCall("call_1", "multi_agent_v1__spawn_agent", '{"message": "hi"}')
+        self.assertEqual((call,), offered.messages[2].tool_calls)
         self.assertEqual(offered.messages, gone.messages)
         self.assertEqual({}, gone.tool_namespaces)
 

@@ -49,9 +49,8 @@ class TestWrap(unittest.TestCase):
 class TestCustomCallUnwrapper(unittest.TestCase):
     def test_the_client_gets_the_text_of_a_custom_call_piece_by_piece(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
-        pieces = ['{"inp', 'ut": "*** Be', "gin\\", 'n"', "}"]
-        deltas = [Delta(calls=(CallPiece(0, "a", "ApplyPatch", ""),))]
-        deltas += [Delta(calls=(CallPiece(0, arguments=piece),)) for piece in pieces]
+        pieces = [CallPiece(0, arguments=text) for text in ('{"inp', 'ut": "*** Be', "gin\\", 'n"', "}")]
+        deltas = [Delta(calls=(piece,)) for piece in (CallPiece(0, "a", "ApplyPatch", ""), *pieces)]
         texts = [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas]
         self.assertEqual(["", "", "*** Be", "gin", "\n", ""], texts)
         last = Delta(finish_reason="tool_calls")
@@ -73,36 +72,24 @@ class TestCustomCallUnwrapper(unittest.TestCase):
 
     def test_custom_calls_of_two_choices_do_not_mix(self) -> None:
         unwrapper = CustomCallUnwrapper(NAMES)
-        texts = [
-            unwrapper.unwrap(Delta(choice=choice, calls=(CallPiece(0, "", name, piece),))).calls[0].arguments
-            for choice, name, piece in (
-                (0, "ApplyPatch", '{"input":"a'),
-                (1, "ApplyPatch", '{"input":"b'),
-                (0, "", "c"),
-            )
-        ]
-        self.assertEqual(["a", "b", "c"], texts)
+        pieces = ((0, "ApplyPatch", '{"input":"a'), (1, "ApplyPatch", '{"input":"b'), (0, "", "c"))
+        deltas = [Delta(choice=choice, calls=(CallPiece(0, "", name, piece),)) for choice, name, piece in pieces]
+        self.assertEqual(["a", "b", "c"], [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas])
 
 
 class TestEchoedMessage(unittest.TestCase):
     def test_a_turn_with_custom_calls_is_stored_as_the_client_will_echo_it(self) -> None:
         """Whatever the model wrote: unwrapped for the client and wrapped again it is the same call."""
-        for arguments in (
+        whole = (
             json.dumps({"input": PATCH}, indent=2),
-            '{"input": "half a pa',
-            '{"input": "half\\u00',
-            '{"input":"x","extra":1}',
-            '{"patch":"x"}',
             json.dumps({"input": '{"input":"x"}'}),
-            "",
-            "nonsense",
-        ):
+            '{"input":"x","extra":1}',
+        )
+        halves = ('{"input": "half a pa', '{"input": "half\\u00')
+        for arguments in (*whole, *halves, '{"patch":"x"}', "", "nonsense"):
             answer = assistant("", ("a", "ApplyPatch", arguments), ("b", "Read", '{"input": "x"}'))
-            unwrapper = CustomCallUnwrapper(NAMES)
-            calls = tuple(
-                CallPiece(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls)
-            )
-            unwrapped = unwrapper.unwrap(Delta(calls=tuple(calls)), is_whole=True).calls
+            calls = tuple(CallPiece(at, *call) for at, call in enumerate(answer.tool_calls))
+            unwrapped = CustomCallUnwrapper(NAMES).unwrap(Delta(calls=calls), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
             with self.subTest(arguments):
                 self.assertEqual(echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))

@@ -45,10 +45,8 @@ UNCHANGED = (
     '{"input": 7}',
     '{"input": null}',
     '{"in put": "x"}',
-    '{"input" "x"}',
-    '{"other": "half',
-    "{{",
 )
+UNCHANGED += ('{"input" "x"}', '{"other": "half', "{{")
 
 
 def read(fragments: Sequence[str]) -> str:
@@ -61,13 +59,10 @@ class TestFreeTextReader(unittest.TestCase):
     def test_free_text_is_the_same_however_its_arguments_are_cut(self) -> None:
         cases = {**TABLE, **{text: (text, text) for text in UNCHANGED}}
         for name, (arguments, text) in cases.items():
-            with self.subTest(name, way="whole"):
-                self.assertEqual(text, read_free_text(arguments))
-            with self.subTest(name, way="char by char"):
-                self.assertEqual(text, read(arguments))
-            for at in range(len(arguments) + 1):
-                with self.subTest(name, cut_at=at):
-                    self.assertEqual(text, read([arguments[:at], arguments[at:]]))
+            with self.subTest(name):
+                self.assertEqual((text, text), (read_free_text(arguments), read(arguments)))
+                for at in range(len(arguments) + 1):
+                    self.assertEqual(text, read([arguments[:at], arguments[at:]]), at)
 
     def test_surrogates_that_upstream_cut_apart_become_one_character(self) -> None:
         reader = FreeTextReader()

@@ -59,13 +59,10 @@ class TestPlainMessages(unittest.TestCase):
         self.assertGreater(plain, 20)
 
     def test_the_usual_messages_of_an_agent_take_the_fast_path(self) -> None:
-        for message in (
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "", "tool_calls": [CALL]},
-            {"role": "assistant", "content": "a", "reasoning_content": "r"},
-            {"role": "tool", "tool_call_id": "call_1", "content": "t"},
-        ):
+        fields = {"tool_calls": [CALL]}, {"reasoning_content": "r"}
+        agent = ({"role": "assistant", "content": "", **each} for each in fields)
+        texts = ({"role": role, "content": "x"} for role in ("system", "user"))
+        for message in (*texts, *agent, {"role": "tool", "tool_call_id": "call_1", "content": "t"}):
             self.assertIsNotNone(read_plain(message), message)
 
 

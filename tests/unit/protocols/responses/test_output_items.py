@@ -2,26 +2,16 @@
 
 import random
 import unittest
+from collections.abc import Iterable
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.protocols.responses import envelope as responses
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
-from tests.support.generated_answers import (
-    CUSTOM,
-    FUNCTION,
-    INNER,
-    INNER_CUSTOM,
-    MARK,
-    REQUEST,
-    UPSTREAM_NAMES,
-    answer,
-    batches,
-    message,
-    stream,
-    writer,
-)
+from tests.support import generated_answers as generated
+from tests.support.generated_answers import CUSTOM, FUNCTION, INNER, INNER_CUSTOM, MARK, REQUEST, message, writer
 from tests.support.histories import assistant, user
 from tests.support.responses_client import Json, kinds, output, question
 
@@ -30,15 +20,20 @@ SEALED = {"include": ["reasoning.encrypted_content"]}
 
 
 def written(*deltas: Delta, **options: object) -> list[Json]:
+    return written_batches([deltas], **options)
+
+
+def written_batches(some: Iterable[Any], **options: object) -> list[Json]:
     writing = writer(**options)
-    writing.write(deltas)
+    for batch in some:
+        writing.write(batch)
     writing.end()
     assert writing.response is not None
     return list(writing.response["output"])
 
 
 def read(*items: Json) -> list[Message]:
-    return list(responses_items.read(list(items), upstream_names=UPSTREAM_NAMES).messages)
+    return list(responses_items.read(list(items), upstream_names=generated.UPSTREAM_NAMES).messages)
 
 
 def calling(index: int, name: str, arguments: str) -> Delta:
@@ -49,18 +44,12 @@ class TestRoundTrip(unittest.TestCase):
     def test_output_items_of_any_answer_read_back_as_the_same_turn(self) -> None:
         for seed in range(200):
             rng = random.Random(seed)
-            found = list(batches(rng, stream(rng, answer(rng))))
+            found = list(generated.batches(rng, generated.stream(rng, generated.answer(rng))))
             echo = echoed_message(message(found), REQUEST.custom_tools)
-            writing = writer()
-            for batch in found:
-                writing.write(batch)
-            writing.end()
-            assert writing.response is not None
+            items = written_batches(found)
             with self.subTest(seed=seed):
                 expected = echo._replace(reasoning=echo.reasoning or None)
-                self.assertEqual(
-                    [user("q"), expected, user("n")], read(question("q"), *output_of(writing), question("n"))
-                )
+                self.assertEqual([user("q"), expected, user("n")], read(question("q"), *items, question("n")))
 
     def test_output_items_with_reasoning_and_text_twice_are_one_turn(self) -> None:
         items = written(Delta(reasoning="a"), Delta(text="x"), Delta(reasoning="b"), Delta(text="y"))
@@ -68,10 +57,8 @@ class TestRoundTrip(unittest.TestCase):
         self.assertEqual([assistant("xy", reasoning="ab")], read(*items))
 
     def test_output_items_with_reasoning_between_calls_are_one_turn(self) -> None:
-        items = written(
-            Delta(reasoning="a"), calling(0, FUNCTION, "{}"), Delta(reasoning="b"), calling(1, FUNCTION, "{}")
-        )
-        [turn] = read(*items)
+        calls = [calling(index, FUNCTION, "{}") for index in range(2)]
+        [turn] = read(*written(Delta(reasoning="a"), calls[0], Delta(reasoning="b"), calls[1]))
         self.assertEqual(("ab", 2), (turn.reasoning, len(turn.tool_calls)))
 
     def test_a_surrogate_pair_split_between_output_items_is_joined(self) -> None:
@@ -80,9 +67,8 @@ class TestRoundTrip(unittest.TestCase):
 
     def test_output_items_of_two_answers_stay_two_turns(self) -> None:
         first = written(Delta(reasoning="a"), calling(0, FUNCTION, "{}"))
-        second = [
-            {**item, "id": item["id"].replace(MARK, "f" * 32)} for item in written(Delta(reasoning="b", text="y"))
-        ]
+        other = written(Delta(reasoning="b", text="y"))
+        second = [{**item, "id": item["id"].replace(MARK, "f" * 32)} for item in other]
         self.assertEqual(["a", "b"], [turn.reasoning for turn in read(*first, *second)])
 
     def test_output_items_without_ids_are_one_turn(self) -> None:
@@ -126,16 +112,8 @@ class TestSealedReasoning(unittest.TestCase):
 
     def test_foreign_encrypted_content_stays_unchanged(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
-        for sealer, envelope in (
-            (Sealer(b"secret", b"another"), item["encrypted_content"]),
-            (Sealer(b"another", b"caller"), item["encrypted_content"]),
-            (Sealer(b"secret", b"caller"), item["encrypted_content"][:-1]),
-            (Sealer(b"secret", b"caller"), 7),
-            (Sealer(b"secret", b"caller"), None),
-        ):
-            foreign = {**item, "content": None, "encrypted_content": envelope}
+        mine, sealed = Sealer(b"secret", b"caller"), item["encrypted_content"]
+        others = ((Sealer(b"secret", b"another"), sealed), (Sealer(b"another", b"caller"), sealed))
+        for sealer, content in (*others, (mine, sealed[:-1]), (mine, 7), (mine, None)):
+            foreign = {**item, "content": None, "encrypted_content": content}
             self.assertEqual([foreign], responses.unseal([foreign], Opener(sealer, LARGEST)))
-
-
-def output_of(writing: object) -> list[Json]:
-    return list(writing.response["output"])  # type: ignore[attr-defined]

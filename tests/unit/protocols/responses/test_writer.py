@@ -24,6 +24,12 @@ def types(found: list[Json]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in found]
 
 
+def streamed(batch: list[Delta | Heartbeat]) -> Json:
+    """The response of an answer, whose events add up."""
+    writing = writer()
+    return check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
+
+
 class TestResponsesStream(unittest.TestCase):
     def test_response_events_add_up_to_the_response_however_they_are_cut(self) -> None:
         for seed in range(width(50, 200)):
@@ -63,23 +69,14 @@ class TestResponsesStream(unittest.TestCase):
                 check_stream(events(sent))
 
     def test_interleaved_calls_become_complete_call_items(self) -> None:
-        writing = writer()
-        batch = [
-            Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'), CallPiece(1, "b", FUNCTION, "{}"))),
-            Delta(text="meanwhile"),
-            Delta(calls=(CallPiece(0, arguments="1}"), CallPiece(1, arguments=" "))),
-            Delta(reasoning="hm", finish_reason="tool_calls"),
-        ]
-        response = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
+        first = Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'), CallPiece(1, "b", FUNCTION, "{}")))
+        second = Delta(calls=(CallPiece(0, arguments="1}"), CallPiece(1, arguments=" ")))
+        response = streamed([first, Delta(text="meanwhile"), second, Delta(reasoning="hm", finish_reason="tool_calls")])
         self.assertEqual(['{"x":1}', "{}"], [item["arguments"].strip() for item in response["output"][:2]])
 
     def test_a_call_item_begins_when_its_name_is_known(self) -> None:
-        writing = writer()
-        batch = [
-            Delta(calls=(CallPiece(0, "a", "", '{"x"'),)),
-            Delta(calls=(CallPiece(0, "", FUNCTION, ":1}"),), finish_reason="tool_calls"),
-        ]
-        [call] = check_stream(events(writing.begin() + writing.write(batch) + writing.end()))["output"]
+        named = Delta(calls=(CallPiece(0, "", FUNCTION, ":1}"),), finish_reason="tool_calls")
+        [call] = streamed([Delta(calls=(CallPiece(0, "a", "", '{"x"'),)), named])["output"]
         self.assertEqual(("a", FUNCTION, '{"x":1}'), (call["call_id"], call["name"], call["arguments"]))
 
     def test_a_call_item_is_done_when_the_next_begins(self) -> None:
@@ -89,11 +86,7 @@ class TestResponsesStream(unittest.TestCase):
         self.assertEqual(["output_item.done", "output_item.added"], found[-2:])
 
     def test_every_call_item_has_an_id_and_every_reasoning_item_a_summary(self) -> None:
-        writing = writer()
-        writing.write([Delta(reasoning="hm"), Delta(calls=(CallPiece(0, "", FUNCTION, "{}"),))])
-        writing.end()
-        assert writing.response is not None
-        thought, call = writing.response["output"]
+        thought, call = streamed([Delta(reasoning="hm"), Delta(calls=(CallPiece(0, "", FUNCTION, "{}"),))])["output"]
         self.assertEqual([], thought["summary"])
         self.assertTrue(call["call_id"])
 
@@ -107,9 +100,7 @@ class TestHeartbeats(unittest.TestCase):
         self.assertEqual(["in_progress"], types(events(writing.write([Heartbeat()]))))
         self.assertEqual(b"", writing.write([Heartbeat("keep-alive")]))
         clock[0] = 10.0
-        self.assertEqual(
-            ["in_progress"], types(events(writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")])))
-        )
+        self.assertEqual(["in_progress"], types(events(writing.write([Heartbeat("keep-alive")] * 2))))
 
     def test_a_background_response_writes_fewer_heartbeats(self) -> None:
         clock = [0.0]
@@ -133,9 +124,7 @@ class TestEnd(unittest.TestCase):
             ("aborted", "failed", None, "server_error"),
         ):
             with self.subTest(reason):
-                writing = writer()
-                sent = writing.begin() + writing.write([Delta(text="x", finish_reason=reason)]) + writing.end()
-                response = check_stream(events(sent))
+                response = streamed([Delta(text="x", finish_reason=reason)])
                 found = (response["incomplete_details"] or {}).get("reason"), (response["error"] or {}).get("code")
                 self.assertEqual((status, details, code), (response["status"], *found))
                 whole = "completed" if status == "completed" else "incomplete"
