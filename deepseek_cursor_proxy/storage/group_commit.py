@@ -7,6 +7,7 @@ threads queued meanwhile; every thread returns once its own items were tried. Th
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -15,14 +16,12 @@ _T = TypeVar("_T")
 _MOST_WRITES_AT_ONCE = 64
 
 
+@dataclass(slots=True, eq=False)
 class _Write(Generic[_T]):
     """The items of one call; `is_written` is None until they were tried."""
 
-    __slots__ = ("is_written", "items")
-
-    def __init__(self, items: Sequence[_T]) -> None:
-        self.items = items
-        self.is_written: bool | None = None
+    items: Sequence[_T]
+    is_written: bool | None = None
 
 
 class GroupCommit(Generic[_T]):

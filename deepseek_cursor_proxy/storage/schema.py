@@ -6,65 +6,41 @@ and a new entry of _TABLES; a step that was released never changes.
 """
 
 import sqlite3
-from collections.abc import Callable
 
 from deepseek_cursor_proxy.storage.faults import Damaged
 from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID, check_ownership
 
-
-def _m001_reasonings(connection: sqlite3.Connection) -> None:
-    """One row per reasoning; the keys that lead to it are small rows of their own."""
-    connection.execute(
-        "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT"
-    )
+# One row per reasoning; the keys that lead to it are small rows of their own.
+_REASONINGS = (
+    "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT",
     # Pruning asks for the longest unused, by age and by rank.
-    connection.execute("CREATE INDEX reasonings_by_use ON reasonings (used_at)")
-    connection.execute(
-        "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
-        "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID"
-    )
+    "CREATE INDEX reasonings_by_use ON reasonings (used_at)",
+    "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
+    "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID",
     # Deleting a reasoning has to find its keys.
-    connection.execute("CREATE INDEX keys_by_reasoning ON keys (reasoning)")
-
-
-def _m002_tool_orders(connection: sqlite3.Connection) -> None:
-    """The order in which the tools of a chat were last sent; a chat with several agents has a row for each order."""
-    connection.execute(
-        "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
-        "used_at REAL NOT NULL) STRICT"
-    )
-    connection.execute("CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)")
-    connection.execute("CREATE INDEX tool_orders_by_use ON tool_orders (used_at)")
-
-
-def _m003_responses(connection: sqlite3.Connection) -> None:
-    """One row per stored response, whole in itself: nothing in it leads to another row."""
-    connection.execute(
-        "CREATE TABLE responses (number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, "
-        "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
-        "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT"
-    )
+    "CREATE INDEX keys_by_reasoning ON keys (reasoning)",
+)
+# The order in which the tools of a chat were last sent; a chat with several agents has a row for each order.
+_TOOL_ORDERS = (
+    "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
+    "used_at REAL NOT NULL) STRICT",
+    "CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)",
+    "CREATE INDEX tool_orders_by_use ON tool_orders (used_at)",
+)
+# One row per stored response, whole in itself: nothing in it leads to another row.
+_RESPONSES = (
+    "CREATE TABLE responses (number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, "
+    "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
+    "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT",
     # Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
-    connection.execute("CREATE INDEX responses_by_age ON responses (created_at, size)")
-    connection.execute(
-        "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')"
-    )
-
-
-def _m004_token_ratios(connection: sqlite3.Connection) -> None:
-    """By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts."""
-    connection.execute(
-        "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) "
-        "STRICT, WITHOUT ROWID"
-    )
-
-
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
-    _m001_reasonings,
-    _m002_tool_orders,
-    _m003_responses,
-    _m004_token_ratios,
-]
+    "CREATE INDEX responses_by_age ON responses (created_at, size)",
+    "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')",
+)
+# By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts.
+_TOKEN_RATIOS = (
+    "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) STRICT, WITHOUT ROWID",
+)
+MIGRATIONS: list[tuple[str, ...]] = [_REASONINGS, _TOOL_ORDERS, _RESPONSES, _TOKEN_RATIOS]
 # The tables that each step adds; version 0 has none.
 _TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"}, {"token_ratios"})
 
@@ -93,7 +69,8 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         # Read again under the lock: another process may have migrated already.
         for step in MIGRATIONS[version(connection) :]:
-            step(connection)
+            for statement in step:
+                connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         write_version(connection)
 
