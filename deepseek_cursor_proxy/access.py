@@ -82,8 +82,6 @@ class Access:
         # Without access_keys every stranger who finds the address would spend it.
         self.held_key = _held_key(environment) if self._access_keys else None
 
-    # Checks …
-
     def admit(self, request: HttpRequest) -> Caller:
         """The caller, if it is served; raises BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
         credential = _credential(request)
@@ -309,9 +307,6 @@ def _network(source: str) -> bytes:
         mapped = address.ipv4_mapped
         return address.packed[:8] if mapped is None else mapped.packed
     return address.packed
-
-
-# Keys of a request …
 
 
 def _credential(request: HttpRequest) -> str | None:

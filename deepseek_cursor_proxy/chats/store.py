@@ -86,8 +86,6 @@ class ConversationStore:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
             self._replace(conversation, (branch, *others)[:_BRANCHES_PER_CHAT])
 
-    # In memory …
-
     def _branches(self, conversation: bytes) -> tuple[ChatBranch, ...]:
         with self._lock:
             branches = self._chats.get(conversation)
@@ -104,8 +102,6 @@ class ConversationStore:
         while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:
             _, evicted = self._chats.popitem(last=False)
             self._size -= _size(evicted)
-
-    # On disk …
 
     def _read(self, conversation: bytes) -> tuple[ChatBranch, ...]:
         with self._faults.guard("look up"), self._database.reader() as connection:
@@ -140,8 +136,6 @@ class ConversationStore:
             self._pruner.count_writes()
             return branch._replace(written_at=now)
         return branch
-
-    # Pruning …
 
     def prune(self) -> int:
         """Delete the rows that are too old or too many; how many. A lost row costs a chat one cache miss."""

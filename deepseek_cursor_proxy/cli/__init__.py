@@ -159,9 +159,6 @@ def _bench(options: dict[str, Any]) -> int:
     return benchmark.run(benchmark.Options(options["quick"], as_json, tuple(others.items()), port))
 
 
-# Parsing …
-
-
 def _parse(words: list[str]) -> dict[str, Any]:
     """The options of a command line; unknown words are refused by the subcommand's own parser."""
     found, unknown = _parser(words[0]).parse_known_args(words)

@@ -184,9 +184,6 @@ def is_base_url(url: str) -> bool:
     return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
 
 
-# Tables …
-
-
 @dataclass(frozen=True)
 class PassthroughRoute:
     """Another upstream with an OpenAI-compatible API, and the environment variable that holds its key."""
@@ -281,9 +278,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-# TOML …
 
 
 def parse_toml(text: str) -> dict[str, Any]:

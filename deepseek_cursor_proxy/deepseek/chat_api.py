@@ -18,9 +18,6 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object
 _MAX_INDEX = 128
 
 
-# The request …
-
-
 def payload(request: ChatRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": request.model,
@@ -129,9 +126,6 @@ def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
     opening = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
     messages = [*messages[:opening], instruction, *messages[opening:]]
     return {**body, "messages": messages, "response_format": {"type": "json_object"}}
-
-
-# … and the answer.
 
 
 def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:

@@ -109,9 +109,6 @@ def _with_message(body: Mapping[str, Any], message: str) -> dict[str, Any]:
     return {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
 
 
-# A chat that is too long …
-
-
 def is_overflow_message(message: str) -> bool:
     """Whether an error message says that a chat is too long for the model."""
     return _OVERFLOW.search(message[:4000]) is not None

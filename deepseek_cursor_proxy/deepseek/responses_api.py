@@ -37,9 +37,6 @@ _UNKNOWN_END = "aborted"
 ItemKey = int | str
 
 
-# The request …
-
-
 def payload(request: ChatRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": request.model,
@@ -103,9 +100,6 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "input_text", "text": part["text"] if part["type"] == "text" else placeholder(part)}
 
 
-# … and the answer: whole responses and items …
-
-
 def response_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """A whole response as deltas: one per item, and one with the finish_reason."""
     return ItemReader().finish(body)
@@ -155,8 +149,6 @@ class ItemReader:
                 return self.call(key, item) + self.arguments(key, item.get("arguments"), is_whole=True)
             case _:
                 return []
-
-    # … pieces of items …
 
     def reasoning(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
@@ -227,9 +219,6 @@ def _logprobs(item: Mapping[str, Any]) -> list[Any]:
 
 def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-# … and events.
 
 
 class ResponseReader(EventReader):

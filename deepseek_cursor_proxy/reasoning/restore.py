@@ -235,9 +235,6 @@ def _missing_reasoning(count: int) -> MissingReasoning:
     )
 
 
-# Restoring the turns of a history …
-
-
 class _RestoredTurn(NamedTuple):
     """A restored assistant, and the match it depends on besides the history before it."""
 

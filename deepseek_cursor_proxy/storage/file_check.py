@@ -27,9 +27,6 @@ _PAGE_BYTES = 4096
 _PAGES_LOOKED_AT = 256
 
 
-# Checks …
-
-
 def inspect(path: Path, newest_version: int) -> None:
     """Raise Unusable for a file that is not ours, Damaged for one to set aside; write nothing.
 
@@ -157,9 +154,6 @@ def immutable_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
-# Permissions …
-
-
 def grant_side_files(path: Path) -> None:
     """Give the side files the mode of a writable main file.
 
@@ -172,9 +166,6 @@ def grant_side_files(path: Path) -> None:
             status = os.lstat(side)
             if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) != mode:
                 os.chmod(side, mode)
-
-
-# Setting aside …
 
 
 def set_aside(path: Path) -> Path:
@@ -200,9 +191,6 @@ def _reserve(name: str) -> Path:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             return target
     raise AssertionError("numbers do not end")
-
-
-# Identity …
 
 
 class FileIdentity(NamedTuple):

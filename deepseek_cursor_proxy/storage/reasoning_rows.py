@@ -33,9 +33,6 @@ class Timing(NamedTuple):
 _Row = tuple[int, bytes, float]
 
 
-# Look-up …
-
-
 def find(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
     """Key, id, text and time of last use of every reasoning under these keys, newest first."""
     rows: list[tuple[bytes, int, bytes, float]] = []
@@ -61,9 +58,6 @@ def _rows_under(connection: sqlite3.Connection, key: bytes) -> list[_Row]:
 
 def _is_known(connection: sqlite3.Connection, key: bytes) -> bool:
     return connection.execute("SELECT 1 FROM keys WHERE key = ? LIMIT 1", (key,)).fetchone() is not None
-
-
-# Writes …
 
 
 def write(connection: sqlite3.Connection, entries: Sequence[PendingReasoning], timing: Timing) -> None:
@@ -133,9 +127,6 @@ def write_uses(connection: sqlite3.Connection, ids: Collection[int], now: float)
     connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, id) for id in ids])
 
 
-# Amounts …
-
-
 def count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
@@ -171,9 +162,6 @@ def stats(connection: sqlite3.Connection) -> StoreStats:
     ).fetchone()
     keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
     return StoreStats(rows, keys, size, oldest)
-
-
-# Deletion …
 
 
 def oldest(connection: sqlite3.Connection, limit: int) -> list[tuple[int, int]]:

@@ -84,9 +84,6 @@ def version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-# All tables …
-
-
 def newest_time(connection: sqlite3.Connection) -> float | None:
     """The latest time in any table; None when all are empty."""
     columns = (("used_at", "reasonings"), ("used_at", "tool_orders"), ("created_at", "responses"))

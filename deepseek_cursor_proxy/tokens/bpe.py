@@ -115,9 +115,6 @@ class Tokenizer:
         return tokens
 
 
-# Reading the file …
-
-
 # Each would change the tokens; DeepSeek's files set none.
 _OPTIONS = "dropout unk_token continuing_subword_prefix end_of_word_suffix byte_fallback ignore_merges"
 

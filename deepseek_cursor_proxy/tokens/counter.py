@@ -81,8 +81,6 @@ class TokenCounter:
             sampler.join()
         self._ratios.close()
 
-    # Learning …
-
     def _is_due(self, model: str) -> bool:
         count, last = self._sampled.get(model, (0, float("-inf")))
         now = self._clock()
@@ -99,8 +97,6 @@ class TokenCounter:
         finally:
             with self._lock:
                 self._sampler = None
-
-    # The tokenizer …
 
     def _is_loaded(self, path: Path) -> bool:
         """Whether the tokenizer can be used. The first call starts reading it in the background."""

@@ -91,9 +91,6 @@ def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# Estimates …
-
-
 def estimate_prompt(request: ChatRequest) -> int:
     """About how many tokens a request has in DeepSeek's layout."""
     # A thousand calls for short texts would double the time, so the texts are joined: ASCII, and the slower rest.

@@ -62,8 +62,6 @@ class CallLimit:
             slot.is_released = True
             self._admit()
 
-    # The queue …
-
     def _wait(self, calls: int, peer: Peer | None) -> None:
         try:
             waiter = _Waiter(calls)

@@ -186,9 +186,6 @@ def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attemp
         raise
 
 
-# Through an HTTPS proxy …
-
-
 def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: Attempt) -> None:
     """Have the proxy connect us (CONNECT); every byte after its answer belongs to TLS."""
     origin = connection.origin
@@ -239,9 +236,6 @@ def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         raise kind(f"The proxy {proxy} cannot be used ({reason}). Check network and HTTPS_PROXY.") from None
     except ValueError as error:
         raise UpstreamFailed(f"The proxy {proxy} is none: {error}. Check HTTPS_PROXY.") from None
-
-
-# Names into addresses …
 
 
 class _Lookup:

@@ -92,8 +92,6 @@ class UpstreamResponse:
         value = self.headers.get("retry-after", "")
         return int(value) if re.fullmatch(r"[0-9]{1,6}", value) else None
 
-    # The body …
-
     def raise_unless_stream(self) -> None:
         """Raise UpstreamFailed for a body that is no event stream, while the client can still get a status."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -314,8 +312,6 @@ class UpstreamResponse:
 
     def _decoding_error(self, error: ValueError) -> UpstreamFailed:
         return UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.")
-
-    # The end …
 
     def close(self, *, was_complete: bool = False) -> None:
         """Return the connection to the pool if the body ended or, when complete, ends in a moment; else close it."""

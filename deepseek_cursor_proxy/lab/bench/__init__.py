@@ -98,9 +98,6 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     yield from startup(contest, scale, place / "started")
 
 
-# The targets …
-
-
 @contextmanager
 def _contest(options: Options, scale: Scale, pinning: CpuPinning, place: Path) -> Iterator[Contest]:
     flags = ("--reasoning-content-path", str(place / "store.sqlite3"))
@@ -142,9 +139,6 @@ def _exit_on_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-# … and the output.
 
 
 def _describe_run(options: Options, pinning: CpuPinning) -> dict[str, Any]:

@@ -168,9 +168,6 @@ def _measure_first_seen(contest: Contest, scale: Scale, grown: _GrowthSamples, s
     return spent
 
 
-# Storing …
-
-
 def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
     """How much longer a tool call takes because it is stored, beside few rows and beside many."""
     path = place / "full.sqlite3"

@@ -51,9 +51,6 @@ def count_reasonings(request: bytes) -> int:
     return len(_REASONING.findall(request))
 
 
-# Whole answers …
-
-
 def json_answer(body: bytes, status: bytes = b"200 OK") -> bytes:
     return _head(len(body), status) + body
 
@@ -113,9 +110,6 @@ REFUSAL = json_answer(
     encode_json({"error": {"message": "This DeepSeek only answers the benchmark.", "type": "invalid_request_error"}}),
     b"400 Bad Request",
 )
-
-
-# … and streams.
 
 
 def stream(chunks: int, serial: int, counts_usage: bool) -> bytes:

@@ -56,9 +56,6 @@ def _address(url: str) -> tuple[str, int]:
     return socket.gethostbyname(address.hostname or ""), address.port or 80
 
 
-# One client …
-
-
 @dataclass(frozen=True)
 class Timing:
     """Seconds from sending a request to the first piece of JSON in its answer, and to the end of it."""
@@ -109,9 +106,6 @@ class Client:
         if is_stream and not reader.is_done_stream:
             raise BenchmarkFailed(f"a stream ended with {reader.tail.decode(errors='replace')!r}")
         return Timing(whole if first is None else first, whole)
-
-
-# … many of them, each asking again as soon as it has its answer …
 
 
 def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
@@ -192,9 +186,6 @@ def _start_connect(address: tuple[str, int]) -> socket.socket:
     sock.setblocking(False)
     sock.connect_ex(address)
     return sock
-
-
-# … and a crowd of paced streams.
 
 
 @dataclass(frozen=True)

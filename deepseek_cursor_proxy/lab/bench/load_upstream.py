@@ -70,8 +70,6 @@ class LoadUpstream:
         for each in (self._listener, self._wake_reader, self._wake_writer):
             each.close()
 
-    # The thread …
-
     def _serve(self) -> None:
         while self._is_running:
             wait = (self._due[0][0] - time.monotonic_ns()) / 1e9 if self._due else None
@@ -101,8 +99,6 @@ class LoadUpstream:
             due, number, stream = heapq.heappop(self._due)
             if stream.connection.is_open and stream.send():
                 heapq.heappush(self._due, (due + stream.interval, number, stream))
-
-    # … and for its connections.
 
     def watch(self, connection: "_Connection", events: int) -> None:
         self._selector.modify(connection.sock, events, connection.react)

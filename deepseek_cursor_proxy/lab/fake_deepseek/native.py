@@ -24,9 +24,6 @@ _SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-# Refusals …
-
-
 def read(body: bytes) -> dict[str, Any] | Refusal:
     """What a body asks for, as a body of chat completions, or the 400 that it earns as it is."""
     parsed = contract.read(body)
@@ -173,9 +170,6 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"type": "file", "file": {"file_id": part["file_id"]}}
     detail = {"detail": part["detail"]} if "detail" in part else {}
     return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
-
-
-# Answers …
 
 
 class Response(Completion):

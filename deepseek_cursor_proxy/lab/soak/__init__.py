@@ -123,9 +123,6 @@ def soak(seconds: float, scale: Scale, place: Path, print_line: Callable[[str], 
     return _verdict(start, end, samples, tally, log)
 
 
-# Clients …
-
-
 def _warm_up(proxy: Server, tally: Tally) -> None:
     """Run every kind of client once: what is built on first use belongs to the figures of the start."""
     with ThreadPoolExecutor(len(CLIENTS)) as pool:
@@ -175,9 +172,6 @@ def _measure_at_rest(proxy: Server, tally: Tally, start: Figures | None = None) 
         pause.wait(0.1)
         figures = Figures.of(proxy)
     return figures
-
-
-# … and the figures.
 
 
 def _watch(

@@ -60,9 +60,6 @@ class ClientRun:
         threading.Event().wait(self.rng.uniform(least, most))
 
 
-# Clients that work …
-
-
 def tool_loop(run: ClientRun) -> None:
     """An agent's chat: two questions, the first with tools, all of it remembered."""
     stream = run.rng.random() < 0.7
@@ -114,9 +111,6 @@ def burst(run: ClientRun) -> None:
             _read_answer(sock)
 
 
-# … clients that disconnect …
-
-
 def disconnecting_client(run: ClientRun) -> None:
     """Ask, perhaps read a little, and disconnect by FIN, RST or half-close."""
     question, until = run.rng.choice((("hang", b""), ("endless", b""), ("endless", b"data: "), ("silent", b"data: ")))
@@ -142,9 +136,6 @@ def blocked_reader(run: ClientRun) -> None:
         run.count(1)
         sock.sendall(_request("huge", stream=True))
         run.pause(0.2, 0.6)
-
-
-# … clients that send bad requests, and a DeepSeek that fails.
 
 
 def bad_request(run: ClientRun) -> None:
@@ -189,9 +180,6 @@ CLIENTS: tuple[Callable[[ClientRun], None], ...] = (
 )
 
 
-# Requests and responses …
-
-
 def _request(question: str, **fields: Any) -> bytes:
     body = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": question}], **fields})
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nAuthorization: Bearer sk-soak\r\n"
@@ -224,9 +212,6 @@ def _expect_status(data: bytes, status: int) -> None:
 def _expect(is_so: bool, what: str, got: object) -> None:
     if not is_so:
         raise ClientRunFailed(f"expected {what}, got {got!r:.400}")
-
-
-# The fake DeepSeek …
 
 
 def serve_deepseek() -> None:

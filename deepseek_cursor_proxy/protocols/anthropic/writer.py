@@ -91,8 +91,6 @@ class MessageWriter:
             return "tool_use" if any(isinstance(block, _ToolUse) for block in self._blocks) else "end_turn"
         return reason
 
-    # The answer …
-
     def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
             return (PING,) if not item.line else ()
@@ -144,8 +142,6 @@ class MessageWriter:
     def _close_open(self) -> list[bytes]:
         block, self._open = self._open, None
         return [] if block is None else [block.finish(), _event("content_block_stop", index=block.index)]
-
-    # Calls, one block at a time …
 
     def _write_calls_in_turn(self) -> list[bytes]:
         """Of the calls as much as can be written: each begins when the one before it is whole, however they came."""

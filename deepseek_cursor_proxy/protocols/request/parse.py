@@ -190,9 +190,6 @@ def _choices(body: Json) -> int:
     return count or 1
 
 
-# The history …
-
-
 class _HistorySource(NamedTuple):
     """The client's JSON of the history: a list, as a rule, of messages or of items."""
 

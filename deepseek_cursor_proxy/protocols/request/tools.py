@@ -239,9 +239,6 @@ def _drop_strict(tool_set: ToolSet) -> None:
             tool_set.dropped.append("tools strict")
 
 
-# The tool choice …
-
-
 def _choice(body: Json, tool_set: ToolSet) -> str | Json | None:
     choice = body.get("tool_choice")
     if choice is None:

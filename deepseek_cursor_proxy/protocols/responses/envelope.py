@@ -215,9 +215,6 @@ def _item(value: Any, param: str) -> Json:
     return item
 
 
-# References to items of earlier responses …
-
-
 @dataclass(frozen=True)
 class Reference:
     """An item that stands in the output of another response."""
@@ -241,9 +238,6 @@ def unknown_item(item: Json) -> BadRequest:
     return BadRequest(
         f"Item {item_id} is not known here. Send the item itself, or go on with previous_response_id.", param="input"
     )
-
-
-# The object …
 
 
 @dataclass(frozen=True)

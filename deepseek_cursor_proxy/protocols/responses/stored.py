@@ -124,8 +124,6 @@ def _limit(params: Mapping[str, str]) -> int:
     return int(given)
 
 
-# The events of a response …
-
 _NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 

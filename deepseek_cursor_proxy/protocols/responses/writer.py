@@ -95,8 +95,6 @@ class ResponseWriter:
         broken_off = b"".join(self._break_off())
         return broken_off + self._last("response.incomplete", "cancelled")
 
-    # Events with the whole object …
-
     def _lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> bytes:
         self._wrote_at = self._now()
         return self._events.encode_raw(kind, b'"response":' + self._frame.encode(so_far))
@@ -113,8 +111,6 @@ class ResponseWriter:
 
     def _text(self) -> str:
         return "".join(item.text for item in self._items if isinstance(item, TextItem))
-
-    # The answer …
 
     def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
