@@ -22,7 +22,3 @@ class PackagingTest(unittest.TestCase):
                 if path.is_file() and path.suffix != ".pyc":
                     with self.subTest(path=path):
                         self.assertNotIn(b"\r", path.read_bytes())
-
-
-if __name__ == "__main__":
-    unittest.main()

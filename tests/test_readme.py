@@ -209,7 +209,3 @@ class ServicesTest(unittest.TestCase):
             self.assertEqual(0, subprocess.run([sys.executable, "-c", probe], timeout=30).returncode)
         gone = subprocess.run([sys.executable, "-c", probe], stderr=subprocess.DEVNULL, timeout=30)
         self.assertNotEqual(0, gone.returncode)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,13 +1,10 @@
 """Coding agents from npm through the proxy, against the strict fake: they read and change real files as the model asks.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs both into a temporary
-directory where npm is, and skips where it is not. `cn` (Continue) drops reasoning_content and writes the arguments of
-calls anew; `pi` keeps reasoning_content, sends content as parts and its prompt as `developer`; it speaks all three
-APIs.
+`cn` (Continue) drops reasoning_content and writes the arguments of calls anew; `pi` keeps reasoning_content, sends
+content as parts and its prompt as `developer`; it speaks all three APIs.
 """
 
 import json
-import unittest
 from pathlib import Path
 
 from tests.interop import npm
@@ -103,7 +100,3 @@ class PiTest(AgentCase):
         self.point_at(self.proxy_with_its_secret_only(), "anthropic-messages")
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,10 +1,5 @@
-"""The AI SDK through the proxy, against the strict fake: a tool loop and a second question by each of its providers.
+"""The AI SDK through the proxy, against the strict fake: a tool loop and a second question by each of its providers."""
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
-where npm is, and skips where it is not.
-"""
-
-import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
@@ -74,7 +69,3 @@ class AiSdkTest(NodeCase):
 
     def test_the_loop_by_messages(self) -> None:
         self.assert_loop("anthropic")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,12 +1,11 @@
 """aider in a scratch repository, through the proxy, against the strict fake: it edits by what stands in the text.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into an environment of its
-own, since it pins every package it needs. aider has no tools: a fence under a file's name is the file's new content,
-and a fence of shell commands is run. A thought in the text would overwrite files that the model never meant to touch.
+It gets an environment of its own, since it pins every package it needs. aider has no tools: a fence under a file's name
+is the file's new content, and a fence of shell commands is run. A thought in the text would overwrite files that the
+model never meant to touch.
 """
 
 import subprocess
-import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
@@ -67,7 +66,3 @@ class AiderTest(ClientCase):
         self.answer = Answer(thought, f"Here it is.\n\n{EDIT.format('bread', 'butter')}")
         self.edit("diff", "--no-stream")
         self.assert_files("milk\nbutter\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

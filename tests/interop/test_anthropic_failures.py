@@ -1,7 +1,4 @@
-"""What goes wrong in the Messages API, as the official `anthropic` package tells it: typed errors in words to read.
-
-Not part of `python -m unittest`: the package has to be installed (see test_anthropic_sdk).
-"""
+"""What goes wrong in the Messages API, as the official `anthropic` package tells it: typed errors in words to read."""
 
 import unittest
 from typing import Any
@@ -149,7 +146,3 @@ class FailureTest(MessagesCase):
             self.ask(messages=messages, tools=TOOLS)
         self.assertIn("reasoning", caught.exception.api_message)
         self.assertEqual(self.fake.seen, [])
-
-
-if __name__ == "__main__":
-    unittest.main()

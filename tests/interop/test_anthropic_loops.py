@@ -1,7 +1,4 @@
-"""Loops of several turns with the official `anthropic` package: whatever becomes of the thinking, nothing is lost.
-
-Not part of `python -m unittest`: the package has to be installed (see test_anthropic_sdk).
-"""
+"""Loops of several turns with the official `anthropic` package: whatever becomes of the thinking, nothing is lost."""
 
 import unittest
 from collections.abc import Callable
@@ -159,7 +156,3 @@ def results(content: list[Json]) -> list[Json]:
 
 def called(message: Json) -> list[str]:
     return [call["id"] for call in message.get("tool_calls") or ()]
-
-
-if __name__ == "__main__":
-    unittest.main()

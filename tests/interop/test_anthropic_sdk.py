@@ -1,8 +1,7 @@
 """Answers of the Messages API, asked for with the official `anthropic` package, against the strict fake.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-against the package's own types when the test ends (see typed).
+Whatever a test asks, every byte that comes back is checked against the package's own types when the test ends (see
+typed).
 """
 
 import unittest
@@ -271,7 +270,3 @@ def neutral(message: Any) -> Json:
         {name: value for name, value in block.items() if name != "parsed_output"} for block in found["content"]
     ]
     return {name: value for name, value in found.items() if name not in ("id", "stop_details")}
-
-
-if __name__ == "__main__":
-    unittest.main()

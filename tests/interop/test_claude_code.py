@@ -1,8 +1,7 @@
 """Claude Code through the proxy, set up as the README says, against the strict fake: it changes real files.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
-where npm is, and skips where it is not. It streams from the Messages API, asks for thinking that is signed but not
-told, and keeps the signatures with its chats.
+It streams from the Messages API, asks for thinking that is signed but not told, and keeps the signatures with its
+chats.
 """
 
 import re
@@ -106,7 +105,3 @@ class SearchTest(ClaudeCodeCase):
         before, after = ({tool["function"]["name"] for tool in payload["tools"]} for payload in self.fake.accepted)
         self.assertEqual(after - before, {"NotebookEdit"})
         self.assert_nothing_lost()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,8 +1,7 @@
 """Codex through the proxy, against the strict fake: it runs commands and patches a file as the model asks.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
-where npm is, and skips where it is not. Its configuration is the README's, word for word but for the port. Codex sends
-no `previous_response_id`: it echoes every item it was sent, reasoning included, in a task and when one is resumed.
+Its configuration is the README's, word for word but for the port. Codex sends no `previous_response_id`: it echoes
+every item it was sent, reasoning included, in a task and when one is resumed.
 """
 
 import json
@@ -267,7 +266,3 @@ class CompactionTest(CodexCase):
         self.assertEqual("tool", summary[-2]["role"])
         self.assertEqual(("system", False), (last[-1]["role"], any(each["role"] == "tool" for each in last)))
         self.assertIn("milk and bread.", last[-1]["content"])
-
-
-if __name__ == "__main__":
-    unittest.main()

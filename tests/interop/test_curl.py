@@ -1,7 +1,4 @@
-"""A person with `curl`: the weather loop by hand, streamed and not, as the README begins it.
-
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` runs it where curl is installed.
-"""
+"""A person with `curl`: the weather loop by hand, streamed and not, as the README begins it."""
 
 import json
 import shutil
@@ -115,7 +112,3 @@ class CurlTest(unittest.TestCase):
     def test_health_and_models_answer_without_a_key(self) -> None:
         self.assertEqual(json.loads(curl(f"{self.url}/healthz")), {"ok": True})
         self.assertIn("deepseek-v4-pro", curl(f"{self.url}/v1/models"))
-
-
-if __name__ == "__main__":
-    unittest.main()

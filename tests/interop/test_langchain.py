@@ -1,8 +1,4 @@
-"""LangChain's standard tests through the proxy; see langchain_suite.
-
-Not part of `python -m unittest`: the packages have to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it.
-"""
+"""LangChain's standard tests through the proxy; see langchain_suite."""
 
 import importlib.util
 import subprocess
@@ -32,7 +28,3 @@ class LangChainTest(unittest.TestCase):
         command = [sys.executable, "-m", "pytest", *given]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
         self.assertEqual(done.returncode, 0, f"{done.stdout[-20000:]}{done.stderr}")
-
-
-if __name__ == "__main__":
-    unittest.main()

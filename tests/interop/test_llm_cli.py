@@ -1,8 +1,7 @@
 """The `llm` command through the proxy, against the strict fake: a tool loop, then `llm -c`.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. llm 0.36 keeps its history in a database and sends back role,
-content and tool_calls alone, so every reasoning DeepSeek sees after the first request was put there by the proxy.
+llm 0.36 keeps its history in a database and sends back role, content and tool_calls alone, so every reasoning DeepSeek
+sees after the first request was put there by the proxy.
 """
 
 import importlib.util
@@ -105,7 +104,3 @@ class LlmTest(ClientCase):
         self.point_at(self.fake.url)
         self.ask("What is the weather here?", may_fail=True)
         self.assert_refused_without_the_proxy()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,13 +1,8 @@
-"""The thinking block in the renderers that clients use: the answer stands outside, the thought reads as it was written.
-
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs them into a temporary
-directory where npm is, and skips where it is not.
-"""
+"""The thinking block in the renderers of clients: the answer stands outside, the thought reads as it was written."""
 
 import json
 import random
 import re
-import unittest
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -158,7 +153,3 @@ class ServedBlockTest(NodeCase):
                     self.assertEqual(page["outside"], alone[renderer]["outside"], text)
                     self.assertIn(words, page["thought"], text)
                     self.assertEqual(set(page["inside"]) - MARKDOWN, set(), text)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,8 +1,6 @@
 """Answers of chat completions, asked for with the official `openai` package, held strictly against its types.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-when the test ends (see typed_chat).
+Whatever a test asks, every byte that comes back is checked when the test ends (see typed_chat).
 """
 
 import unittest
@@ -106,7 +104,3 @@ class FailureTest(ChatCase):
                     with self.assertRaises(openai.APIStatusError) as caught:
                         client.chat.completions.create(model=MODEL, messages=question, stream=stream)
                     self.assertEqual(caught.exception.status_code, status)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,11 +1,8 @@
 """The official `openai` package for JavaScript through the proxy, against the strict fake.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
-where npm is, and skips where it is not. Its streaming helpers add events up strictly: an event about a part that was
-never added ends the stream with an error.
+Its streaming helpers add events up strictly: an event about a part that was never added ends the stream with an error.
 """
 
-import unittest
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +106,3 @@ class ToolLoopTest(OpenAINodeCase):
                     self.assertTrue(told["content"].endswith("It is cloudy in Hangzhou, 7 degrees."), told)
                     self.assertEqual(display is True, "<details>" in told["content"])
                     self.assert_nothing_lost()
-
-
-if __name__ == "__main__":
-    unittest.main()

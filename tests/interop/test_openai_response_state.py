@@ -1,8 +1,7 @@
 """Responses that are kept, chained, followed and made in the background, with the official `openai` package.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-against the package's own types when the test ends (see typed).
+Whatever a test asks, every byte that comes back is checked against the package's own types when the test ends (see
+typed).
 """
 
 import unittest
@@ -339,7 +338,3 @@ class CompactionTest(ResponsesCase):
         sdk = self.client(self.proxy())
         found = sdk.responses.input_tokens.count(model=MODEL, input="word " * 100, instructions="Be short.")
         self.assertGreater(found.input_tokens, 80)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,8 +1,7 @@
 """Answers of the Responses API, asked for with the official `openai` package, against the strict fake.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. Whatever a test asks, every byte that comes back is checked
-against the package's own types when the test ends (see typed).
+Whatever a test asks, every byte that comes back is checked against the package's own types when the test ends (see
+typed).
 """
 
 import json
@@ -271,7 +270,3 @@ class FailureTest(ResponsesCase):
                 self.sdk.responses.create(**{"model": MODEL, "input": "Rain?", **asked})
             self.assertEqual(caught.exception.param, param)
         self.assertEqual(self.fake.seen, [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,8 +1,7 @@
 """The official `openai` package through the proxy, against the strict fake.
 
-Not part of `python -m unittest`: the package has to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. The history is rebuilt from role, content and tool_calls alone,
-as Cursor does it, so every reasoning DeepSeek sees after the first request was put there by the proxy.
+The history is rebuilt from role, content and tool_calls alone, as Cursor does it, so every reasoning DeepSeek sees
+after the first request was put there by the proxy.
 """
 
 import json
@@ -261,7 +260,3 @@ class RefusalTest(SdkCase):
         chunks = self.client(self.proxy()).chat.completions.create(model=MODEL, messages=self.question, stream=True)
         with self.assertRaises(openai.APIError):
             list(chunks)
-
-
-if __name__ == "__main__":
-    unittest.main()

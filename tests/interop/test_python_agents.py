@@ -1,8 +1,7 @@
 """Agent frameworks for Python with their default settings, through the proxy, against the strict fake.
 
-Not part of `python -m unittest`: the packages have to be installed (`pip install '.[interop]'`), then
-`python -m unittest discover -s tests/interop` runs it. They take what is in `content` for the answer and act on it, so
-a thought there is an answer that the model has discarded.
+They take what is in `content` for the answer and act on it, so a thought there is an answer that the model has
+discarded.
 """
 
 import asyncio
@@ -108,7 +107,3 @@ class SmolagentsTest(ClientCase):
                     tools=[], model=model, verbosity_level=0, stream_outputs=stream, max_steps=2
                 )
                 self.assertEqual(agent.run("What is the answer?"), "answer")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,13 +1,11 @@
 """qwen-code in a scratch repository, through the proxy, against the strict fake: it runs tools and sends back thoughts.
 
-Not part of `python -m unittest`; `python -m unittest discover -s tests/interop` installs it into a temporary directory
-where npm is, and skips where it is not. qwen-code sends back the reasoning_content it was sent, with its outer
-whitespace trimmed: the exact one has to reach DeepSeek.
+qwen-code sends back the reasoning_content it was sent, with its outer whitespace trimmed: the exact one has to reach
+DeepSeek.
 """
 
 import json
 import subprocess
-import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
@@ -83,7 +81,3 @@ class QwenCodeTest(ClientCase):
         self.assertEqual(found, ["notes.txt"], self.output)
         self.assertEqual(len(self.said), 5, self.output)
         self.assert_every_turn_is_exact()
-
-
-if __name__ == "__main__":
-    unittest.main()
