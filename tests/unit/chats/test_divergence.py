@@ -51,9 +51,8 @@ class TestDiagnosis(unittest.TestCase):
             requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
             return [outline(each, identify(b"me", CHAT)).tools["a"] for each in requests]
 
-        different = hashes(
-            {"a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "\ud800"}
-        )
+        values = ({"a": each} for each in (1, 1.0, True, "1", "\ud800"))
+        different = hashes(*values, {"a": 1, "b": 2}, {"b": 2, "a": 1})
         self.assertEqual(len(different), len(set(different)))
         shared = ["x" * 50, "é"]
         again = [json.loads(json.dumps(shared)), ["x" * 50, "".join(["", "é"])]]

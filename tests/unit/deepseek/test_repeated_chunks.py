@@ -33,18 +33,8 @@ def template_of(value: Any, **options: Any) -> ChunkTemplate:
     return found
 
 
-TEXTS = [
-    "a",
-    " b",
-    'say "hi"',
-    "back\\slash",
-    "\n\n\t",
-    "Grüße 漢字 😀",
-    "\u2028 \x7f",
-    "{}[],:",
-    "content",
-    "=the text=",
-]
+TEXTS = ["a", " b", 'say "hi"', "back\\slash", "\n\n\t", "Grüße 漢字 😀", "\u2028 \x7f"]
+TEXTS += ["{}[],:", "content", "=the text="]
 
 
 class TestRead(unittest.TestCase):

@@ -121,15 +121,11 @@ class TestRequestFields(unittest.TestCase):
         body = payload(request(user("u"), tools=tuple(TOOLS), stream=True, effort="max", params=params))
         del body["input"]
         schema = {"type": "object", "properties": {}}
-        expected = {
-            "model": "deepseek-v4-pro",
-            "stream": True,
-            "max_output_tokens": 5,
-            "temperature": 0.5,
-            "top_p": 0.9,
-        }
+        expected = {"model": "deepseek-v4-pro", "stream": True, "max_output_tokens": 5, "temperature": 0.5}
         tool = {"type": "function", "name": "read_file", "parameters": schema}
-        self.assertEqual({**expected, "user": "me", "reasoning": {"effort": "max"}, "tools": [tool]}, body)
+        self.assertEqual(
+            {**expected, "top_p": 0.9, "user": "me", "reasoning": {"effort": "max"}, "tools": [tool]}, body
+        )
 
     def test_disabled_thinking_is_the_native_effort_none(self) -> None:
         self.assertEqual({"effort": "none"}, payload(request(user("u"), thinking=False, effort="max"))["reasoning"])
@@ -192,12 +188,10 @@ class TestResponseDeltas(unittest.TestCase):
 
     def test_damaged_native_items_are_left_out(self) -> None:
         text = {"type": "output_text", "text": "whole"}
+        thoughts = ("no list", [None, {"type": "reasoning_text", "text": 5}])
         items = (
-            None,
-            "text",
-            {"type": "web_search_call"},
-            {"type": "reasoning", "content": "no list"},
-            {"type": "reasoning", "content": [None, {"type": "reasoning_text", "text": 5}]},
+            *(None, "text", {"type": "web_search_call"}),
+            *({"type": "reasoning", "content": content} for content in thoughts),
             {"type": "message", "content": [7, {"type": "output_text"}, text]},
             {"type": "function_call", "call_id": 1, "name": None, "arguments": {}},
         )

@@ -50,15 +50,18 @@ class TestThinkingBlocks(unittest.TestCase):
                         self.assertEqual(whole, "".join(text or "" for text in display(*deltas, form=form)))
 
     def test_text_that_looks_like_a_thinking_block_is_none(self) -> None:
+        whole = COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing
+        summaries = ("<summary>Notes</summary>\n", "<summary>Thinking</summary>")
+        details = (f"<details>\n{summary}\nx\n</details>\n\n" for summary in summaries)
+        one_break = COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only"
         for text in (
             "",
             "<details>",
-            " " + COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing,
-            "<details>\n<summary>Notes</summary>\n\nx\n</details>\n\n",
-            "<details>\n<summary>Thinking</summary>\nx\n</details>\n\n",
-            COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only",
-            "The tag <think> opens the thinking.",
             "<think>",
+            " " + whole,
+            *details,
+            one_break,
+            "The tag <think> opens the thinking.",
         ):
             with self.subTest(text):
                 self.assertIsNone(thinking_blocks.block_at(text))

@@ -1,17 +1,14 @@
 import json
-import tempfile
-import unittest
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.tokens import counter as counter_module
 from deepseek_cursor_proxy.tokens.bpe import Tokenizer
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
+from tests.support.databases import DatabaseTestCase
 from tests.support.harness import PATIENCE
 from tests.support.histories import user
 from tests.unit.tokens.test_bpe import DOCUMENT, WIRE
@@ -21,13 +18,9 @@ LONG = ChatRequest("flash", "deepseek-flash", tuple(user(text * 40) for text in 
 GUESS = estimate_prompt(LONG)
 
 
-class CounterTestCase(unittest.TestCase):
+class CounterTestCase(DatabaseTestCase):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.database = Database(self.folder / "store.sqlite3")
-        self.addCleanup(self.database.close)
-        self.database.open()
-        self.now = 1000.0
+        super().setUp()
         self.enterContext(mock.patch.object(counter_module, "_SECONDS_BEFORE_SAMPLE", 0.001))
 
     def counter(self, **settings: Any) -> TokenCounter:
@@ -100,7 +93,7 @@ class TestTokenizerFile(CounterTestCase):
         self.assertEqual({}, counter._sampled)
 
     def test_a_bad_tokenizer_file_is_logged_once_and_tokens_are_estimated(self) -> None:
-        path = self.folder / "tokenizer.json"
+        path = self.path.with_name("tokenizer.json")
         for text, why in (
             ("no JSON", "no tokenizer.json"),
             ("[" * 100_000, "no tokenizer.json"),

@@ -2,12 +2,8 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.protocols.request.custom_tools import (
-    CustomCallUnwrapper,
-    echoed_message,
-    wrap_custom_calls,
-    wrap_text,
-)
+from deepseek_cursor_proxy.protocols.request import custom_tools
+from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper, wrap_custom_calls, wrap_text
 from tests.support.histories import assistant
 
 PATCHER = "ApplyPatch"
@@ -92,4 +88,4 @@ class TestEchoedMessage(unittest.TestCase):
             unwrapped = CustomCallUnwrapper(NAMES).unwrap(Delta(calls=calls), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
             with self.subTest(arguments):
-                self.assertEqual(echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))
+                self.assertEqual(custom_tools.echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))

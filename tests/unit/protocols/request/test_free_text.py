@@ -35,18 +35,8 @@ TABLE = {
     "nothing": ("", ""),
 }  # fmt: skip
 # Other arguments than declared are returned unchanged.
-UNCHANGED = (
-    "{}",
-    "[]",
-    "null",
-    '"text"',
-    PATCH,
-    '{"patch": "x"}',
-    '{"input": 7}',
-    '{"input": null}',
-    '{"in put": "x"}',
-)
-UNCHANGED += ('{"input" "x"}', '{"other": "half', "{{")
+UNCHANGED = ("{}", "[]", "{{", "null", '"text"', PATCH, '{"patch": "x"}', '{"input": 7}', '{"input": null}')
+UNCHANGED += ('{"in put": "x"}', '{"input" "x"}', '{"other": "half')
 
 
 def read(fragments: Sequence[str]) -> str:

@@ -62,20 +62,11 @@ class TestRead(unittest.TestCase):
         self.assertEqual((), thinking_mode.read({"thinking": OFF, "enable_thinking": True}).dropped)
 
     def test_a_thinking_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
-        assert_named(
-            self,
-            thinking_mode.read,
-            "",
-            ("thinking", {"thinking": "yes"}),
-            ("thinking.type", {"thinking": {"type": 1}}),
-            ("enable_thinking", {"enable_thinking": "false"}),
-            ("chat_template_kwargs", {"chat_template_kwargs": []}),
-            ("chat_template_kwargs.thinking", {"chat_template_kwargs": {"thinking": 1}}),
-            ("extra_body", {"extra_body": "x"}),
-            ("extra_body.thinking", {"extra_body": {"thinking": 1}}),
-            ("reasoning.enabled", {"reasoning": {"enabled": 1}}),
-            ("reasoning_effort", {"reasoning_effort": 1}),
-        )
+        fields = {"thinking": "yes", "enable_thinking": "false", "chat_template_kwargs": [], "extra_body": "x"}
+        inner = ("thinking.type", "chat_template_kwargs.thinking", "extra_body.thinking", "reasoning.enabled")
+        rows = [(name, {name: value}) for name, value in {**fields, "reasoning_effort": 1}.items()]
+        rows += [(path, {path.split(".")[0]: {path.split(".")[1]: 1}}) for path in inner]
+        assert_named(self, thinking_mode.read, "", *rows)
 
 
 class TestPriority(unittest.TestCase):

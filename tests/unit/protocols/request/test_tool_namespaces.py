@@ -2,12 +2,8 @@ import random
 import re
 import unittest
 
-from deepseek_cursor_proxy.protocols.request.tool_namespaces import (
-    QualifiedName,
-    describe,
-    upstream_name,
-    upstream_names,
-)
+from deepseek_cursor_proxy.protocols.request import tool_namespaces
+from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName, upstream_name, upstream_names
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Parts of hostile names: separators, other scripts, halves of surrogate pairs, length.
@@ -25,13 +21,8 @@ def generated(seed: int, size: int) -> list[QualifiedName]:
 
 class TestUpstreamName(unittest.TestCase):
     def test_a_valid_upstream_name_is_namespace_and_name(self) -> None:
-        for namespace, name in (
-            ("multi_agent_v1", "spawn_agent"),
-            ("mcp__files", "read"),
-            ("a-b_", "_c"),
-            ("n" * 30, "t" * 32),
-        ):
-            self.assertEqual(f"{namespace}__{name}", upstream_name((namespace, name)))
+        for tool in (("multi_agent_v1", "spawn_agent"), ("mcp__files", "read"), ("a-b_", "_c"), ("n" * 30, "t" * 32)):
+            self.assertEqual("__".join(tool), upstream_name(tool))
 
     def test_a_long_upstream_name_is_hashed_alike_in_every_release(self) -> None:
         """Another hash would cost running chats their reasoning and their cache."""
@@ -107,9 +98,9 @@ class TestDescribe(unittest.TestCase):
             (None, None, None),
         ):
             with self.subTest(description=description, words=words):
-                self.assertEqual(expected, describe(description, "agents", words))
+                self.assertEqual(expected, tool_namespaces.describe(description, "agents", words))
 
     def test_a_long_namespace_description_is_cut(self) -> None:
-        found = describe("d", "n" * 500, "w" * 5000) or ""
+        found = tool_namespaces.describe("d", "n" * 500, "w" * 5000) or ""
         self.assertLess(len(found), 450)
         self.assertTrue(found.endswith("w…\n\nd"))

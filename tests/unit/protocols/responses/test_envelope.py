@@ -26,18 +26,11 @@ class TestOptions(unittest.TestCase):
         self.assertEqual(ResponseOptions((QUESTION,)), envelope.parse_options(body))
 
     def test_responses_options_are_read_from_the_body(self) -> None:
-        body = {
-            "input": [QUESTION],
-            "store": False,
-            "stream": True,
-            "previous_response_id": "resp_1",
-            "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
-            "reasoning": {"summary": "auto"},
-            "text": {"format": {"type": "json_schema"}},
-        }
-        expected = ResponseOptions(
-            (QUESTION,), False, False, True, "resp_1", sealed=True, summary="auto", json=True, logprobs=True
-        )
+        body = {"input": [QUESTION], "store": False, "stream": True, "previous_response_id": "resp_1"}
+        body |= {"reasoning": {"summary": "auto"}, "text": {"format": {"type": "json_schema"}}}
+        body["include"] = ["message.output_text.logprobs", "reasoning.encrypted_content"]
+        options = {"sealed": True, "summary": "auto", "json": True, "logprobs": True}
+        expected = ResponseOptions((QUESTION,), False, False, True, "resp_1", **options)  # type: ignore[arg-type]
         self.assertEqual(expected, envelope.parse_options(body))
         self.assertIsNone(envelope.parse_options({"reasoning": {"summary": "none"}}).summary)
 
@@ -53,13 +46,8 @@ class TestOptions(unittest.TestCase):
         )
         one_value = {"stream": "true", "previous_response_id": 7, "include": "reasoning.encrypted_content"}
         one_value |= {"metadata": [], "parallel_tool_calls": "yes", "max_tool_calls": "7", "safety_identifier": 7}
-        one_value |= {
-            "reasoning": "high",
-            "text": "json",
-            "conversation": "conv_1",
-            "prompt": {"id": "p"},
-            "messages": [],
-        }
+        one_value |= {"reasoning": "high", "text": "json", "conversation": "conv_1", "prompt": {"id": "p"}}
+        one_value["messages"] = []
         single = ((name, {name: value}) for name, value in one_value.items())
         assert_named(self, envelope.parse_options, "", *rows, *single)
 
